@@ -182,3 +182,59 @@ def test_two_servers_do_not_share_a_port(text_bundle: Path, log: Path) -> None:
             second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert second.returncode == 1
             assert f"cannot listen on --address {server.address}" in second.stderr
+
+
+def test_a_front_end_ignores_the_signal_that_a_supervisor_sends_to_all_processes(text_bundle: Path, log: Path) -> None:
+    with server_of(text_bundle, log) as server, Client(server.address, retry=ONCE) as client:
+        client.encode(["rain"])
+        for each in front_ends(server):
+            each.terminate()
+        time.sleep(0.5)
+        client.encode(["rain"])
+    assert "has ended" not in log.read_text()
+
+
+def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundle: Path, log: Path) -> None:
+    with server_of(text_bundle, log, "--drain-s", "1") as server:
+        hanging = front_ends(server)[0]
+        hanging.suspend()
+        started_s = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(60) == 0
+        assert time.monotonic() - started_s < 10
+        _, alive = psutil.wait_procs([hanging], 5)
+        assert not alive
+
+
+def test_a_front_end_that_is_killed_while_the_server_starts_ends_the_start_with_one_line(
+    text_bundle: Path, log: Path
+) -> None:
+    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", "127.0.0.1:0"]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors) as server,
+    ):
+        end_s = time.monotonic() + 30
+        while not (children := psutil.Process(server.pid).children()):
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        children[0].kill()
+        assert server.wait(20) == 1
+    assert re.fullmatch(r"headwaiter-server: front end [12] has ended with exit code -9 .*\n", log.read_text())
+
+
+def test_ctrl_c_while_the_front_ends_start_leaves_no_traceback(text_bundle: Path, log: Path) -> None:
+    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", "127.0.0.1:0"]
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors, process_group=0) as server,
+    ):
+        end_s = time.monotonic() + 30
+        while len(psutil.Process(server.pid).children()) < 2:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        # The interpreters have started, and import the front end.
+        time.sleep(0.15)
+        os.killpg(server.pid, signal.SIGINT)
+        assert server.wait(20) == 0
+    assert "Traceback" not in log.read_text()

@@ -132,7 +132,7 @@ async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> 
                 assert int(caught.value.response.headers["retry-after"]) >= 1
                 patient = client.with_options(max_retries=100).embeddings.create(input=[3] * 8, model="")
                 calls.append(asyncio.create_task(patient))
-                await wait_until(grpc_client, lambda: refused(url) >= 2)
+                await wait_until(grpc_client, lambda: (refused(url) or 0) >= 2)
                 device.resume()
                 assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1, 1, 1]
 

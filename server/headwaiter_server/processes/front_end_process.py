@@ -1,10 +1,9 @@
-"""The process of one front end. The engine's process starts it with `python -m`, and gives it two sockets.
+"""The process of one front end. The engine's process starts it with `__main__.py`, and gives it two sockets.
 
 The first socket leads to the engine. The second one listens for HTTP; all front ends accept its connections.
 """
 
 import asyncio
-import signal
 import socket
 import sys
 from contextlib import suppress
@@ -94,9 +93,6 @@ class FrontEndProcess:
 
 
 async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
-    # Terminals and supervisors send these signals to all processes. The engine drains, and then ends this process.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, lambda: None)
     tune_garbage_collector()
     collecting = asyncio.create_task(collect_garbage())
     await FrontEndProcess(http_socket).serve(engine)
@@ -109,7 +105,3 @@ def main() -> None:
     engine_file, http_file, number = map(int, sys.argv[1:])
     configure_logging(f"front end {number}")
     asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
-from headwaiter_server.config import Settings
-from headwaiter_server.front_end import cannot_listen, listen_for_http
+from headwaiter_server.config import Settings, SettingsError
+from headwaiter_server.front_end import CannotListen, cannot_listen, listen_for_http
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
 
@@ -23,7 +24,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A front end ends when its socket is closed, and is killed after this time.
 _END_S = 1.0
 # The program of a front end; its arguments follow.
-COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes.front_end_process")
+COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes")
 
 
 class Child(Protocol):
@@ -64,7 +65,6 @@ class FrontEndProcesses:
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
-        self._stopping = False
         self.port = self.metrics_port = 0
 
     @property
@@ -100,7 +100,7 @@ class FrontEndProcesses:
 
     def drain(self) -> None:
         """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
-        self._stopping = True
+        self._keepers.cancel()  # They start no front end again, and end those that have not started yet.
         for _, link in self._running.values():
             link.notify("drain")
 
@@ -111,7 +111,7 @@ class FrontEndProcesses:
 
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
-        self._stopping = True
+        self._keepers.cancel()
         await self._call_all(grace_s + 2 * _END_S, "stop", grace_s)
         self._keepers.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
@@ -131,9 +131,8 @@ class FrontEndProcesses:
         """Start a front end, and return when it answers requests.
 
         Raises:
-            CannotListen: a port cannot be used.
+            CannotListen: a port cannot be used, or the process has ended.
             SettingsError: a file cannot be used.
-            Unavailable: the process has ended.
         """
         settings = replace(self._settings.share(number, self._count), address=self._address)
         ours, theirs = socket.socketpair()
@@ -146,12 +145,15 @@ class FrontEndProcesses:
                 raise listens
             self.port, self.metrics_port = listens
             await self._links.join(link)
+        except Unavailable:
+            exit_code = await self._end(child, link)
+            raise CannotListen(
+                f"front end {number} has ended with exit code {exit_code} before it listened: read its log"
+            ) from None
         except BaseException:
             await self._end(child, link)
             raise
         self._running[number] = child, link
-        if self._stopping:
-            link.notify("drain")
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""
@@ -162,8 +164,6 @@ class FrontEndProcesses:
             await asyncio.wait({link.closed})
             del self._running[number]
             exit_code = await self._end(child, link)
-            if self._stopping:
-                return
             if time.monotonic() - started_s > _LIVES_S:
                 pause_s = 0.0
             log.error("front end %d has ended with exit code %s, and is started again", number, exit_code)
@@ -174,6 +174,8 @@ class FrontEndProcesses:
                 try:
                     await self._start(number)
                     log.info("front end %d answers requests again", number)
+                except (CannotListen, SettingsError) as error:
+                    log.error("%s; the next try is in %g s", error, pause_s)
                 except Exception:
                     log.exception("front end %d does not start; the next try is in %g s", number, pause_s)
 
