@@ -81,7 +81,7 @@ class FrontEndLinks:
         return link
 
     async def join(self, link: Link) -> None:
-        """Let a front end that listens answer requests: tell it of all models.
+        """Tell a front end of all models, now and from now on.
 
         Raises:
             Unavailable: the front end has ended.

@@ -32,6 +32,7 @@ class FrontEndProcess:
     def __init__(self, http_socket: socket.socket) -> None:
         self._http_socket = http_socket
         self._methods: Methods = {
+            "open": self._open,
             "listen": self._listen,
             "drain": self._drain,
             "wait_until_quiet": self._wait_until_quiet,
@@ -39,6 +40,7 @@ class FrontEndProcess:
         }
         self._link = Link("the engine", self._methods)
         self._front_end: FrontEnd | None = None
+        self._listens = False
         self._stopped = asyncio.Event()
 
     async def serve(self, engine: socket.socket) -> None:
@@ -48,46 +50,49 @@ class FrontEndProcess:
         ends: set[asyncio.Future[Any]] = {stopped, self._link.closed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        if not self._stopped.is_set() and self._front_end is not None:
+        if not self._stopped.is_set() and self._listens:
             # The engine has ended. Link has failed the requests in progress with Unavailable.
-            self._front_end.drain()
+            self._opened.drain()
             with suppress(asyncio.TimeoutError):
                 async with asyncio.timeout(2 * _SEND_ERRORS_S):
                     await asyncio.sleep(0)
-                    await self._front_end.stop_listening(_SEND_ERRORS_S)
+                    await self._opened.stop_listening(_SEND_ERRORS_S)
         self._http_socket.close()
         self._link.close()
 
-    async def _listen(self, settings: Settings) -> tuple[int, int] | Exception:
-        """Listen on the ports, and return the ports for gRPC and HTTP, or why the front end cannot listen."""
+    async def _open(self, settings: Settings) -> None:
+        """Become ready to learn the models."""
         recorder = Recorder()
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
-        front_end = FrontEnd(settings, recorder, engine, self._http_socket)
+        self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
+
+    async def _listen(self) -> tuple[int, int] | Exception:
+        """Listen on the ports, and return the ports for gRPC and HTTP, or why the front end cannot listen."""
         try:
-            await front_end.listen()
+            await self._opened.listen()
         except (CannotListen, SettingsError) as error:
             return error
-        self._front_end = front_end
-        return front_end.port, front_end.metrics_port
+        self._listens = True
+        return self._opened.port, self._opened.metrics_port
 
     def _report_health(self) -> None:
-        self._listening.report_health()
+        self._opened.report_health()
 
     async def _drain(self) -> None:
-        self._listening.drain()
+        self._opened.drain()
 
     async def _wait_until_quiet(self, end_s: float) -> int:
         """Return the number of requests without a reply, once there are none, at the latest at `end_s`."""
-        await self._listening.wait_until_quiet(end_s)
-        return self._listening.unanswered_count
+        await self._opened.wait_until_quiet(end_s)
+        return self._opened.unanswered_count
 
     async def _stop(self, grace_s: float) -> None:
-        await self._listening.stop_listening(grace_s)
+        await self._opened.stop_listening(grace_s)
         self._stopped.set()
 
     @property
-    def _listening(self) -> FrontEnd:
+    def _opened(self) -> FrontEnd:
         assert self._front_end is not None
         return self._front_end
 

@@ -140,11 +140,13 @@ class FrontEndProcesses:
         theirs.close()
         link = await self._links.add(ours, number)
         try:
-            listens = await link.call("listen", settings)
+            await link.call("open", settings)
+            # A front end that listens before it knows the models would refuse calls, and report NOT_SERVING.
+            await self._links.join(link)
+            listens = await link.call("listen")
             if isinstance(listens, Exception):
                 raise listens
             self.port, self.metrics_port = listens
-            await self._links.join(link)
         except Unavailable:
             exit_code = await self._end(child, link)
             raise CannotListen(

@@ -92,8 +92,7 @@ class Link(asyncio.Protocol):
 
     def notify(self, method: str, *arguments: Any) -> None:
         """Call a method of the other end whose answer does not matter."""
-        asked = self._loop.create_task(self.call(method, *arguments))
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.send(Kind.CALL, next(self._numbers), write_objects(method, *arguments))
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Return what a method of the other end returns, or raise its error; a cancellation cancels the method.
