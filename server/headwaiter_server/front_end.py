@@ -113,7 +113,8 @@ class FrontEnd:
         names = set(directory.served_names)
         self._reported_names |= names
         serving = dict.fromkeys(("", SERVICE, open_inference.SERVICE), directory.available)
-        serving |= {f"{SERVICE}/{name}": directory.started and name in names for name in sorted(self._reported_names)}
+        answers = directory.started and directory.reachable
+        serving |= {f"{SERVICE}/{name}": answers and name in names for name in sorted(self._reported_names)}
         self._health.set_serving(serving)
 
     def drain(self) -> None:

@@ -238,3 +238,25 @@ def test_ctrl_c_while_the_front_ends_start_leaves_no_traceback(text_bundle: Path
         os.killpg(server.pid, signal.SIGINT)
         assert server.wait(20) == 0
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.exhaustive
+def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_bundle: Path, log: Path) -> None:
+    def serves(client: Client) -> bool:
+        return client.is_serving(timeout_s=5)
+
+    with server_of(text_bundle, log) as server, Client(server.address, retry=ONCE) as client:
+        assert serves(client)
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            end_s = time.monotonic() + 40
+            while serves(client):
+                assert time.monotonic() < end_s
+                time.sleep(0.5)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        end_s = time.monotonic() + 20
+        while not serves(client):
+            assert time.monotonic() < end_s
+            time.sleep(0.5)
+        assert len(client.encode(["rain"]).lengths) == 1

@@ -15,13 +15,14 @@ class ModelDirectory:
 
     Attributes:
         started: whether the models of the start are loaded.
+        reachable: whether what runs the models answers.
     """
 
     def __init__(self, default_model: str) -> None:
         self._default_model = default_model
         self._versions: list[VersionStatus] = []
         self._current: dict[str, ServedModel] = {}
-        self.started = False
+        self.started, self.reachable = False, True
 
     def update(self, versions: Iterable[VersionStatus], current: Mapping[str, ServedModel], *, started: bool) -> None:
         """Replace what the directory knows.
@@ -73,9 +74,9 @@ class ModelDirectory:
 
     @property
     def available(self) -> bool:
-        """Whether the models of the start are loaded, and requests without a name have a model."""
+        """Whether the models of the start are loaded and answer, and requests without a name have a model."""
         # A server without its default model must get no calls.
-        return self.started and bool(self._current) and self._default_model in ("", *self._current)
+        return self.reachable and self.started and bool(self._current) and self._default_model in ("", *self._current)
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.

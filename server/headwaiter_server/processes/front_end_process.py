@@ -4,8 +4,10 @@ The first socket leads to the engine. The second one listens for HTTP; all front
 """
 
 import asyncio
+import logging
 import socket
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +22,10 @@ from headwaiter_server.processes.remote_engine import RemoteEngine
 
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5
+# An engine that is silent for this time hangs.
+_SILENT_S, _WATCH_INTERVAL_S = 15.0, 1.0
+
+log = logging.getLogger(__name__)
 
 
 class FrontEndProcess:
@@ -46,10 +52,11 @@ class FrontEndProcess:
     async def serve(self, engine: socket.socket) -> None:
         """Do what the engine says until the engine stops this front end, or has ended."""
         await self._link.open(engine)
-        stopped = asyncio.create_task(self._stopped.wait())
+        stopped, watching = asyncio.create_task(self._stopped.wait()), asyncio.create_task(self._watch_engine())
         ends: set[asyncio.Future[Any]] = {stopped, self._link.closed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
+        watching.cancel()
         if not self._stopped.is_set() and self._listens:
             # The engine has ended. Link has failed the requests in progress with Unavailable.
             self._opened.drain()
@@ -65,6 +72,7 @@ class FrontEndProcess:
         recorder = Recorder()
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
+        self._directory = engine.directory
         self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
 
     async def _listen(self) -> tuple[int, int] | Exception:
@@ -75,6 +83,16 @@ class FrontEndProcess:
             return error
         self._listens = True
         return self._opened.port, self._opened.metrics_port
+
+    async def _watch_engine(self) -> None:
+        """Report NOT_SERVING while nothing is heard of the engine, which else asks for counts every few seconds."""
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+            answers = time.monotonic() - self._link.heard_s < _SILENT_S
+            if self._listens and self._directory.reachable is not answers:
+                log.warning("the engine %s", "answers again" if answers else f"has been silent for {_SILENT_S:g} s")
+                self._directory.reachable = answers
+                self._report_health()
 
     def _report_health(self) -> None:
         self._opened.report_health()

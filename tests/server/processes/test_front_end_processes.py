@@ -22,7 +22,7 @@ class Child:
     def __init__(self) -> None:
         self.asked: list[str] = []
         names = ("open", "prepare", "publish", "listen", "stop")
-        self._link = Link({name: self._method(name) for name in names})
+        self._link = Link("the engine", {name: self._method(name) for name in names})
 
     async def spawn(self, engine: socket.socket, _: socket.socket, number: int) -> "Child":
         await self._link.open(engine.dup())
@@ -47,7 +47,7 @@ async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, mo
     monkeypatch.setattr(front_end_processes, "spawn_process", child.spawn)
     links = FrontEndLinks(Recorder())
     directory = SimpleNamespace(known_versions=[], current=[], started=True)
-    engine: Any = SimpleNamespace(load=None, unload=None, directory=directory)
+    engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
     links.engine = engine
     facts: Any = SimpleNamespace(name="rain", version="1", number=3)
     await links.prepare(facts, None)
