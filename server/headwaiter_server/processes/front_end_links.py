@@ -98,6 +98,7 @@ class FrontEndLinks:
             raise Unavailable(f"{link.other} has ended during its start")
         self._joined.add(link)
         self.publish()
+        await self.published()
 
     def publish(self) -> None:
         """Tell the front ends which models answer requests from now on."""
