@@ -1,12 +1,17 @@
 """A client with several calls in flight opens several connections to a server with front ends."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headwaiter_client import AsyncClient, Client
+from headwaiter_client import AsyncClient, Client, RetryPolicy
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
+from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport, _add_connections
 from tests.client.fake_server import FakeServer
 
 _ROUNDS = 30
@@ -50,3 +55,18 @@ def test_a_client_has_two_connections_for_each_front_end_once_it_has_many_calls_
     server.front_ends = front_ends
     call(server, calls)
     assert len(server.connections) == connections
+
+
+async def test_a_client_that_was_dropped_opens_no_connections(server: FakeServer) -> None:
+    server.front_ends = "3"
+    transport = AsyncGrpcTransport(Connection(server.address), RetryPolicy())
+    await transport.unary(HEALTH_METHOD, HEALTH_REQUEST, 10)
+    dropped = weakref.ref(transport)
+    call = transport._stub(0, HEALTH_METHOD)(HEALTH_REQUEST)
+    await call
+    await transport.close()
+    del transport
+    gc.collect()
+    assert dropped() is None
+    await _add_connections(dropped, 0, call)
+    assert server.connections == set()
