@@ -114,10 +114,13 @@ def test_a_stream_whose_thread_cannot_start_raises_an_error_of_the_client(monkey
             next(client.encode_stream(TEXTS))
 
 
-def test_the_threads_of_another_process_are_not_waited_for() -> None:
-    workers, released = WorkerThreads(1), threading.Event()
-    workers.submit(released.wait)
-    worker_threads._reset_all()  # As in a child process, where the busy thread does not exist.
+def test_the_threads_of_another_process_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, started, released = WorkerThreads(1), threading.Event(), threading.Event()
+    workers.submit(lambda: started.set() or released.wait())  # type: ignore[func-returns-value]
+    assert started.wait(30)
+    # As in a child process, where the busy thread does not exist. Threads of other tests do exist, and may be waiting.
+    monkeypatch.setattr(worker_threads, "_all_workers", {workers})
+    worker_threads._reset_all()
     assert workers.submit(lambda: "done").result(30) == "done"
     released.set()
 
