@@ -103,10 +103,11 @@ class Server:
 
 def _front_end_count(settings: Settings) -> int:
     """Return the number of processes for front ends; 0 for a front end in the process of the models."""
-    count = settings.front_ends
-    if count is None:
+    if settings.front_ends == "auto":
         # One process cannot feed a GPU. On a CPU, the processes would take the cores that the model needs.
         has_gpu = settings.provider != "cpu" and compute_capability(settings.devices[0]) is not None
         count = max(0, min(_MOST_FRONT_ENDS, usable_processors() - _ENGINE_PROCESSORS)) if has_gpu else 0
+    else:
+        count = settings.front_ends
     # Each front end answers at least one call.
     return min(count, settings.max_calls)

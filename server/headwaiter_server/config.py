@@ -82,8 +82,8 @@ class Settings:
     playground: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also serves a page for the browser, at /playground/"
     )
-    front_ends: int | None = _setting(
-        None,
+    front_ends: int | Literal["auto"] = _setting(
+        "auto",
         FRONT_ENDS,
         "processes that listen, tokenise and reply beside the process of the models; 0 does all in one process; auto "
         "takes 0 on a CPU, and with a GPU two less than the processors, at most 12",
@@ -317,8 +317,6 @@ def _parser() -> argparse.ArgumentParser:
             parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="folder that headwaiter-export wrote")
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        if field.metadata["type"] is FRONT_ENDS:
-            shown = "auto"
-        default = "" if shown is None else f" (default {shown})"
+        default = "" if field.default is None else f" (default {shown})"
         parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)
     return parser

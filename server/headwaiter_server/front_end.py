@@ -61,7 +61,6 @@ class FrontEnd:
         port: the port for gRPC; 0 until the front end listens.
         metrics_port: the port for HTTP: metrics, health, and requests if `http_api` is on; 0 until the front end
             listens.
-        unanswered_count: number of admitted requests without a reply, plus number of open streams.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class FrontEnd:
         incoming = IncomingMessages(settings.max_request_bytes)
         self._calls = UnaryCalls(recorder, self._path.call_limit, incoming)
         self._streams = OpenStreams(self._path)
-        self._health = health.HealthService(incoming, settings.front_ends or 1)
+        self._health = health.HealthService(incoming, 1 if http_socket is None else int(settings.front_ends))
         self._reported_names: set[str] = set()
         self.port = 0
         self.metrics_port = 0

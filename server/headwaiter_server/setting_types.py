@@ -76,8 +76,8 @@ def _read_directory(text: str) -> Path:
     return path
 
 
-def _read_front_ends(text: str) -> int | None:
-    return None if text == "auto" else _whole_number(0, _MOST_FRONT_ENDS)(text)
+def _read_front_ends(text: str) -> int | str:
+    return text if text == "auto" else _whole_number(0, _MOST_FRONT_ENDS)(text)
 
 
 def one_of(*choices: str) -> ValueType:
