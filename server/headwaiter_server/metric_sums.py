@@ -14,6 +14,8 @@ from headwaiter_server.model_statistics import Totals
 Labels = tuple[tuple[str, str], ...]
 _Key = tuple[str, Labels]
 Samples = Mapping[_Key, float]
+# The names of the series of counters and histograms end with these.
+_ENDS = ("_total", "_bucket", "_count", "_sum")
 
 
 @dataclass(slots=True)
@@ -37,11 +39,10 @@ def read_samples(registry: CollectorRegistry) -> Samples:
 
 def without_gauges(samples: Samples) -> Samples:
     """Return the values that stay true when their process has ended: those of counters and histograms."""
-    ends = ("_total", "_bucket", "_count", "_sum")
-    return {key: value for key, value in samples.items() if key[0].endswith(ends)}
+    return {key: value for key, value in samples.items() if key[0].endswith(_ENDS)}
 
 
-def add_samples(parts: Iterable[Samples]) -> Samples:
+def add_samples(parts: Iterable[Samples]) -> dict[_Key, float]:
     """Return the sum of each series."""
     sums: dict[_Key, float] = {}
     for samples in parts:
@@ -58,7 +59,7 @@ class SummedMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family of this process, and the series that only other processes have."""
-        left = dict(add_samples(self._others))
+        left = add_samples(self._others)
         families = list(self._registry.collect())
         for family in families:
             family.samples = [each._replace(value=each.value + left.pop(_key(each), 0.0)) for each in family.samples]
@@ -75,7 +76,7 @@ def _key(sample: Sample) -> _Key:
 
 def _series_names(family: Metric) -> list[str]:
     """Return the names that the series of a family may have."""
-    return [family.name, *(f"{family.name}{end}" for end in ("_total", "_bucket", "_count", "_sum"))]
+    return [family.name, *(f"{family.name}{end}" for end in _ENDS)]
 
 
 def _in_order(series: tuple[_Key, float]) -> tuple[list[tuple[str, str]], str, float]:

@@ -1,10 +1,12 @@
 """Record the server's Prometheus metrics."""
 
+import asyncio
 import time
 from collections.abc import Collection, Iterator
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -16,6 +18,13 @@ from headwaiter_server.runtime.hardware import gpu_memory
 _NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
 # The creation times of counters would double the size of the page, and dashboards do not use them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+async def write_page(registry: Collector, accept: str) -> tuple[bytes, str]:
+    """Return a page of metrics and its content type; `accept` is a header of the scrape."""
+    encode, content_type = choose_encoder(accept)
+    # Writing all series takes milliseconds; a thread keeps the event loop free.
+    return await asyncio.to_thread(encode, registry), content_type
 
 
 class _GpuMemoryCollector(Collector):

@@ -1,20 +1,18 @@
 """The engine in this process: the repository of models, the scheduler and the devices."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
-from prometheus_client.exposition import choose_encoder
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.config import Settings
 from headwaiter_server.engine.batches import batches_reply
 from headwaiter_server.engine.description import description
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics import Recorder, write_page
 from headwaiter_server.model_statistics import Totals
 from headwaiter_server.models.directory import ModelDirectory, starting
 from headwaiter_server.models.repository import Followers, ModelRepository
@@ -157,9 +155,7 @@ class LocalEngine:
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """See `Engine`."""
-        encode, content_type = choose_encoder(accept)
-        # Writing all series takes milliseconds; a thread keeps the event loop free.
-        return await asyncio.to_thread(encode, self._recorder.registry), content_type
+        return await write_page(self._recorder.registry, accept)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -172,11 +168,6 @@ class LocalEngine:
         """What a front end may leave unread: all replies of the server, and the attention weights that wait."""
         settings = self._settings
         return settings.max_reply_bytes + 2 * MAX_WAITING * settings.max_attend_bytes + _OTHER_UNREAD_BYTES
-
-    @property
-    def running(self) -> list[RunningModel]:
-        """The models that answer requests, by name."""
-        return [] if self._repository is None else self._repository.running
 
     def running_model(self, number: int) -> RunningModel:
         """Return a loaded model by the number of its load; see `ModelRepository.running_model`."""

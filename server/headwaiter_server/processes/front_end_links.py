@@ -9,13 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from prometheus_client import Counter, Gauge
-from prometheus_client.exposition import choose_encoder
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metric_sums import Counts, Labels, Samples, SummedMetrics, add_samples, without_gauges
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics import Recorder, write_page
 from headwaiter_server.model_statistics import Totals
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts
@@ -55,7 +54,6 @@ class FrontEndLinks:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._links: set[_FrontEndLink] = set()
         # Front ends that know all models.
         self._joined: set[_FrontEndLink] = set()
         self.restarts = Counter(
@@ -75,7 +73,6 @@ class FrontEndLinks:
         """Answer the requests of a front end, and return the socket's link."""
         link = _FrontEndLink(self.engine, self, number)
         await link.open(end)
-        self._links.add(link)
         link.closed.add_done_callback(lambda _: self._remove(link))
         self._tasks.start(self._count_forever(link))
         return link
@@ -133,13 +130,15 @@ class FrontEndLinks:
         del self._announced[number]
         await asyncio.gather(*(link.call("release", number) for link in tuple(self._joined)), return_exceptions=True)
         self._ended_totals.pop(number, None)
-        self._ended_samples = {key: value for key, value in self._ended_samples.items() if self._knows(key[1])}
+        known = {("", ""), *((each.name, each.version) for each in self.engine.directory.known_versions)}
+        ended = self._ended_samples.items()
+        self._ended_samples = {key: value for key, value in ended if _version_of(key[1]) in known}
 
     async def totals(self, numbers: Iterable[int]) -> list[Totals]:
         """Return the counts and the times of models, of all processes together."""
         sums = {each: self.engine.running_model(each).recorder.statistics.totals() for each in numbers}
         await self._count_all()
-        for counted in (self._ended_totals, *(link.counts.totals for link in self._links)):
+        for counted in (self._ended_totals, *(link.counts.totals for link in self._joined)):
             for number in sums.keys() & counted.keys():
                 sums[number].add(counted[number])
         return list(sums.values())
@@ -147,11 +146,8 @@ class FrontEndLinks:
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the page of metrics of all processes together; see `Engine`."""
         await self._count_all()
-        encode, content_type = choose_encoder(accept)
-        others = [self._ended_samples, *(link.counts.samples for link in self._links)]
-        sums: Any = SummedMetrics(self._recorder.registry, others)
-        # Writing all series takes milliseconds; a thread keeps the event loop free.
-        return await asyncio.to_thread(encode, sums), content_type
+        others = [self._ended_samples, *(link.counts.samples for link in self._joined)]
+        return await write_page(SummedMetrics(self._recorder.registry, others), accept)
 
     async def _count_forever(self, link: "_FrontEndLink") -> None:
         counting_s = 0.0
@@ -168,20 +164,13 @@ class FrontEndLinks:
                 link.close()
 
     async def _count_all(self) -> None:
-        await asyncio.gather(*(link.count() for link in tuple(self._links)))
+        await asyncio.gather(*(link.count() for link in tuple(self._joined)))
 
     def _remove(self, link: "_FrontEndLink") -> None:
-        self._links.discard(link)
         self._joined.discard(link)
         self._ended_samples = add_samples([self._ended_samples, without_gauges(link.counts.samples)])
         for number in link.counts.totals.keys() & self._announced.keys():
             self._ended_totals.setdefault(number, Totals()).add(link.counts.totals[number])
-
-    def _knows(self, labels: Labels) -> bool:
-        """Return whether a series is of a version that the server knows, or of none."""
-        series = dict(labels)
-        versions = ((each.name, each.version) for each in self.engine.directory.known_versions)
-        return "version" not in series or (series["model"], series["version"]) in (("", ""), *versions)
 
 
 class _FrontEndLink(Link):
@@ -328,3 +317,9 @@ class _Waiting:
         """Send the error."""
         self.is_done = True
         self._link.answer(self, Kind.RAISED, write_error(exception))
+
+
+def _version_of(labels: Labels) -> tuple[str, str]:
+    """Return the model and the version among the labels of a series; empty strings if it has none."""
+    values = dict(labels)
+    return values.get("model", ""), values.get("version", "")

@@ -1,7 +1,8 @@
 """The engine as a front end's process sees it: behind a socket."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,14 +66,7 @@ class RemoteEngine:
         if failures is not None and len(failures) == len(values):
             return Outcome(None, [] if hidden else None, failures=dict(failures))
         request = Request(served.facts.number, values, hidden, priority, deadline_s, device_failures, failures)
-        try:
-            outcome: Outcome = await self._link.ask(Kind.REQUEST, write_request(request))
-        except Refused as refused:
-            raise refused.error from refused.error.__cause__
-        except HeadwaiterError:
-            on_queued()
-            raise
-        on_queued()
+        outcome: Outcome = await _queued(self._link.ask(Kind.REQUEST, write_request(request)), on_queued)
         if failures:
             # The engine does not know the errors of the sequences that failed here.
             outcome.failures = {**outcome.failures, **failures}
@@ -96,16 +90,8 @@ class RemoteEngine:
         on_queued: Callable[[], None],
     ) -> tuple[AttentionWeights, Interval]:
         """See `Engine`."""
-        try:
-            result: tuple[AttentionWeights, Interval] = await self._link.call(
-                "attend", served.facts.number, sequence, selection, deadline_s
-            )
-        except Refused as refused:
-            raise refused.error from refused.error.__cause__
-        except HeadwaiterError:
-            on_queued()
-            raise
-        on_queued()
+        asked = self._link.call("attend", served.facts.number, sequence, selection, deadline_s)
+        result: tuple[AttentionWeights, Interval] = await _queued(asked, on_queued)
         return result
 
     async def describe(self, served: ServedModel) -> pb.GetModelResponse:
@@ -163,6 +149,19 @@ class RemoteEngine:
         """Return what this front end has counted so far."""
         totals = {each.facts.number: each.recorder.statistics.totals() for each in self._models.values()}
         return Counts(read_samples(self._recorder.registry), totals)
+
+
+async def _queued(asked: Awaitable[Any], on_queued: Callable[[], None]) -> Any:
+    """Return the answer to what the engine queues; call `on_queued` before, unless the engine has refused it."""
+    try:
+        answer = await asked
+    except Refused as refused:
+        raise refused.error from refused.error.__cause__
+    except HeadwaiterError:
+        on_queued()
+        raise
+    on_queued()
+    return answer
 
 
 def _numbers(models: Sequence[ServedModel]) -> list[int]:
