@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, start_http_server
 
 from bench.servers.policies import Policy, read_policy
-from headwaiter_server.config import Settings
 from headwaiter_server.front_end import channel_options
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from headwaiter_server.requests.request_path import RequestPath
@@ -36,6 +35,7 @@ from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.settings.flags import Settings
 
 # The name and the version of the only model, for metrics.
 _MODEL = ("baseline", "1")

@@ -23,8 +23,8 @@ from unittest.mock import patch
 import numpy as np
 
 from headwaiter_server import cli
-from headwaiter_server.metrics import Recorder
-from headwaiter_server.model_metrics import ModelRecorder
+from headwaiter_server.metrics.model_recorder import ModelRecorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models import loading
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
 from headwaiter_server.runtime.model import Model, open_model

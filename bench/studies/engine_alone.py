@@ -25,7 +25,7 @@ from bench.studies.scheduler_alone import (
     BatchCounter,
     SleepingDevice,
 )
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.messages import HEADER, Kind, Request, split_messages, write_request
 from headwaiter_server.runtime.packing import pack

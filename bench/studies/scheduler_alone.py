@@ -32,7 +32,7 @@ QUEUE_LIMITS = QueueLimits(tokens=1 << 40, wait_s=3600.0)
 _RUN_S = 1.5
 # Every caller is answered at least this often in the warm-up and in the measured time.
 _LEAST_ANSWERS = 2
-# That of the server, see headwaiter_server.garbage.
+# That of the server, see headwaiter_server.processes.interpreter.
 GC_THRESHOLD_OBJECTS = 10_000
 
 

@@ -3,15 +3,15 @@
 import logging
 import time
 
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.environment import usable_processors
 from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_processes import FrontEndProcesses
 from headwaiter_server.runtime.hardware import compute_capability
+from headwaiter_server.settings.environment import usable_processors
+from headwaiter_server.settings.flags import Settings
 
 log = logging.getLogger(__name__)
 

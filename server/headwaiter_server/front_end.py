@@ -10,12 +10,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import encoder_pb2
-from headwaiter_server.config import Settings
-from headwaiter_server.descriptors import max_grpc_connections
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.server import HttpServer, listen
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
 from headwaiter_server.rpc.auth import BearerToken
@@ -27,6 +25,8 @@ from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.settings.descriptors import max_grpc_connections
+from headwaiter_server.settings.flags import Settings
 
 # When a gRPC server stops, it cancels the calls that it has just received. A drained server therefore answers new calls
 # with UNAVAILABLE until no call has arrived for _QUIET_S, but for at most _LONGEST_REFUSING_S.

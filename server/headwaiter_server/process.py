@@ -5,9 +5,9 @@ import logging
 import signal
 
 from headwaiter_server.app import Server
-from headwaiter_server.config import Settings
-from headwaiter_server.descriptors import raise_limit
-from headwaiter_server.garbage import collect_garbage, tune_garbage_collector
+from headwaiter_server.processes.interpreter import collect_garbage, tune_garbage_collector
+from headwaiter_server.settings.descriptors import raise_limit
+from headwaiter_server.settings.flags import Settings
 
 log = logging.getLogger(__name__)
 

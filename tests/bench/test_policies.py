@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bench.servers.baseline import PolicyScheduler
 from bench.servers.policies import read_policy
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.server.rpc.stand_ins import Graph
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.learnt_cost import LearntCost

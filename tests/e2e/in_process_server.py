@@ -15,11 +15,11 @@ from unittest.mock import patch
 
 from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server.app import Server
-from headwaiter_server.config import Settings
 from headwaiter_server.processes import front_end_processes
 from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
 from tests.stored_costs import cost_folder
 

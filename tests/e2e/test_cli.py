@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Client
-from headwaiter_server.config import Settings, flag
+from headwaiter_server.settings.flags import Settings, flag
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_client import Client
 from headwaiter_client.cli import main
-from headwaiter_server.config import Settings, flag, read_settings
+from headwaiter_server.settings.flags import Settings, flag, read_settings
 from testbed.server_process import RunningServer
 from tests.documents import (
     ARCHITECTURE,

@@ -18,9 +18,9 @@ import pytest
 from headwaiter_client import AsyncClient, Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
 from headwaiter_client.cli import main as client_command
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.config import SettingsError, read_settings
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
+from headwaiter_server.settings.flags import SettingsError, read_settings
 from testbed.server_process import RunningServer
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value

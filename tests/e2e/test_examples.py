@@ -14,7 +14,7 @@ import pytest
 
 from examples import demo
 from headwaiter_client import Client
-from headwaiter_server.config import read_settings
+from headwaiter_server.settings.flags import read_settings
 from testbed.server_process import RunningServer
 from tests.documents import ROOT
 

@@ -17,9 +17,9 @@ from headwaiter_client import AsyncClient, HeadwaiterError, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server import front_end
 from headwaiter_server.app import Server
-from headwaiter_server.config import read_settings
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
+from headwaiter_server.settings.flags import read_settings
 from testbed.server_process import FRONT_ENDS
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import (

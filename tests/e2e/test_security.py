@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from headwaiter_client import AsyncClient, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
-from headwaiter_server.config import SettingsError
+from headwaiter_server.settings.flags import SettingsError
 from tests.documents import ROOT
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import serving

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwaiter_server.config import Settings, SettingsError, flag, read_settings, variable
+from headwaiter_server.settings.flags import Settings, SettingsError, flag, read_settings, variable
 
 # For each setting, a value that is not the default: the text, and the value that is read. The file FILE and the folder
 # FOLDER exist.

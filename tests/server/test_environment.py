@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headwaiter_server.config import Settings, variable
-from headwaiter_server.environment import unknown_variables, usable_processors
+from headwaiter_server.settings.environment import unknown_variables, usable_processors
+from headwaiter_server.settings.flags import Settings, variable
 
 AFFINITY = len(os.sched_getaffinity(0))
 

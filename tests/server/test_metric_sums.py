@@ -5,8 +5,8 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_server.metric_sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.metrics.sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
 
 
 def recorder(models: tuple[str, ...], requests: int) -> Recorder:

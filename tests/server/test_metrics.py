@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_server.metrics import Recorder
-from headwaiter_server.model_metrics import STAGES, ModelRecorder
+from headwaiter_server.metrics.model_recorder import STAGES, ModelRecorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.learnt_cost import LearntCost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headwaiter_server.rate_limit import RateLimit
+from headwaiter_server.concurrency.rate_limit import RateLimit
 
 
 class Clock:

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from prometheus_client import Gauge
 
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes import front_end_process
 
 

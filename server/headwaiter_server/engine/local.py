@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.batches import batches_reply
 from headwaiter_server.engine.description import description
-from headwaiter_server.metrics import Recorder, write_page
-from headwaiter_server.model_statistics import Totals
+from headwaiter_server.metrics.model_statistics import Totals
+from headwaiter_server.metrics.recorder import Recorder, write_page
 from headwaiter_server.models.directory import ModelDirectory, starting
 from headwaiter_server.models.repository import Followers, ModelRepository
 from headwaiter_server.models.running_model import RunningModel
@@ -26,6 +25,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Interval, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
+from headwaiter_server.settings.flags import Settings
 
 # Descriptions of models, pages of metrics, and requests for the counts of front ends.
 _OTHER_UNREAD_BYTES = 256 << 20

@@ -3,7 +3,7 @@
 from ipaddress import ip_address
 
 from headwaiter_playground.call_rules import is_ip_address
-from headwaiter_server.config import Settings
+from headwaiter_server.settings.flags import Settings
 
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104  # Compared, not bound.
 

@@ -16,7 +16,6 @@ from headwaiter_playground.call_rules import JSON, JSON_HEADERS
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.requests import RequestLimits
-from headwaiter_server.config import Settings
 from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
@@ -24,6 +23,7 @@ from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
+from headwaiter_server.settings.flags import Settings
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
 _JSON_BYTES_PER_TEXT_BYTE, _OTHER_BYTES = 3, 64 << 10

@@ -11,9 +11,9 @@ from headwaiter_playground.call_rules import JSON, JSON_HEADERS, MAX_BODY_BYTES,
 from headwaiter_playground.json_calls import JSON_CALLS, JsonCall, error_body
 from headwaiter_playground.page import PAGE_HEADERS, page_file
 from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded, Unimplemented
+from headwaiter_server.concurrency.rate_limit import RateLimit
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Method
-from headwaiter_server.rate_limit import RateLimit
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.encoder_methods import AnswerMessage, EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath

@@ -11,9 +11,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from headwaiter_server.config import Settings
-from headwaiter_server.descriptors import max_http_connections
 from headwaiter_server.http.connections import Connections, bounded_protocol
+from headwaiter_server.settings.descriptors import max_http_connections
+from headwaiter_server.settings.flags import Settings
 
 _NEVER_S = 86_400
 # Connections that the kernel holds until they are accepted, and connections that are accepted at once. Accepted ones

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from headwaiter_server.config import Settings
 from headwaiter_server.models.calibration import check_longest_sequence, largest_budget, warm_up
 from headwaiter_server.models.calibration_cache import CostFile, calibrate
 from headwaiter_server.models.tokenizer import BundleTokenizer
@@ -15,6 +14,7 @@ from headwaiter_server.runtime.graph import at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration
 from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.settings.flags import Settings
 
 
 @dataclass(frozen=True, eq=False)

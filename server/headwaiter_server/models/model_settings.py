@@ -4,8 +4,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from headwaiter_server.config import Settings, SettingsError, read_value
 from headwaiter_server.runtime.files import read_small_file
+from headwaiter_server.settings.flags import Settings, SettingsError, read_value
 
 _OWN_SETTINGS = ("precision", "instances", "token_budget", "max_sequence_tokens", "warm_up")
 _MAX_BYTES = 1 << 16

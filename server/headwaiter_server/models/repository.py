@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
-from headwaiter_server.config import Settings, SettingsError
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.changes import changes
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.folders import BundleFolder, ModelFolder, scan
@@ -35,6 +34,7 @@ from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEno
 from headwaiter_server.runtime.memory import give_back_free_memory
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 

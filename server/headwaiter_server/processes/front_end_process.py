@@ -11,14 +11,13 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from headwaiter_server.config import Settings, SettingsError
-from headwaiter_server.exit import exit_at_once
 from headwaiter_server.front_end import CannotListen, FrontEnd
-from headwaiter_server.garbage import collect_garbage, tune_garbage_collector
-from headwaiter_server.log_lines import configure_logging
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.log_lines import configure_logging
+from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.processes.interpreter import collect_garbage, exit_at_once, tune_garbage_collector
 from headwaiter_server.processes.link import Link, Methods
 from headwaiter_server.processes.remote_engine import RemoteEngine
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
-from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.front_end import CannotListen, cannot_listen, listen_for_http
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.config import Settings
-from headwaiter_server.metric_sums import Counts, read_samples
-from headwaiter_server.metrics import Recorder
-from headwaiter_server.model_statistics import Totals
+from headwaiter_server.metrics.model_statistics import Totals
+from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
@@ -22,6 +21,7 @@ from headwaiter_server.processes.messages import Kind, Request, write_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import Interval, Outcome
+from headwaiter_server.settings.flags import Settings
 
 
 class RemoteEngine:

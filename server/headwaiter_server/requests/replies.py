@@ -12,7 +12,6 @@ from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
-from headwaiter_server.config import Settings
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
@@ -20,6 +19,7 @@ from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.settings.flags import Settings
 
 _FLOAT_BYTES = 4
 

@@ -17,9 +17,8 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.interface import Engine
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, priority_of, read_input
@@ -27,6 +26,7 @@ from headwaiter_server.requests.replies import answer_bytes, encode_reply, reque
 from headwaiter_server.requests.shares import CallLimit, ReplyLimit
 from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.settings.flags import Settings
 
 _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_SEQUENCES = 512

@@ -8,7 +8,7 @@ from grpc.aio import ServerInterceptor
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.rpc.endpoint import refusing_handler
 from headwaiter_server.rpc.open_inference.service import METHODS

@@ -10,7 +10,7 @@ from grpc.aio import ServicerContext
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.status import DETAILS_KEY, DEVICE_FAILURES_KEY, code_of, status_of
 from headwaiter_server.concurrency.stragglers import Stragglers
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import NO_FAILURES, Call, OutcomeRecorder, clock, record_failure
 from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.incoming import IncomingMessages

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Unavailable
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.endpoint import DELIVERY_S, Context

@@ -4,7 +4,7 @@ import ssl
 
 import grpc
 
-from headwaiter_server.config import Settings, SettingsError
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 
 def credentials(settings: Settings) -> grpc.ServerCredentials | None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from headwaiter_server.config import Settings
 from headwaiter_server.http.announcements import addresses, warnings
+from headwaiter_server.settings.flags import Settings
 
 
 def settings(**changed: Any) -> Settings:

@@ -20,12 +20,12 @@ from headwaiter_proto.rules.errors import (
     Unavailable,
     Unimplemented,
 )
-from headwaiter_server.config import Settings
 from headwaiter_server.http import openai
 from headwaiter_server.http.application import http_application
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method
 from headwaiter_server.requests.call import Call
+from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, WordLengths
 from tests.server.rpc.stand_ins import sample

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 
-from headwaiter_server.config import Settings
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
+from headwaiter_server.settings.flags import Settings
 
 HOST = "127.0.0.1"
 

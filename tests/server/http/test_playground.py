@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 
 from headwaiter_playground.page import PAGE_HEADERS
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.config import Settings
 from headwaiter_server.http.application import http_application
+from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, WordLengths, pooled_rows, token_request
 from tests.server.rpc.stand_ins import sample

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.models.model_settings import read_model_settings
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 
 def test_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:

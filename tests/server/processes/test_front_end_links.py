@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.processes import front_end_links
 from headwaiter_server.processes.front_end_links import FrontEndLinks

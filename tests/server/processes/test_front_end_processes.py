@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from headwaiter_server.config import Settings
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes import front_end_processes
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_processes import FrontEndProcesses
 from headwaiter_server.processes.link import Link
+from headwaiter_server.settings.flags import Settings
 
 
 class Child:

@@ -12,7 +12,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.description import description
 from headwaiter_server.requests.replies import (
     attend_answer_bytes,
@@ -24,6 +23,7 @@ from headwaiter_server.requests.replies import (
 )
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.settings.flags import Settings
 from tests.server.rpc.stand_ins import model, served
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
@@ -28,6 +27,7 @@ from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.settings.flags import Settings
 from tests.server.rpc.stand_ins import CALIBRATION, model
 
 

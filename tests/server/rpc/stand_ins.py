@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
 from headwaiter_proto.rules.status import DETAILS_KEY
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.runtime.bundle import Bundle

@@ -6,7 +6,7 @@ from typing import cast
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.encode_stream import Encode, EncodeStream

@@ -5,7 +5,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, ModelNotFound
-from headwaiter_server.model_metrics import STAGES
+from headwaiter_server.metrics.model_recorder import STAGES
 from tests.server.rpc.service_under_test import Service, token_request
 from tests.server.rpc.stand_ins import sample
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.rpc.auth import BearerToken
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 

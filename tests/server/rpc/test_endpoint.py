@@ -17,7 +17,7 @@ from headwaiter_proto.rules.errors import (
     Overloaded,
     Unavailable,
 )
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.endpoint import Handle, UnaryCalls, stream_handler

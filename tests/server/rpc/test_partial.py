@@ -6,7 +6,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.model_metrics import STAGES
+from headwaiter_server.metrics.model_recorder import STAGES
 from tests.server.rpc.service_under_test import Service, pooled_rows, token_request
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.metrics import Recorder
-from headwaiter_server.model_metrics import STAGES
+from headwaiter_server.metrics.model_recorder import STAGES
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
+from headwaiter_server.settings.flags import Settings
 from tests.server.rpc.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
 from tests.server.rpc.stand_ins import CALIBRATION, sample
 

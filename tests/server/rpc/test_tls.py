@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from headwaiter_server.config import Settings, SettingsError
 from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 
 @pytest.fixture(scope="module")

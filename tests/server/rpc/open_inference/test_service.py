@@ -7,13 +7,13 @@ import pytest
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
-from headwaiter_server.config import Settings
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.metrics import Recorder
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
+from headwaiter_server.settings.flags import Settings
 from tests.e2e.open_inference_caller import arrays, raw_request
 from tests.server.rpc.service_under_test import Service, calls_of, endless_call
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from threading import Timer
 from typing import Any, TextIO
 
-from headwaiter_server.rate_limit import RateLimit
+from headwaiter_server.concurrency.rate_limit import RateLimit
 
 FEW_LINES_PER_S = 5
 # Longer than every message of the server that contains no text from a caller.

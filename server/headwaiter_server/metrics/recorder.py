@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
-from headwaiter_server.model_metrics import MetricFamilies, ModelRecorder
+from headwaiter_server.metrics.model_recorder import MetricFamilies, ModelRecorder
 from headwaiter_server.runtime.hardware import gpu_memory
 
 # The error reasons that `refused` never counts.
@@ -63,6 +63,7 @@ class Recorder:
         self._model_metrics = MetricFamilies(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.
         self._requests = cache(self._model_metrics.requests.labels)
+        self._request_durations = cache(self._model_metrics.request_durations.labels)
         self._refused = Counter(
             "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=self.registry
         )
@@ -79,6 +80,7 @@ class Recorder:
         """Remove the series of one version of a model, which is no longer served."""
         self._model_metrics.remove(name, version)
         self._requests.cache_clear()
+        self._request_durations.cache_clear()
 
     def received(self) -> None:
         """Record that a request has arrived."""
@@ -99,5 +101,5 @@ class Recorder:
             duration_s: seconds since the arrival of the request.
         """
         self._requests(*model, method, code).inc()
-        self._model_metrics.request_durations.labels(*model, method).observe(duration_s)
+        self._request_durations(*model, method).observe(duration_s)
         self._inflight.dec()

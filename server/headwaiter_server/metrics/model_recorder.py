@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headwaiter_proto.encoder_pb2 import Timings
-from headwaiter_server.histogram import Histogram
-from headwaiter_server.model_statistics import ModelStatistics
+from headwaiter_server.metrics.model_statistics import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import Calibration, Shape
@@ -120,7 +119,8 @@ class MetricFamilies:
         return Gauge(f"headwaiter_{name}", description, (*_MODEL_LABELS, *labels), registry=self._registry)
 
     def _histogram(self, name: str, description: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"headwaiter_{name}", description, bounds, self._registry, (*_MODEL_LABELS, *labels))
+        names = (*_MODEL_LABELS, *labels)
+        return Histogram(f"headwaiter_{name}", description, names, buckets=bounds, registry=self._registry)
 
 
 class ModelRecorder:

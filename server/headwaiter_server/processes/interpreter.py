@@ -1,7 +1,12 @@
-"""Collect garbage without stopping the event loop for long."""
+"""Prepare and end the Python interpreter of each process of the server: garbage collection, and exit."""
 
 import asyncio
+import atexit
 import gc
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
 
 # Requests in progress hold more objects than Python's default threshold, so collections would be frequent and free
 # little memory.
@@ -26,3 +31,14 @@ async def collect_garbage() -> None:
     while True:
         await asyncio.sleep(_GC_INTERVAL_S)
         gc.collect()
+
+
+def exit_at_once(exit_code: int) -> NoReturn:
+    """Exit without waiting for threads that load a model, run a batch or tokenise: they cannot be interrupted."""
+    # Only these functions delete temporary files and flush the log; the threads still run meanwhile.
+    atexit._run_exitfuncs()  # noqa: SLF001 - atexit has no public function for this
+    # Standard error may be closed, or a pipe that nobody reads any more.
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.flush()
+    os._exit(exit_code)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from headwaiter_server.environment import unknown_variables, usable_processors
-from headwaiter_server.setting_types import (
+from headwaiter_server.settings.environment import unknown_variables, usable_processors
+from headwaiter_server.settings.flag_types import (
     ADDRESS,
     ATTEND_BYTES,
     DIRECTORY,

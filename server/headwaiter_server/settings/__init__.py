@@ -1,0 +1,1 @@
+"""The settings of the server: flags, environment variables, and what the host allows."""
