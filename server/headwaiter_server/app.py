@@ -8,7 +8,7 @@ from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
-from headwaiter_server.processes.front_end_processes import FrontEndProcesses
+from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.runtime.hardware import compute_capability
 from headwaiter_server.settings.environment import usable_processors
 from headwaiter_server.settings.flags import Settings
@@ -35,8 +35,8 @@ class Server:
         self._links = links = FrontEndLinks(recorder)
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
         count = _front_end_count(settings)
-        self._front_end: FrontEnd | FrontEndProcesses = (
-            FrontEndProcesses(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
+        self._front_end: FrontEnd | FrontEndSupervisor = (
+            FrontEndSupervisor(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
         )
 
     @property

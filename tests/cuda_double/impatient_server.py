@@ -11,7 +11,7 @@ from headwaiter_server.concurrency import watchdog
 from headwaiter_server.models import loading
 from headwaiter_server.models.calibration import batch_limits
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.scheduling import devices
+from headwaiter_server.scheduling import worker
 from headwaiter_server.scheduling.cost import Calibration, CostModel
 from tests.cuda_double import unchecked_server
 
@@ -29,7 +29,7 @@ def main() -> int:
     with (
         patch.object(loading, "calibrate", _calibrate),
         patch.object(watchdog, "_SHORTEST_LIMIT_S", _BATCH_LIMIT_S),
-        patch.object(devices, "_WATCH_INTERVAL_S", 0.05),
+        patch.object(worker, "_WATCH_INTERVAL_S", 0.05),
     ):
         return unchecked_server.main()
 

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.learnt_cost import LearntCost
+from headwaiter_server.scheduling.cost import LearntCost
 from tests.server.rpc.stand_ins import CALIBRATION
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server.app import Server
-from headwaiter_server.processes import front_end_processes
+from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
@@ -46,7 +46,7 @@ async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
 @contextmanager
 def front_ends_in_loop() -> Iterator[None]:
     """Run the front ends of servers that start in the block in the test's event loop."""
-    with patch.object(front_end_processes, "spawn_process", _FrontEndInLoop.start):
+    with patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start):
         yield
 
 

@@ -14,7 +14,7 @@ from headwaiter_server import cli
 from headwaiter_server.concurrency import watchdog
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.scheduling import devices
+from headwaiter_server.scheduling import worker
 
 # A batch with one of these sequences kills the device that runs it, or never ends.
 KILL, HANG = [13, 13, 13], [17, 17, 17]
@@ -76,7 +76,7 @@ def mortal_devices() -> Iterator[MortalDevices]:
 def main() -> int:
     """Serve as the command line says, with a watchdog that waits for seconds only."""
     watchdog._SHORTEST_LIMIT_S = _LIMIT_S
-    devices._WATCH_INTERVAL_S = _WATCH_INTERVAL_S
+    worker._WATCH_INTERVAL_S = _WATCH_INTERVAL_S
     with mortal_devices():
         return cli.main()
 

@@ -9,8 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headwaiter_server.metrics.model_recorder import STAGES, ModelRecorder
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.cost import BatchLimits, Shape
-from headwaiter_server.scheduling.learnt_cost import LearntCost
+from headwaiter_server.scheduling.cost import BatchLimits, LearntCost, Shape
 from headwaiter_server.scheduling.planner import CloseReason
 from tests.server.rpc.stand_ins import CALIBRATION, model, sample
 

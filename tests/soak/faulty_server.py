@@ -17,7 +17,7 @@ import numpy as np
 from prometheus_client import Gauge
 
 from headwaiter_server import app, cli
-from headwaiter_server.processes import front_end_processes
+from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.soak.counted_front_end import SoakRecorder
@@ -87,7 +87,7 @@ def main() -> int:
     with (
         patch.object(EncoderGraph, "run", run_or_fail),
         patch.object(app, "Recorder", FaultRecorder),
-        patch.object(front_end_processes, "COMMAND", (sys.executable, "-m", "tests.soak.counted_front_end")),
+        patch.object(front_end_supervisor, "COMMAND", (sys.executable, "-m", "tests.soak.counted_front_end")),
     ):
         return cli.main()
 

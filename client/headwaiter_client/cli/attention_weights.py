@@ -1,16 +1,24 @@
 """The subcommand `attend`: show the attention weights of one token in one head."""
 
 import argparse
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from headwaiter_client.cli.console import INSTALL_EXTRA, bar_chart, console
-from headwaiter_client.cli.heat_map import save_heat_map
 from headwaiter_client.cli.shared_flags import Commands, add_command, add_model_flag, client_arguments, whole_number
 from headwaiter_client.client import Client
 
 # Marks that tokenizers put before a token: WordPiece inside a word, SentencePiece and byte-level BPE at its start.
 _TOKEN_MARKS = ("##", "▁", "Ġ")
+_INCHES_PER_TOKEN = 0.25
+# A larger picture would take more than 400 MB of memory. With more tokens, the squares and labels shrink instead.
+_MAX_INCHES = 30.0
+_MARGIN_INCHES = 2.0
+_LABEL_POINTS = 10.0
 
 
 def add_to(commands: Commands) -> None:
@@ -71,3 +79,29 @@ def _without_mark(token: str) -> str:
         if token.startswith(mark) and token != mark:
             return token.removeprefix(mark)
     return token
+
+
+def save_heat_map(tokens: Sequence[str], weights: NDArray[Any], title: str, path: Path) -> None:
+    """Save the attention weights [n, n] of one head as a PNG, with one row per query token.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    # A Figure made without pyplot needs no window system.
+    from matplotlib.figure import Figure
+
+    inches = min(max(4.0, len(tokens) * _INCHES_PER_TOKEN + _MARGIN_INCHES), _MAX_INCHES)
+    label_points = min(_LABEL_POINTS, 60 * (inches - _MARGIN_INCHES) / len(tokens))
+    figure = Figure(figsize=(inches, inches), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel="key token", ylabel="query token")
+    image = axes.imshow(weights, vmin=0.0)
+    positions = range(len(tokens))
+    # Otherwise, matplotlib would read two dollar signs in a token as a formula (parse_math).
+    axes.set_xticks(positions, tokens, rotation=90, fontsize=label_points, parse_math=False)
+    axes.set_yticks(positions, tokens, fontsize=label_points, parse_math=False)
+    figure.colorbar(image, shrink=0.8)
+    with warnings.catch_warnings():
+        # The font draws a box for a character that it lacks; the warning adds nothing.
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(path, format="png")

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.engine.batches import batches_reply
-from headwaiter_server.engine.description import description
+from headwaiter_server.engine.description import batches_reply, description
 from headwaiter_server.metrics.model_statistics import Totals
 from headwaiter_server.metrics.recorder import Recorder, write_page
 from headwaiter_server.models.directory import ModelDirectory, starting

@@ -27,7 +27,7 @@ from headwaiter_proto.rules.errors import (
 )
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
-from headwaiter_server.http.json_size import check_value_count
+from headwaiter_server.http.json_fields import check_value_count
 from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath

@@ -10,8 +10,7 @@ from headwaiter_proto.encoder_pb2 import Timings
 from headwaiter_server.metrics.model_statistics import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.cost import Calibration, Shape
-from headwaiter_server.scheduling.learnt_cost import LearntCost
+from headwaiter_server.scheduling.cost import Calibration, LearntCost, Shape
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 

@@ -17,8 +17,7 @@ from headwaiter_server.runtime.warmup import (
     time_shapes,
     typical_batch,
 )
-from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Shape
-from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit, smallest_budget
+from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
 

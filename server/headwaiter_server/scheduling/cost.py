@@ -1,9 +1,36 @@
-"""Predict the seconds of a batch: the cost model, and the batch limits."""
+"""The cost of a batch: its formula, the fit of the terms to timed batches, and what is learnt while serving."""
 
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
+from statistics import median, median_low
 from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A larger token budget is worth its latency if it gives over 3 % more throughput in at least three of four rounds.
+_MIN_SPEEDUP = 1 / 0.97
+_MIN_WIN_RATIO = 0.75
+# The weight of what was known before, for each coefficient, in samples: enough to decide what the samples leave open.
+_PRIOR_WEIGHT = 0.06
+# A coefficient that was 0 before may still take this share of the seconds.
+_LEAST_SHARE = 0.02
+# Batches of serving may change the token budget: a larger one must give this much more throughput, and a smaller one
+# may lose this much.
+_WORTH_DOUBLING, _WORTH_HALVING = 1.05, 0.985
+_SMALLEST_BUDGET_TOKENS = 128
+_TYPICAL_TOKENS = 48
+# The ratio follows the latest batches; 16 of 31 decide the median.
+_RATIO_BATCHES = 31
+# The terms are fitted once in so many batches.
+_FIT_INTERVAL_BATCHES = 32
+# Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
+_SIMILAR_BATCHES = 32
+# Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
+_OUTLIER_RATIO = 1.5
 
 
 class Shape(NamedTuple):
@@ -136,3 +163,184 @@ class Calibration:
     error_ratio: float
     remembered: bool = False
     largest_budget_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The shape of a batch, and its measured seconds."""
+
+    shape: Shape
+    seconds: float
+
+
+def fit(samples: Sequence[Sample], *, variable_length: bool = False, prior: CostModel | None = None) -> CostModel:
+    """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
+
+    A `prior` decides what the samples leave open: if all batches have the same shape, for example, they do not tell one
+    term from another.
+    """
+    rows = np.array([_terms(sample.shape, variable_length) for sample in samples], float)
+    seconds = np.array([sample.seconds for sample in samples])
+    relative, targets = rows / seconds[:, None], np.ones(len(samples))
+    terms = np.flatnonzero(rows.any(axis=0))
+    fitted = np.zeros(rows.shape[1])
+    if prior is not None:
+        before = np.array([prior.launch_s, prior.token_s, prior.padded_s, prior.cell_s, prior.hidden_row_s])
+        fitted = before
+        scale = np.maximum(before[terms], _LEAST_SHARE * seconds.mean() / rows[:, terms].mean(axis=0))
+        relative = np.vstack([relative, np.zeros((len(terms), rows.shape[1]))])
+        relative[-len(terms) :, terms] = _PRIOR_WEIGHT * np.diag(1 / scale)
+        targets = np.append(targets, _PRIOR_WEIGHT * before[terms] / scale)
+    fitted[terms] = _least_squares(relative[:, terms], targets)
+    launch_s, token_s, padded_s, cell_s, hidden_row_s = fitted.tolist()
+    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length, hidden_row_s)
+
+
+def _least_squares(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the x ≥ 0 with the smallest |rows · x − targets|: the best solution of any subset of the columns."""
+    columns = range(rows.shape[1])
+    best, smallest_error = np.zeros(len(columns)), float("inf")
+    for chosen in (list(subset) for size in range(1, len(columns) + 1) for subset in combinations(columns, size)):
+        solution, *_ = np.linalg.lstsq(rows[:, chosen], targets, rcond=None)
+        error = float(np.square(rows[:, chosen] @ solution - targets).sum())
+        if (solution >= 0).all() and error < smallest_error:
+            best, smallest_error = np.zeros(len(columns)), error
+            best[chosen] = solution
+    return best
+
+
+def _terms(shape: Shape, variable_length: bool) -> list[int]:
+    """Return the numbers that the cost model multiplies by its coefficients for a batch of this shape."""
+    padded_tokens = shape.sequences * shape.longest_tokens
+    cells = shape.needed_cells if variable_length else padded_tokens * shape.longest_tokens
+    return [1, shape.tokens, padded_tokens, cells, shape.tokens * shape.hidden]
+
+
+def error_ratio(cost: CostModel, samples: Sequence[Sample]) -> float:
+    """Return the median of |predicted − measured| / measured."""
+    return median(abs(cost.seconds(*sample.shape) - sample.seconds) / sample.seconds for sample in samples)
+
+
+def smallest_budget(rates: Mapping[int, Sequence[float]]) -> int:
+    """Return the smallest token budget that no larger one beats by more than 3 % in at least 75 % of the rounds.
+
+    Rates are compared only within a round, because a disturbance of the machine slows the whole round. In doubt the
+    smaller budget wins, because requests wait less for smaller batches.
+
+    Args:
+        rates: for each budget, the tokens/s of each round.
+    """
+
+    def beats(larger: int, smaller: int) -> bool:
+        wins = [rate > _MIN_SPEEDUP * other for rate, other in zip(rates[larger], rates[smaller], strict=True)]
+        return sum(wins) >= _MIN_WIN_RATIO * len(wins)
+
+    budgets = sorted(rates)
+    return next(
+        budget
+        for index, budget in enumerate(budgets)
+        if not any(beats(larger, budget) for larger in budgets[index + 1 :])
+    )
+
+
+def next_budget(cost: CostModel, budget: int, largest: int) -> int:
+    """Return the token budget that follows from what was learnt while serving: the same, twice as much, or half of it.
+
+    Args:
+        cost: the cost model that was learnt.
+        budget: the token budget that holds now.
+        largest: the largest token budget allowed.
+    """
+
+    def tokens_per_s(tokens: int) -> float:
+        return tokens / cost.in_full_batches_s(tokens, _TYPICAL_TOKENS, tokens)
+
+    if 2 * budget <= largest and tokens_per_s(2 * budget) > _WORTH_DOUBLING * tokens_per_s(budget):
+        return 2 * budget
+    half = budget // 2
+    if half >= _SMALLEST_BUDGET_TOKENS and tokens_per_s(half) > _WORTH_HALVING * tokens_per_s(budget):
+        return half
+    return budget
+
+
+class LearntCost:
+    """The cost model from start-up, and what the batches since then have taught.
+
+    The start may have been disturbed by other processes, and so may the present. Two things are learnt: the terms of
+    the cost model, by fitting them again and again to the latest batches of every shape, and between two fits the
+    median of measured / predicted over the latest 31 batches, which is quicker.
+
+    Attributes:
+        cost: predicts the seconds of a batch.
+        ratio: the median of measured / predicted by the cost model from start-up; 2 on a machine that runs at half its
+            speed.
+        batch_count: number of batches since the start.
+        fitted_count: number of fits since the start.
+    """
+
+    def __init__(self, cost: CostModel) -> None:
+        """Start with `cost`, the cost model that was measured or stored before."""
+        self._start = self._fitted = self.cost = cost
+        self.ratio = self._level = 1.0
+        self.batch_count = self.fitted_count = 0
+        # Full of ones at first, so one slow batch changes nothing, and a lasting change shows after 16 batches.
+        self._to_start = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
+        self._to_fitted = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
+        self._latest = deque[Sample](maxlen=_RATIO_BATCHES)
+        self._similar: dict[tuple[int, int, bool], deque[Sample]] = {}
+
+    @property
+    def error_ratio(self) -> float:
+        """Median of |predicted − measured| / measured over the latest batches; 0 before the first batch."""
+        return error_ratio(self._fitted, self._latest) if self._latest else 0.0
+
+    def own_work_s(self, shape: Shape) -> float:
+        """Return the seconds that a request takes alone on a device, without padding."""
+        return self.cost.seconds(*shape) - self.cost.padding_s(*shape)
+
+    def note_batch(self, shape: Shape, compute_s: float) -> float:
+        """Learn from the duration of a batch on the device; return the duration that was predicted before."""
+        predicted_s, start_s = self.cost.seconds(*shape), self._start.seconds(*shape)
+        if compute_s <= 0 or start_s <= 0:
+            return predicted_s
+        sample = Sample(shape, compute_s)
+        similar = (shape.sequences.bit_length(), shape.tokens.bit_length(), shape.hidden)
+        self._similar.setdefault(similar, deque(maxlen=_SIMILAR_BATCHES)).append(sample)
+        self._latest.append(sample)
+        self._to_start.append(compute_s / start_s)
+        self._to_fitted.append(_ratio(sample, self._fitted))
+        self.ratio = median(self._to_start)
+        self.batch_count += 1
+        if self.batch_count % _FIT_INTERVAL_BATCHES == 0:
+            self._fit()
+        self.cost = self._fitted.scaled(median(self._to_fitted))
+        return predicted_s
+
+    def _fit(self) -> None:
+        """Fit the terms; what no batch tells follows the ratio of all batches to the start.
+
+        That ratio is always taken to the start, and not to the fit before, because its errors would multiply.
+        """
+        steady = list(chain.from_iterable(map(self._steady, self._similar.values())))
+        level = median(_ratio(sample, self._start) for sample in steady)
+        prior = self._fitted.scaled(level / self._level)
+        self._fitted, self._level = fit(steady, variable_length=prior.variable_length, prior=prior), level
+        self.fitted_count += 1
+        self._to_fitted.extend(_ratio(sample, self._fitted) for sample in self._latest)
+
+    def _steady(self, similar: deque[Sample]) -> list[Sample]:
+        """Return the batches of similar shape that took as long as most of them."""
+        ratios = [_ratio(sample, self._fitted) for sample in similar]
+        # A ratio that occurs, so that at least one batch is left.
+        usual = median_low(ratios)
+        return [
+            sample
+            for sample, ratio in zip(similar, ratios, strict=True)
+            if usual / _OUTLIER_RATIO <= ratio <= usual * _OUTLIER_RATIO
+        ]
+
+
+def _ratio(sample: Sample, cost: CostModel) -> float:
+    """Return measured / predicted; 1 for a batch that takes no time by a cost model which knows only hidden rows."""
+    predicted_s = cost.seconds(*sample.shape)
+    return sample.seconds / predicted_s if predicted_s > 0 else 1.0

@@ -7,15 +7,12 @@ from collections.abc import Collection, Mapping
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import Backlog
-from headwaiter_server.scheduling.batch_result import BatchResult
-from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.cost_fit import next_budget
+from headwaiter_server.scheduling.batch_result import MAX_BATCHES, BatchResult, RecentBatch, recent_batch
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost, next_budget
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
-from headwaiter_server.scheduling.learnt_cost import LearntCost
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
-from headwaiter_server.scheduling.recent_batches import MAX_BATCHES, RecentBatch, recent_batch
 from headwaiter_server.scheduling.suspects import Suspects
 from headwaiter_server.scheduling.worker import Session, Worker
 

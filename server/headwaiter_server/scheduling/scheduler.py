@@ -37,7 +37,6 @@ from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, ad
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import MAX_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.devices import Devices
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.model_queue import ModelQueue
@@ -46,7 +45,7 @@ from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.suspects import fail_sequence_on_dead_device
-from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.scheduling.worker import Devices, Session, Worker
 
 
 @dataclass(eq=False, slots=True)

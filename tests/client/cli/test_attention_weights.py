@@ -11,9 +11,8 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from headwaiter_client.cli import main
-from headwaiter_client.cli.attention_weights import find_token
+from headwaiter_client.cli.attention_weights import find_token, save_heat_map
 from headwaiter_client.cli.console import bar_chart
-from headwaiter_client.cli.heat_map import save_heat_map
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import FakeServer
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headwaiter_server.engine.batches import batches_reply
+from headwaiter_server.engine.description import batches_reply
 from headwaiter_server.models.running_model import RunningModel
-from headwaiter_server.scheduling.recent_batches import RecentBatch
+from headwaiter_server.scheduling.batch_result import RecentBatch
 
 
 def ran(end_s: float, lengths: list[int], requests: list[int]) -> RecentBatch:

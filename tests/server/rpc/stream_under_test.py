@@ -9,8 +9,8 @@ from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import ReserveBytes
-from headwaiter_server.rpc.encode_stream import Encode, EncodeStream
 from headwaiter_server.rpc.endpoint import Context
+from headwaiter_server.rpc.service import Encode, EncodeStream
 from headwaiter_server.rpc.stream import RequestStream, StreamLimits
 
 # Any step of these tests takes fewer iterations of the event loop.

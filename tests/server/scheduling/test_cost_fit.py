@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling.cost import CostModel, Shape
-from headwaiter_server.scheduling.cost_fit import Sample, error_ratio, fit, next_budget, smallest_budget
+from headwaiter_server.scheduling.cost import CostModel, Sample, Shape, error_ratio, fit, next_budget, smallest_budget
 
 Lengths = tuple[int, ...]
 SHAPES: list[Lengths] = [(1,), (16,), (256,), (16,) * 32, (256, 256), (64,) * 8, (128,) * 4, (64, *(4,) * 15), (128, 1)]

@@ -67,7 +67,7 @@ class Hanging:
 
 @pytest.fixture(autouse=True)
 def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwaiter_server.scheduling.devices._WATCH_INTERVAL_S", _PAUSE_S / 4, raising=False)
+    monkeypatch.setattr("headwaiter_server.scheduling.worker._WATCH_INTERVAL_S", _PAUSE_S / 4, raising=False)
 
 
 @pytest.fixture

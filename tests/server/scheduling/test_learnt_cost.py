@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling import learnt_cost
-from headwaiter_server.scheduling.cost import CostModel, Shape
-from headwaiter_server.scheduling.learnt_cost import LearntCost
+from headwaiter_server.scheduling import cost
+from headwaiter_server.scheduling.cost import CostModel, LearntCost, Shape
 
 COST = CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0)
 UNEVEN = Shape.of([4, 2])
@@ -181,7 +180,7 @@ def test_the_cost_of_hidden_rows_is_learnt() -> None:
 def test_a_fit_that_knows_only_hidden_rows_ends_in_no_division_by_zero() -> None:
     only_rows = CostModel(launch_s=0.0, token_s=0.0, padded_s=0.0, cell_s=0.0, hidden_row_s=1e-5)
     learnt = LearntCost(DISTURBED)
-    with patch.object(learnt_cost, "fit", lambda *_, **__: only_rows):
+    with patch.object(cost, "fit", lambda *_, **__: only_rows):
         for shape in batches(64, 1):
             learnt.note_batch(shape, TRUE.seconds(*shape))
     assert learnt.fitted_count == 2

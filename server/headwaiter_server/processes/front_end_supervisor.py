@@ -46,7 +46,7 @@ async def spawn_process(engine: socket.socket, http_socket: socket.socket, numbe
     return await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
 
 
-class FrontEndProcesses:
+class FrontEndSupervisor:
     """The front ends of a server, each in a process of its own.
 
     Args:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.processes import front_end_processes
+from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_links import FrontEndLinks
-from headwaiter_server.processes.front_end_processes import FrontEndProcesses
+from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.processes.link import Link
 from headwaiter_server.settings.flags import Settings
 
@@ -44,14 +44,14 @@ class Child:
 
 async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child()
-    monkeypatch.setattr(front_end_processes, "spawn_process", child.spawn)
+    monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
     links = FrontEndLinks(Recorder())
     directory = SimpleNamespace(known_versions=[], current=[], started=True)
     engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
     links.engine = engine
     facts: Any = SimpleNamespace(name="rain", version="1", number=3)
     await links.prepare(facts, None)
-    processes = FrontEndProcesses(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), 1, links)
+    processes = FrontEndSupervisor(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), 1, links)
     async with asyncio.timeout(10):
         await processes.listen()
         await processes.stop_listening(0)
