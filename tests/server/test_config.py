@@ -195,9 +195,11 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
     assert end.value.code == 0
     for field in dataclasses.fields(Settings):
         if field.name != "bundle":
-            assert f"{flag(field.name)} {field.name.upper()}" in text
+            choices = field.metadata["type"].choices
+            shown = "{" + ",".join(choices) + "}" if choices else field.name.upper()
+            assert f"{flag(field.name)} {shown}" in text
             default = "0" if field.name == "devices" else field.default
-            assert default is None or f"(default {default})" in text
+            assert default in (None, "") or f"(default {default})" in text
 
 
 def test_the_token_is_the_content_of_the_file_without_its_line_end() -> None:

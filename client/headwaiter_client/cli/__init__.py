@@ -3,19 +3,19 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from headwaiter_client.cli import attention_weights, bench, encode, models, playground, probe, similar
 from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.errors import HeadwaiterError
+from headwaiter_proto.command_line import CommandParser
 
 _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ctrl-C.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit code. Print a failure as one line on standard error, and return 1."""
-    parser = argparse.ArgumentParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
-    parser.add_argument("--version", action=_PrintVersion, help="print the version and exit")
+    parser = CommandParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
+    parser.add_version()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (encode, similar, attention_weights, bench, models, playground, probe):
         command.add_to(commands)
@@ -29,19 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (HeadwaiterError, OSError, ValueError) as error:
         print(f"headwaiter-client: {_message(error, arguments)}", file=sys.stderr)
         return 1
-
-
-class _PrintVersion(argparse.Action):
-    """Prints the version of the package, whose look-up would otherwise slow every command down."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(nargs=0, **options)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"{parser.prog} {version('headwaiter')}")
-        parser.exit()
 
 
 def _message(error: Exception, arguments: argparse.Namespace) -> str:

@@ -18,6 +18,8 @@ from headwaiter_server.runtime.graph_file import MAX_GRAPH_BYTES, check_graph_fi
 from headwaiter_server.runtime.manifest import check_manifest, graphs_of
 
 MANIFEST = "manifest.json"
+# Transformers writes this file into every checkpoint folder.
+_CHECKPOINT_CONFIG = "config.json"
 GOLDEN = "golden.npz"
 PARITY = "parity.json"
 TOKENIZER = "tokenizer.json"
@@ -56,6 +58,11 @@ class Bundle:
         try:
             text = read_small_file(path, _MAX_JSON_BYTES)
         except (FileNotFoundError, NotADirectoryError):
+            if (folder / _CHECKPOINT_CONFIG).is_file():
+                raise BundleRefused(
+                    f"{folder} is a checkpoint, not a bundle: make a bundle of it with headwaiter-export checkpoint "
+                    f"{folder} -o BUNDLE, and serve BUNDLE"
+                ) from None
             raise BundleRefused(
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
             ) from None

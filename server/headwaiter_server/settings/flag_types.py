@@ -17,10 +17,12 @@ class ValueType:
     Attributes:
         read: reads a value from text; raises ValueError if the text is not valid.
         accepted: the values that are valid, in words.
+        choices: the values that are valid, if there are only a few.
     """
 
     read: Callable[[str], Any]
     accepted: str
+    choices: tuple[str, ...] = ()
 
 
 def _whole_number(lowest: int, highest: float = float("inf")) -> Callable[[str], int]:
@@ -88,7 +90,7 @@ def one_of(*choices: str) -> ValueType:
             raise ValueError
         return text
 
-    return ValueType(read, f"{', '.join(choices[:-1])} or {choices[-1]}")
+    return ValueType(read, f"{', '.join(choices[:-1])} or {choices[-1]}", choices)
 
 
 NATURAL = ValueType(_whole_number(0), "a whole number of at least 0")

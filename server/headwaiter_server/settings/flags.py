@@ -3,7 +3,6 @@
 Each field of `Settings` has a flag, --the-field, and an environment variable, HEADWAITER_THE_FIELD.
 """
 
-import argparse
 import dataclasses
 import os
 import re
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from headwaiter_proto.command_line import CommandParser
 from headwaiter_server.settings.environment import unknown_variables, usable_processors
 from headwaiter_server.settings.flag_types import (
     ADDRESS,
@@ -302,21 +302,25 @@ def read_value(field: "dataclasses.Field[Any]", text: str) -> Any:
         raise SettingsError(f"{flag(field.name)} {text!r} is not valid: give {value_type.accepted}") from None
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise SettingsError(message)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> CommandParser:
     parser = _Parser(
         prog="headwaiter-server",
+        usage="headwaiter-server [FLAGS] [BUNDLE]",
         description="Serve a bundle over gRPC. Each flag can be given as an environment variable, HEADWAITER_<FLAG>.",
     )
+    parser.add_version()
     for field in dataclasses.fields(Settings):
         if field.name == "bundle":
             parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="folder that headwaiter-export wrote")
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        default = "" if field.default is None else f" (default {shown})"
-        parser.add_argument(flag(field.name), metavar=field.name.upper(), help=field.metadata["help"] + default)
+        default = "" if field.default in (None, "") else f" (default {shown})"
+        choices = field.metadata["type"].choices
+        metavar = "{" + ",".join(choices) + "}" if choices else field.name.upper()
+        parser.add_argument(flag(field.name), metavar=metavar, help=field.metadata["help"] + default)
     return parser

@@ -150,6 +150,11 @@ def test_without_a_bundle_the_message_says_how_to_make_one(tmp_path: Path, prepa
     assert message.endswith(f"headwaiter-export checkpoint FOLDER -o {folder}")
 
 
+def test_a_checkpoint_in_place_of_a_bundle_is_refused_with_the_command_that_exports_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert f"headwaiter-export checkpoint {tmp_path} -o BUNDLE" in _refusal(tmp_path)
+
+
 def _replace(path: Path) -> None:
     other = path.with_suffix(".other")
     other.write_bytes(path.read_bytes())
