@@ -30,6 +30,14 @@ def test_the_wheel_serves_a_bundle_without_torch(
     texts, vectors = tmp_path / "texts.txt", tmp_path / "vectors.npy"
     texts.write_text("the bread is fresh\n")
     with running_server(text_bundle, program=[str(programs / "headwaiter-server")]) as server:
-        client = [programs / "headwaiter-client", "encode", texts, "-o", vectors, "--address", server.address]
+        client: list[str | Path] = [
+            programs / "headwaiter-client",
+            "encode",
+            texts,
+            "-o",
+            vectors,
+            "--address",
+            server.address,
+        ]
         subprocess.run(client, check=True)
     assert vectors.stat().st_size > 0
