@@ -1,0 +1,113 @@
+"""Simulate the latency of requests under the planner, with a cost model in place of a device.
+
+Run it with `python -m bench.studies.simulated_latency`. It prints the throughput, p50 and p99 of requests of one
+sequence, divided by those of a server that runs one sequence at a time: for two traces, for a closed loop of 32 callers
+and for open loops at 70 and 90 % of that server's throughput, and for several shares of the padding that the oldest
+sequences may cause. A rule for the order of the queue is judged here first, because the figures have no noise.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import NamedTuple, cast
+from unittest.mock import patch
+
+import numpy as np
+
+from bench.loads.traces import MEDIAN_30, MEDIAN_90
+from headwaiter_server.scheduling import planner
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
+from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
+
+# Close to all-MiniLM-L6-v2 on one core.
+_COST = CostModel(launch_s=2.2e-3, token_s=1.33e-4, padded_s=1.5e-6, cell_s=1.7e-8)
+_LIMITS, _ONE_BY_ONE = BatchLimits(tokens=256, cells=10**9), BatchLimits(tokens=1, cells=1)
+_CALLERS, _SEQUENCES = 32, 3_000
+# A caller receives its reply and sends its next request in this time.
+_ROUND_TRIP_S = (0.5e-3, 1.5e-3)
+# A batch is planned this long before the batch before it ends.
+_LEAD_S = 2e-3
+_SHARES = (0.0, 0.1, 0.25, 1.0)
+
+
+class _Figures(NamedTuple):
+    requests_per_s: float
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Requests of one sequence: of callers that wait for their replies, or at random times if `rate` is given."""
+
+    lengths: list[int]
+    rate: float = 0.0
+
+    def simulate(self, limits: BatchLimits) -> _Figures:
+        """Return the figures of a device that runs batches within the limits."""
+        random, numbers, lengths = Random(0), count(), iter(self.lengths)
+        arrivals: list[tuple[float, int]] = []
+        pending, arrived_s, latencies_s = Pending(), dict[int, float](), list[float]()
+        if self.rate:
+            times = np.cumsum([random.expovariate(self.rate) for _ in self.lengths])
+            arrivals = [(float(time_s), next(numbers)) for time_s in times]
+        else:
+            arrivals = [(random.uniform(0, 0.01), next(numbers)) for _ in range(_CALLERS)]
+        heapq.heapify(arrivals)
+        now_s = free_s = 0.0
+        while arrivals or pending:
+            now_s = max(now_s, free_s - _LEAD_S) if pending else max(now_s, free_s - _LEAD_S, arrivals[0][0])
+            while arrivals and arrivals[0][0] <= now_s:
+                time_s, number = heapq.heappop(arrivals)
+                if length := next(lengths, 0):
+                    arrived_s[number] = time_s
+                    pending.add(_sequence(length, number, time_s))
+            if not pending:
+                continue
+            planned = planner.plan(pending, now_s, _COST, limits)
+            for sequence in planned.batch:
+                pending.remove(sequence)
+            free_s = max(free_s, now_s) + planned.seconds
+            for sequence in planned.batch:
+                latencies_s.append(free_s - arrived_s[sequence.index])
+                if not self.rate:
+                    heapq.heappush(arrivals, (free_s + random.uniform(*_ROUND_TRIP_S), next(numbers)))
+        p50_s, p99_s = np.percentile(latencies_s, (50, 99))
+        return _Figures(len(latencies_s) / free_s, float(p50_s), float(p99_s))
+
+
+def _sequence(length: int, number: int, arrived_s: float) -> Sequence:
+    fair_start = fair_start_s(arrived_s, float("inf"), Priority.INTERACTIVE, 0.0)
+    values, no_request = np.zeros(length, np.int32), cast(QueuedRequest, None)
+    return Sequence(values, length, fair_start, float("inf"), Priority.INTERACTIVE, no_request, number)
+
+
+def _loads() -> Iterator[tuple[str, _Load]]:
+    for distribution in (MEDIAN_30, MEDIAN_90):
+        lengths = [len(ids) for ids in distribution.trace(_SEQUENCES, vocabulary_size=10).sequences]
+        closed = _Load(lengths)
+        capacity_per_s = closed.simulate(_ONE_BY_ONE).requests_per_s
+        yield f"{distribution.name}, {_CALLERS} callers", closed
+        for share in (0.7, 0.9):
+            yield f"{distribution.name}, {share:.0%} load", _Load(lengths, share * capacity_per_s)
+
+
+def main() -> None:
+    """Print the figures."""
+    print("all figures / those of one sequence at a time")
+    print("load | padding share for age | requests/s | p50 | p99")
+    for name, load in _loads():
+        one = load.simulate(_ONE_BY_ONE)
+        for share in _SHARES:
+            with patch.object(planner, "_PADDING_SHARE_FOR_AGE", share):
+                ours = load.simulate(_LIMITS)
+            ratios = " | ".join(f"{mine / theirs:.2f}" for mine, theirs in zip(ours, one, strict=True))
+            print(f"{name} | {share:g} | {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
