@@ -64,13 +64,15 @@ def test_the_leader_has_the_earliest_fair_start(queue: list[Sequence], cost: Cos
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[float, float, Sequence]]:
-    """Draw sequences, with the arrival and the own work of each."""
+    """Draw sequences, with the arrival and the further work of each."""
     rows = draw(st.lists(st.tuples(st.floats(0, NOW_S), st.integers(1, 300), st.floats(0, 2)), max_size=30))
     return [
         (
             arrived_s,
             work_s,
-            waiting(length, order, arrived_s=arrived_s, more_work_s=work_s, priority=draw(st.sampled_from(Priority))),
+            waiting(
+                length, order, arrived_s=arrived_s, further_work_s=work_s, priority=draw(st.sampled_from(Priority))
+            ),
         )
         for order, (arrived_s, length, work_s) in enumerate(rows)
     ]
@@ -96,15 +98,15 @@ def test_no_sequence_leads_a_batch_before_one_whose_fair_start_was_earlier_than_
 def test_a_small_request_overtakes_a_large_one_until_four_times_the_further_work_of_the_large_one(
     later_s: float, leads: bool
 ) -> None:
-    large, small = waiting(300, 0, more_work_s=0.26), waiting(3, 1, arrived_s=later_s, more_work_s=0.01)
+    large, small = waiting(300, 0, further_work_s=0.26), waiting(3, 1, arrived_s=later_s, further_work_s=0.01)
     assert (plan(pending_of([large, small]), 1.2, CPU, LIMITS).batch[0] is small) is leads
 
 
 @pytest.mark.parametrize(("deadline_s", "leads"), [(0.96, True), (0.92, False)])
 def test_a_small_request_does_not_overtake_a_request_whose_deadline_is_earlier(deadline_s: float, leads: bool) -> None:
     large, small = (
-        waiting(300, 0, deadline_s=deadline_s, more_work_s=0.26),
-        waiting(3, 1, arrived_s=0.9, more_work_s=0.01),
+        waiting(300, 0, deadline_s=deadline_s, further_work_s=0.26),
+        waiting(3, 1, arrived_s=0.9, further_work_s=0.01),
     )
     assert (plan(pending_of([large, small]), 0.8, CPU, LIMITS).batch[0] is small) is leads
 
@@ -289,8 +291,8 @@ def test_bulk_work_leads_before_interactive_work_that_arrives_20_s_later() -> No
 
 
 def test_a_small_request_overtakes_a_long_queue_of_large_requests() -> None:
-    long = [waiting(300, order, arrived_s=order, more_work_s=3.0) for order in range(8)]
-    small = waiting(3, 8, arrived_s=8.0, more_work_s=0.01)
+    long = [waiting(300, order, arrived_s=order, further_work_s=3.0) for order in range(8)]
+    small = waiting(3, 8, arrived_s=8.0, further_work_s=0.01)
     slow = CostModel(launch_s=0.0, token_s=0.01, padded_s=0.0, cell_s=0.0)
     assert plan(pending_of([*long, small]), 8.5, slow, LIMITS).batch[0] is small
 
