@@ -14,9 +14,9 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from headwaiter_export.choices import Positions
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = ("the", "a", "bread", "is", "fresh", "table", "for", "two", "please", "rain", "falls", "on", "stone", "##s")

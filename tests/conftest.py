@@ -21,7 +21,7 @@ from tests.shared_folders import SharedFolders
 from tests.stored_costs import store_cost
 
 if TYPE_CHECKING:
-    from headwaiter_export.encoder import Encoder
+    from headwaiter_export.encoder.encoder import Encoder
 
 # No test asserts a timing, so no example has a deadline. In CI the examples are the same in every run.
 settings.register_profile("headwaiter", deadline=None, derandomize="CI" in os.environ)
@@ -101,7 +101,7 @@ def feature_encoder() -> "Encoder":
 @pytest.fixture(scope="session")
 def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, operators: None) -> Path:
     """The bundle "tiny-features": sequences of at most 48 feature vectors of width 6; vectors of width 24."""
-    from headwaiter_export.bundle import export_bundle
+    from headwaiter_export.bundle.export import export_bundle
 
     def export(folder: Path) -> None:
         export_bundle(feature_encoder, None, folder, "tiny-features")

@@ -15,14 +15,14 @@ from bench.gpu.models import full_size_models, served_plan, write
 from bench.gpu.routes import find_routes, packed_attention, printed_kernels
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from bench.studies.numerics import figures
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.parity import (
+from headwaiter_export.bundle.verification import measure_graph
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.reference import (
     Reference,
     clear_sequences,
     concatenate,
-    measure_graph,
     normalize_outputs,
     random_sequences,
     run_in_pytorch,

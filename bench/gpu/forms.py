@@ -13,8 +13,8 @@ from bench.findings import Findings
 from bench.gpu.correctness import check_model
 from bench.gpu.models import random_model, write_random_model
 from bench.gpu.settings import PRECISIONS, Precision, Settings
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.presets import PRESETS
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.presets import PRESETS
 
 # Returns the file of a form's graph.
 GraphOf = Callable[[str, Precision], Path]

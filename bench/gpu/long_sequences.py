@@ -12,12 +12,12 @@ from bench.gpu.correctness import Rows, hidden_relative_error, pytorch_outputs
 from bench.gpu.models import random_model, served_plan, write
 from bench.gpu.routes import packed_attention
 from bench.gpu.settings import PRECISIONS, Precision, Settings
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.choices import Mask
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.masks import ScoreTerms
-from headwaiter_export.parity import random_sequences
-from headwaiter_export.presets import masked_heads
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.config.presets import masked_heads
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from bench.gpu.settings import Settings
 from bench.loads.traces import Ids
-from headwaiter_export.attention_layout import Axes, Packed, Portable
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.masks import ScoreTerms
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.graphs.layouts import Axes, Packed, Portable
 from headwaiter_server.runtime.packing import pack
 
 PADDED_SEQUENCES = 32

@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from bench.findings import Findings
 from bench.gpu.settings import Precision
-from headwaiter_export.attention_layout_cuda import bias_heads
-from headwaiter_export.choices import Mask, Positions
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.parity import random_sequences
+from headwaiter_export.config.choices import Mask, Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.reference import random_sequences
+from headwaiter_export.graphs.packed_cuda import bias_heads
 from headwaiter_server.runtime.attention_routes import (
     OLDEST_COMPUTE_CAPABILITY,
     PackedAttention,

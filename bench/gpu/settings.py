@@ -8,7 +8,7 @@ from typing import Literal
 
 from bench.gpu.cuda import Gpu
 from bench.loads.traces import MEDIAN_90, LogNormal
-from headwaiter_export.config import EncoderConfig
+from headwaiter_export.config.encoder import EncoderConfig
 
 Precision = Literal["fp32", "fp16"]
 # The precisions that CUDA serves. Only the last one is timed, because it is the fastest.

@@ -8,7 +8,7 @@ import torch
 from bench.findings import Findings
 from bench.gpu.settings import Settings
 from bench.rounds import Rounds
-from headwaiter_export.config import EncoderConfig
+from headwaiter_export.config.encoder import EncoderConfig
 
 # Enough products to make the start of a run negligible.
 _PRODUCTS = 10

@@ -13,15 +13,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.choices import GRAPH_KINDS, PRECISIONS, Pooling
-from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
-from headwaiter_export.presets import PRESETS
+from headwaiter_export.config.checks import ConfigError, WeightsError
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.presets import PRESETS
 
 if TYPE_CHECKING:
-    from headwaiter_export.checkpoints import LoadedModel
+    from headwaiter_export.checkpoints.reader import LoadedModel
 
+# The choices of `--graphs` and `--precision`; `graphs/plans.py` has the graphs.
+GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
+PRECISIONS = ("fp32", "fp16", "int8")
 # Packages of the extra `export` that this command imports.
 _REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch")
 
@@ -44,14 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for torch, and works without the extra.
-    from headwaiter_export.bundle import BundleError, export_model
-    from headwaiter_export.checkpoint_json import CheckpointError
-    from headwaiter_export.graph_plans import chosen_plans
-    from headwaiter_export.progress import Progress
+    from headwaiter_export.bundle.atomic_folder import BundleError
+    from headwaiter_export.bundle.export import export_model
+    from headwaiter_export.checkpoints.json_files import CheckpointError
+    from headwaiter_export.graphs.plans import chosen_plans
 
     name = options.default_name(options) if options.name is None else options.name
     try:
-        with Progress() as progress:
+        with _Progress() as progress:
             plans = chosen_plans(options.graphs, options.precision)
             read = partial(options.read, options, progress.report)
             export_model(read, options.output, name, progress.report, progress.step, plans)
@@ -61,6 +66,36 @@ def _export(options: argparse.Namespace) -> int:
     flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
     print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")
     return 0
+
+
+class _Progress:
+    """Prints results above a line that shows the current step; only a terminal has this line."""
+
+    def __init__(self) -> None:
+        # Imported here, so that --help works without the extra.
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        console = Console(soft_wrap=True, markup=False, highlight=False, emoji=False)
+        columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def report(self, line: str) -> None:
+        """Print a line."""
+        self._bar.console.print(line)
+
+    def step(self, what: str) -> None:
+        """Show what begins now."""
+        self._bar.reset(self._task, description=what)
 
 
 @contextmanager
@@ -81,7 +116,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
-    from headwaiter_export.checkpoints import read_checkpoint
+    from headwaiter_export.checkpoints.reader import read_checkpoint
 
     pooling = options.pooling and Pooling(options.pooling)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
@@ -91,7 +126,7 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
 
 
 def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
-    from headwaiter_export.checkpoint_json import CheckpointJson
+    from headwaiter_export.checkpoints.json_files import CheckpointJson
 
     try:
         config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
@@ -99,7 +134,7 @@ def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -
         raise ConfigError(f"{options.config}: {error}") from None
     model = _load_model(config, options.weights, options.tokenizer, report)
     if options.compare is not None:
-        from headwaiter_export.comparison import compare_with_file
+        from headwaiter_export.bundle.own_code import compare_with_file
 
         report(compare_with_file(options.compare, model.encoder))
     return model
@@ -117,9 +152,9 @@ def _load_model(
     report: Callable[[str], object],
     seed: int = 0,
 ) -> "LoadedModel":
-    from headwaiter_export.checkpoint_text import read_tokenizer
-    from headwaiter_export.checkpoints import LoadedModel
-    from headwaiter_export.weights import random_encoder, read_encoder
+    from headwaiter_export.checkpoints.reader import LoadedModel
+    from headwaiter_export.checkpoints.texts import read_tokenizer
+    from headwaiter_export.checkpoints.weights import random_encoder, read_encoder
 
     if tokenizer is not None and not config.takes_tokens:
         raise ConfigError("--tokenizer needs an encoder of token ids, but this one takes features: set vocabulary_size")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from headwaiter_client import InvalidInput
-from headwaiter_export.bundle import export_bundle
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.graph_plans import GRAPHS
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto import open_inference_pb2 as oip
 from tests.e2e.in_process_server import connect, serving
 from tests.e2e.open_inference_caller import calling, raw_request

@@ -20,7 +20,7 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from headwaiter_client import Client, InferenceFailed, InvalidInput, Unavailable, Unimplemented
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights, AttentionWeightsGraph
 from testbed.minilm import command_path

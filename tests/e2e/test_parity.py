@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
-from headwaiter_export.activation_ranges import ActivationRanges
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.graph_plans import limiting_magnitude
-from headwaiter_export.parity import random_sequences, run_in_pytorch
-from headwaiter_export.skip_layer_norm import can_fuse_norms
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
+from headwaiter_export.graphs.plans import limiting_magnitude
+from headwaiter_export.graphs.ranges import ActivationRanges
+from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from testbed.server_process import RunningServer
 
 # The first run downloads and exports the model.

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from headwaiter_export import bundle, graph_plans
-from headwaiter_export.bundle import export_bundle
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import GRAPHS
+from headwaiter_export.bundle import export
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs import plans
+from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
@@ -28,7 +29,7 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
 
 def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Limit bundles to these graphs, because tracing a graph takes a second or two."""
-    for module in (bundle, graph_plans):
+    for module in (export, plans):
         monkeypatch.setattr(module, "EVERY_GRAPH", [plan for plan in GRAPHS if plan.file in files])
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import bert_hidden, randomize
 from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
 

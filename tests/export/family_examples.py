@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
-from headwaiter_export.families import FAMILIES
-from headwaiter_export.feature_families import FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model

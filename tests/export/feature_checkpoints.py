@@ -11,9 +11,9 @@ import transformers
 from torch import Tensor
 
 from headwaiter_client import patches
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import randomize
 from tests.oracle import Array
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from headwaiter_export.attention_layout import Packed, Portable
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.checkpoint_json import CheckpointError
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import WeightsFile, trace
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets

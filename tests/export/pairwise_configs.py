@@ -11,12 +11,13 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-from headwaiter_export.after_pooling import ModuleKind, PooledModule
-from headwaiter_export.choices import Activation, Mask, Norm, Pooling, Positions
-from headwaiter_export.config import ConfigError, EncoderConfig
-from headwaiter_export.head_config import HeadActivation, HeadConfig, ScoreFunction
-from headwaiter_export.presets import PRESETS
-from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
+from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+from headwaiter_export.config.presets import PRESETS
+from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 
 
 def dense(width: int, **choices: Any) -> PooledModule:

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.activation_ranges import ActivationRanges
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.attention_layout_cuda import PackedCuda, PackedCudaSeparateNorms
-from headwaiter_export.bundle import BundleError, export_bundle
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import GRAPHS, limiting_magnitude, suitable_plans
-from headwaiter_export.masks import ScoreTerms
-from headwaiter_export.parity import Reference, concatenate, run_in_pytorch
-from headwaiter_export.skip_layer_norm import can_fuse_norms, normalize_fused
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
+from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.graphs.plans import GRAPHS, limiting_magnitude, suitable_plans
+from headwaiter_export.graphs.ranges import ActivationRanges
+from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, normalize_fused
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.export.helpers import random_encoder, random_sequences, shifted_encoder

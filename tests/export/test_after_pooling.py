@@ -11,16 +11,16 @@ import safetensors.torch
 import tokenizers
 import torch
 
-from headwaiter_export.activation_ranges import ActivationRanges
-from headwaiter_export.after_pooling import PooledModule
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.bundle import to_float16
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import write_graph
-from headwaiter_export.parity import run_in_pytorch
+from headwaiter_export.bundle.export import to_float16
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.after_pooling import PooledModule
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.ranges import ActivationRanges
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import Outputs
 from tests.checkpoints import bert_hidden, randomize, save_bert, save_sentence_transformer, write_json
 from tests.export.helpers import (

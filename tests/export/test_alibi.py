@@ -10,10 +10,10 @@ import transformers
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.positions import alibi_slopes
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.positions import alibi_slopes
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden, randomize
 from tests.export.helpers import assert_close_to_scale, random_sequences, run_graph, write_graphs
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
 from tests.export.family_checkpoints import save_family
 

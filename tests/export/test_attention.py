@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention import attention
-from headwaiter_export.attention_layout import Portable
-from headwaiter_export.choices import Mask, Pooling
-from headwaiter_export.encoder import pool
-from headwaiter_export.masks import MASKED_SCORE, ScoreTerms
+from headwaiter_export.config.choices import Mask, Pooling
+from headwaiter_export.encoder.attention import attention
+from headwaiter_export.encoder.encoder import pool
+from headwaiter_export.encoder.masks import MASKED_SCORE, ScoreTerms
+from headwaiter_export.graphs.layouts import Portable
 
 HEAD_DIM = 64
 

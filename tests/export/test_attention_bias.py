@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.bundle import to_float16
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import write_graph
+from headwaiter_export.bundle.export import to_float16
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.tracing import write_graph
 from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
-from headwaiter_export.attention_layout import AttentionWeightsLayout
-from headwaiter_export.bundle import export_bundle
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graph_plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_export.graphs import write_graph
-from headwaiter_export.parity import AttentionReference, Reference
-from headwaiter_export.verification import check_attention_weights
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.verification import AttentionReference, check_attention_weights
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.graphs.layouts import AttentionWeightsLayout
+from headwaiter_export.graphs.plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph

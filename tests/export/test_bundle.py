@@ -8,11 +8,12 @@ import onnx
 import pytest
 import transformers
 
-from headwaiter_export import masks
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.bundle import BundleError, export_bundle
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import write_graph
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.encoder import masks
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded

@@ -13,12 +13,12 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoint_json import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoint_text import read_text
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
-from headwaiter_export.config import EncoderConfig
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.checkpoints.texts import read_text
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.export.changed_files import changed_file, changed_files
 from tests.export.family_checkpoints import save_family
@@ -339,7 +339,7 @@ def test_a_changed_module(file: str, every_run: bool, tmp_path: Path, monkeypatc
 
     def actual() -> Results:
         with monkeypatch.context() as patch:
-            patch.setattr("headwaiter_export.checkpoint_text.check_against_transformers", lambda *_, **__: True)
+            patch.setattr("headwaiter_export.checkpoints.texts.check_against_transformers", lambda *_, **__: True)
             loaded = read_checkpoint(tmp_path)
         assert loaded.text is not None
         tokenizer = Tokenizer.from_str(loaded.text.tokenizer)

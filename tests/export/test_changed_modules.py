@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from headwaiter_export.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
+from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
 from tests.export.test_from_torch import assert_equal_results, attention, forward_of, transformer
 
 Change = Callable[[Any], object]

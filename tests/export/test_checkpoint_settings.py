@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.checkpoints import write_json
 from tests.export.helpers import assert_checkpoint_refused
 

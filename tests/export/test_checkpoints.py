@@ -11,10 +11,10 @@ import tokenizers
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoints import LoadedModel, read_checkpoint
-from headwaiter_export.choices import Pooling
-from headwaiter_export.text_config import Prompt
+from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
+from headwaiter_export.checkpoints.texts import Prompt
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import (
     VOCABULARY,
     bert_hidden,

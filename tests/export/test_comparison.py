@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from headwaiter_export.atomic_folder import BundleError
-from headwaiter_export.bundle import export_bundle
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.own_code import compare_with_file
 from headwaiter_export.cli import main
-from headwaiter_export.comparison import compare_with_file
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.encoder.encoder import Encoder
 from tests.checkpoints import write_json
 from tests.export.helpers import assert_mentions, oracle_of, random_encoder, random_sequences
 from tests.oracle import Array

@@ -8,9 +8,8 @@ import pytest
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.families import FAMILIES
-from headwaiter_export.feature_families import FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.feature_checkpoints import save_feature_model
 from tests.export.helpers import assert_checkpoint_refused, edit_json

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
-from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.bundle import export_bundle
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import write_graph
-from headwaiter_export.parity import Reference
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
 from headwaiter_server.runtime.bundle import Bundle

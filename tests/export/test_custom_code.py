@@ -21,7 +21,7 @@ class NewConfig(BertConfig): model_type = "new"
 TEMPLATE = "{{ cycler.__init__.__globals__.os.system('touch code-has-run') }}"
 PROGRAM = """
 from pathlib import Path
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 print(read_checkpoint(Path("model")).text.max_tokens)
 """
 

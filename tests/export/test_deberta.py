@@ -9,9 +9,10 @@ import pytest
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.graphs.layouts import Packed, Portable
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
     DEBERTA_V3,

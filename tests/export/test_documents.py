@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.cli import main
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.weights import random_encoder
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_server.runtime.bundle import Bundle
 from tests.documents import MODELS, blocks, commands
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwaiter_export.attention_layout import Packed, Portable
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.experts import Router
-from headwaiter_export.parity import Reference, clear_sequences, measure_encoder, random_sequences, run_in_pytorch
-from headwaiter_export.quantization import quantize
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.experts import Router
+from headwaiter_export.encoder.reference import Reference, clear_sequences, random_sequences, run_in_pytorch
+from headwaiter_export.graphs.int8 import measure_encoder, quantize
+from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,

@@ -8,9 +8,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import (
     assert_equals_transformers,

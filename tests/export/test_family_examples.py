@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwaiter_export.families import FAMILIES
-from headwaiter_export.feature_families import FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from tests.export.family_examples import EXAMPLES, Example
 from tests.export.family_table import BEGIN, DOCUMENT, END
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwaiter_export.checkpoint_json import CheckpointError
+from headwaiter_export.checkpoints.json_files import CheckpointError
 from tests.export.feature_checkpoints import (
     FAMILIES,
     config_class,

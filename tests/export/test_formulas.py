@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.attention_layout import Packed, Portable
-from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.bundle import to_float16
-from headwaiter_export.choices import Pooling
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import TRACED_LENGTHS, write_graph
-from headwaiter_export.parity import concatenate, normalize_outputs, run_in_pytorch
-from headwaiter_export.presets import PRESETS
+from headwaiter_export.bundle.export import to_float16
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.presets import PRESETS
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import concatenate, normalize_outputs, run_in_pytorch
+from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import difference, normalize_pooled, violation

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.choices import Mask, Pooling
-from headwaiter_export.config import ConfigError
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
-from headwaiter_export.graphs import write_graph
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.choices import Mask, Pooling
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.tracing import write_graph
 from tests.checkpoints import randomize
 from tests.export.helpers import BATCH_LENGTHS, assert_close_to_scale, assert_mentions, random_sequences, run_graph
 from tests.oracle import Array

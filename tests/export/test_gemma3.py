@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.export.family_checkpoints import (
     LINEAR,
     PROPORTIONAL,

@@ -7,8 +7,8 @@ import onnx
 import pytest
 import transformers
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import open_session, session_options
 from tests.checkpoints import VOCABULARY, bert_hidden
 from tests.export.helpers import (

@@ -11,12 +11,13 @@ import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
-from headwaiter_export.checkpoint_json import CheckpointError
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.head_config import ScoreFunction
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.head import ScoreFunction
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.graphs.layouts import Packed, Portable
 from tests.checkpoints import save_sentence_transformer, save_tokenizer, save_vit, write_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import (

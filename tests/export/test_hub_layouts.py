@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 import transformers
 
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
 from tests.checkpoints import save_sentence_transformer, write_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import (

@@ -14,7 +14,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import Client, FakeEncoder, patches
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
 from tests.checkpoints import save_vit
 from tests.documents import MODELS, blocks

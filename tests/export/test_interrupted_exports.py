@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headwaiter_export.atomic_folder import BundleError, atomic_folder
+from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.cli import main
 from tests.export.helpers import assert_mentions
 
@@ -24,7 +24,7 @@ HALF = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from headwaiter_export.atomic_folder import atomic_folder
+from headwaiter_export.bundle.atomic_folder import atomic_folder
 with atomic_folder(Path(sys.argv[1])) as folder:
     (folder / "weights.bin").write_bytes(bytes(1000))
     print("written", flush=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_export.choices import Mask
-from headwaiter_export.config import EncoderConfig
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.config.encoder import EncoderConfig
 from tests.export.helpers import FP32_GRAPHS, Runtime, random_sequences, run_graph, run_hidden
 from tests.oracle import Array
 

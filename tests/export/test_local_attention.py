@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout import AttentionWeightsLayout, Packed, Portable
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.attention_layout_cuda import PackedCuda
-from headwaiter_export.config import ConfigError, EncoderConfig
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.layouts import AttentionWeightsLayout, Packed, Portable
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack

@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_export import bundle, parity, verification
-from headwaiter_export.bundle import BundleError, export_bundle
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.graphs import GraphLayout, trace
+from headwaiter_export.bundle import export, verification
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder import reference
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.layouts import GraphLayout
+from headwaiter_export.graphs.tracing import trace
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded
 from headwaiter_server.runtime.model import open_model
@@ -73,7 +76,7 @@ def test_a_graph_that_is_wrong_only_beyond_1024_tokens_is_not_exported(
     def trace_wrongly(encoder: Encoder, layout: type[GraphLayout]) -> object:
         return trace(without_later_positions(encoder), layout)
 
-    monkeypatch.setattr(bundle, "trace", trace_wrongly)
+    monkeypatch.setattr(export, "trace", trace_wrongly)
     with pytest.raises(BundleError) as error:
         export_bundle(encoder, None, tmp_path / "bundle", "wrong")
     assert_mentions(error.value, GRAPH)
@@ -118,8 +121,8 @@ def test_lengths_beyond_1024_tokens_are_checked_as_far_as_their_operations_are_b
     sizes: dict[str, int], max_tokens: int, checked: list[int], golden: list[int]
 ) -> None:
     config = EncoderConfig(**sizes, max_tokens=max_tokens)  # type: ignore[arg-type]
-    assert parity.long_lengths(config) == checked
-    assert parity.golden_lengths(config) == golden
+    assert reference.long_lengths(config) == checked
+    assert reference.golden_lengths(config) == golden
 
 
 @pytest.mark.exhaustive

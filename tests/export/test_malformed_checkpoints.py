@@ -11,8 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from headwaiter_export.checkpoint_json import CheckpointError
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.checkpoints import save_bert, write_json
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
 from tests.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequences, run_hidden
 from tests.oracle import unit

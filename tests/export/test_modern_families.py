@@ -8,8 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling, Positions
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling, Positions
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import (
     LINEAR,

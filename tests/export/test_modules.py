@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from headwaiter_export.checkpoints.weights import random_encoder as initial_encoder
+from headwaiter_export.checkpoints.weights import read_encoder
 from headwaiter_export.cli import main
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.presets import PRESETS
-from headwaiter_export.weights import random_encoder as initial_encoder
-from headwaiter_export.weights import read_encoder
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.presets import PRESETS
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
 from tests.checkpoints import VOCABULARY, save_tokenizer
 from tests.export.helpers import assert_close_to_scale, oracle_of, random_encoder, random_sequences, run_graph

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout import Packed, Portable, SingleSequence
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
-from headwaiter_export.config import ConfigError, EncoderConfig
-from headwaiter_export.parity import random_sequences
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.reference import random_sequences
+from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
 from tests.e2e.in_process_server import connect, serving
 from tests.export.family_checkpoints import save_family

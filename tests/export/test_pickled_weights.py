@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.checkpoints import save_bert, write_json
 from tests.export.helpers import assert_checkpoint_refused
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.choices import Positions
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.positions import RotaryPositions
+from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.positions import RotaryPositions
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, random_sequences, run_hidden

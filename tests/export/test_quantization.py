@@ -10,10 +10,10 @@ import torch
 import transformers
 from torch import nn
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.encoder import _ACTIVATIONS, Encoder
-from headwaiter_export.parity import Reference, measure_encoder
-from headwaiter_export.quantization import _LOWEST, QuantizedLinear, quantize
+from headwaiter_export.encoder.encoder import _ACTIVATIONS, Encoder
+from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.graphs.int8 import _LOWEST, QuantizedLinear, measure_encoder, quantize
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
 from tests.checkpoints import bert_hidden

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.choices import Mask
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import (

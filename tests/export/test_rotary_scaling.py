@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.config import ConfigError
-from headwaiter_export.encoder import Encoder
-from headwaiter_export.rotary_scaling import RotaryScaling, ScalingKind
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
 from tests.export.helpers import (

@@ -7,10 +7,10 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from headwaiter_export import bundle
-from headwaiter_export.bundle import export_bundle
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.verification import measure_neighbours
+from headwaiter_export.bundle import export
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.verification import measure_neighbours
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from tests.export.conftest import keep_graphs
@@ -26,7 +26,7 @@ def test_the_int8_graph_and_its_parity_do_not_depend_on_the_help_pages_of_python
     for name in list(topics):
         monkeypatch.delitem(topics, name)
     keep_graphs(monkeypatch, "packed-cpu.fp32.onnx", "packed-cpu.int8.onnx")
-    monkeypatch.setattr(bundle, "measure_neighbours", measure_neighbours)
+    monkeypatch.setattr(export, "measure_neighbours", measure_neighbours)
     model = read_checkpoint(text_checkpoint)
     export_bundle(model.encoder, model.text, tmp_path / "bundle", "tiny-text")
     folders = text_bundle, tmp_path / "bundle"
@@ -43,13 +43,13 @@ def test_parity_names_the_sentences_of_a_text_model_only(text_bundle: Path, feat
 
 
 def test_each_version_of_the_sentences_stays_the_same() -> None:
-    from headwaiter_export.sentences import SENTENCES, sentences
+    from headwaiter_export.bundle.sentences import SENTENCES, sentences
 
     assert hashlib.sha256("\n".join(sentences()).encode()).hexdigest() == VERSIONS[SENTENCES]
 
 
 def test_the_sentences_have_many_scripts_and_lengths() -> None:
-    from headwaiter_export.sentences import sentences
+    from headwaiter_export.bundle.sentences import sentences
 
     found = sentences()
     assert len(found) == len(set(found)) >= 400
@@ -64,7 +64,7 @@ def test_the_sentences_have_many_scripts_and_lengths() -> None:
 
 
 def test_sentences_that_calibrate_are_not_measured_and_all_fit_the_model(text_checkpoint: Path) -> None:
-    from headwaiter_export.sentences import tokenize
+    from headwaiter_export.bundle.sentences import tokenize
 
     text = read_checkpoint(text_checkpoint).text
     assert text is not None

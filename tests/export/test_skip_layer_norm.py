@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export import skip_layer_norm
-from headwaiter_export.skip_layer_norm import can_fuse_norms, fused_error, normalize_fused
+from headwaiter_export.graphs import skip_layer_norm
+from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, fused_error, normalize_fused
 from tests.export.test_contrib_ops import DTYPES, read_array, read_cases
 from tests.oracle import Array
 

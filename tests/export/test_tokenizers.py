@@ -11,12 +11,12 @@ import transformers
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
-from headwaiter_export.checkpoint_inputs import TokenInput
-from headwaiter_export.checkpoint_json import CheckpointError
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.families import FAMILIES
-from headwaiter_export.tokenizer_check import check_tokenizer
-from headwaiter_export.tokenizer_classes import _CLASS_OF_MODEL_TYPE, read_tokenizer_file
+from headwaiter_export.checkpoints.families.family import TokenInput
+from headwaiter_export.checkpoints.families.model_types import FAMILIES
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.checkpoints.tokenizers.classes import _CLASS_OF_MODEL_TYPE, read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.comparison import check_tokenizer
 from tests.checkpoints import save_bert, save_tokenizer, write_json
 from tests.documents import MODELS, blocks
 from tests.export.family_checkpoints import save_family
@@ -298,7 +298,7 @@ def test_a_distilbert_without_settings_is_lower_cased_as_by_auto_tokenizer(tmp_p
 def test_a_difference_from_auto_tokenizer_is_refused_with_the_text_and_both_ids(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwaiter_export.tokenizer_check import check_texts
+    from headwaiter_export.checkpoints.tokenizers.comparison import check_texts
 
     folder = save_case("WordPiece uncased", model, tmp_path / "model")
     other = AutoTokenizer.from_pretrained(str(save_case("WordPiece, accents kept", model, tmp_path / "other")))

@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from headwaiter_client import patches
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.choices import Pooling
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import save_vit
 from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.oracle import Array

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwaiter_export.attention_layout import SingleSequence
-from headwaiter_export.choices import Positions
-from headwaiter_export.config import ConfigError, EncoderConfig, WeightsError
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.config.checks import ConfigError, WeightsError
+from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import SingleSequence
 from tests.export.helpers import assert_mentions, random_encoder, random_sequences
 
 

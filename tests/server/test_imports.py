@@ -5,6 +5,7 @@ import filecmp
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ MODULES: dict[str, set[str]] = {
     "app": {"front_end", *LAYERS},
     "process": {"app", "settings", "processes"},
     "cli": {"front_end", "settings", "metrics", "process", "processes", "runtime"},
+}
+EXPORT = "headwaiter_export"
+# The folders and modules of the export, with those that each may import: bundle -> graphs, checkpoints -> encoder ->
+# config.
+ROOMS: dict[str, set[str]] = {
+    "config": set(),
+    "encoder": {"config"},
+    "checkpoints": {"encoder", "config"},
+    "graphs": {"encoder", "config"},
+    "bundle": {"graphs", "checkpoints", "encoder", "config"},
+    "cli": {"bundle", "graphs", "checkpoints", "encoder", "config"},
 }
 
 
@@ -95,6 +107,56 @@ def test_every_folder_and_module_of_the_server_has_an_import_rule() -> None:
     files = PACKAGES["server"].rglob("*.py")
     names = {file.relative_to(PACKAGES["server"]).parts[0].removesuffix(".py") for file in files}
     assert names == {"__init__", *LAYERS, *MODULES}
+
+
+def _export_modules() -> dict[str, set[str]]:
+    """Return the modules of the export, with the modules of the export that each imports."""
+    files = {
+        ".".join((EXPORT, *file.relative_to(PACKAGES["export"]).with_suffix("").parts)).removesuffix(".__init__"): file
+        for file in PACKAGES["export"].rglob("*.py")
+    }
+    imported = {module: _headwaiter_imports(file) for module, file in files.items()}
+    # `a.b` is a module, or the name b of module a.
+    return {
+        module: {name if name in files else name.rpartition(".")[0] for name in names if name.startswith(f"{EXPORT}.")}
+        for module, names in imported.items()
+    }
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_the_export_imports_nothing_upwards(room: str) -> None:
+    modules = {
+        module: imported
+        for module, imported in _export_modules().items()
+        if f"{module}.".startswith(f"{EXPORT}.{room}.")
+    }
+    assert modules
+    for module, imported in modules.items():
+        assert {name.split(".")[1] for name in imported} <= {room, *ROOMS[room]}, module
+
+
+def test_every_room_and_module_of_the_export_has_an_import_rule() -> None:
+    modules = _export_modules()
+    assert {module.split(".")[1] for module in modules if module != EXPORT} == {*ROOMS}
+    assert not modules[EXPORT]
+
+
+def test_the_modules_of_the_export_import_each_other_in_no_circle() -> None:
+    modules = _export_modules()
+    assert sum(map(len, modules.values())) > len(modules)
+    TopologicalSorter(modules).prepare()  # raises CycleError, with the circle
+
+
+@pytest.mark.parametrize(
+    ("room", "allowed"),
+    [
+        ("config", set()),
+        ("encoder", {"numpy", "torch", "typing_extensions"}),
+        ("checkpoints", {"numpy", "safetensors", "tokenizers", "torch", "transformers", "typing_extensions"}),
+    ],
+)
+def test_the_rooms_below_the_graphs_do_not_import_onnx(room: str, allowed: set[str]) -> None:
+    assert _third_party(PACKAGES["export"] / room) <= allowed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headwaiter_export.bundle import export_bundle
+from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.cli import main
 from tests.checkpoints import feature_encoder, save_bert, save_sentence_transformer, save_tokenizer
 

@@ -32,8 +32,8 @@ from bench.gpu import __main__ as check
 from bench.gpu.cuda import Gpu, cuda_unavailable_reason
 from bench.gpu.forms import FORMS
 from bench.gpu.settings import Effort, Settings
-from headwaiter_export import verification
-from headwaiter_export.checkpoints import read_checkpoint
+from headwaiter_export.bundle import verification
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server import cli
 from headwaiter_server.runtime import model
 from headwaiter_server.runtime.numeric_tolerances import Difference

@@ -29,11 +29,12 @@ from bench.gpu.cuda import Gpu
 from bench.gpu.routes import VARIABLE
 from bench.gpu.settings import Effort
 from bench.loads.traces import LogNormal
-from headwaiter_export import graphs, weights
-from headwaiter_export.attention_layout import Portable
-from headwaiter_export.attention_layout_cuda import bias_heads
-from headwaiter_export.config import EncoderConfig
-from headwaiter_export.encoder import Encoder
+from headwaiter_export.checkpoints import weights
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs import tracing
+from headwaiter_export.graphs.layouts import Portable
+from headwaiter_export.graphs.packed_cuda import bias_heads
 from headwaiter_server import cli
 from headwaiter_server.models import calibration
 from headwaiter_server.runtime import graph
@@ -247,7 +248,7 @@ def one_model(bundle: Path, encoder: Encoder, form: EncoderConfig | None = None)
 
     def write(model: Encoder, layout: Any, path: Path) -> None:
         if bias_heads(model.config):
-            graphs.write_graph(model, layout, path)
+            tracing.write_graph(model, layout, path)
             return
         precision = "fp16" if next(model.parameters()).dtype == torch.float16 else "fp32"
         # The bundle has no padded graph in fp16.

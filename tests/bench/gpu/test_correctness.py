@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.correctness import WrongAnswers, check_answers
-from headwaiter_export.attention_layout_cpu import PackedCpu
-from headwaiter_export.graphs import write_graph
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.export.helpers import (
     random_encoder,

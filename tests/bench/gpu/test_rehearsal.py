@@ -16,8 +16,8 @@ from bench.gpu import __main__ as check
 from bench.gpu.__main__ import Clock
 from bench.gpu.documents import BENCHMARKS, NUMERICS, document_lines, waiting_lines
 from bench.gpu.settings import Effort, Settings
-from headwaiter_export.checkpoints import read_checkpoint
-from headwaiter_export.presets import PRESETS
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.presets import PRESETS
 from tests.bench.gpu import rehearsal
 from tests.bench.gpu.rehearsal import EFFORT, OPERATORS, Faults, RehearsalGpu, no_gpu
 from tests.contrib_ops import PackedMultiHeadAttention

@@ -1,0 +1,1 @@
+"""How a bundle is written, compared with PyTorch, and checked."""

@@ -1,0 +1,378 @@
+"""Write a bundle: graphs checked against PyTorch, and golden inputs with which a server checks the graphs again.
+
+`export_model` shows the order of the steps; every export command ends with it.
+"""
+
+import copy
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from torch import nn
+
+from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
+from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
+from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
+from headwaiter_export.bundle.verification import (
+    AttentionReference,
+    Neighbours,
+    Report,
+    check_attention_weights,
+    check_graphs,
+    measure_neighbours,
+)
+from headwaiter_export.checkpoints.reader import LoadedModel
+from headwaiter_export.checkpoints.texts import TextConfig
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import SHORT_TOKENS, Reference, concatenate
+from headwaiter_export.graphs.int8 import quantize
+from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
+from headwaiter_export.graphs.plans import (
+    ATTENTION_WEIGHTS_GRAPH,
+    EVERY_GRAPH,
+    WEIGHTS_FILES,
+    GraphPlan,
+    limiting_magnitude,
+    suitable_plans,
+)
+from headwaiter_export.graphs.ranges import ActivationRanges
+from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
+from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat
+from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
+from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
+from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
+from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
+from headwaiter_server.runtime.packing import pack
+
+__all__ = ["BundleError", "export_bundle", "export_model"]
+# int8 has the embeddings in float32, and perhaps some layers.
+_WEIGHT_BYTES = {PRECISION_FP32: 4, PRECISION_FP16: 2, PRECISION_INT8: 2}
+# Hidden rows of a sequence of more than 1,024 tokens in the golden inputs. All rows of 8,192 tokens would take 25 MB.
+_LONG_HIDDEN_ROWS = 512
+
+
+def export_bundle(
+    encoder: Encoder,
+    text: TextConfig | None,
+    destination: Path | str,
+    name: str,
+    report: Report = lambda line: None,
+    plans: Collection[GraphPlan] | None = None,
+    image: ImageFormat | None = None,
+    compare: OwnCode | None = None,
+) -> None:
+    """Write a complete bundle to `destination`; after an error, write nothing.
+
+    Args:
+        encoder: the encoder in float32.
+        text: tokenizer, limit and prompts; None if the model accepts no texts.
+        destination: folder of the bundle; it must be missing or empty.
+        name: name of the model in requests and replies, 1 to 128 printable characters.
+        report: called with a line of text after each step.
+        plans: graphs to write; None for all.
+        image: the images that the model takes; None if the model takes no images.
+        compare: your own code, which maps one sequence to any of its outputs `hidden` [n, width], `pooled` and
+            `logits`; the export compares them with the encoder's.
+
+    Raises:
+        BundleError: the name is wrong, the destination is not empty or another export writes to it, the disk has no
+            room, a graph or `compare` is out of tolerance, or all plans are in fp16 and the model's numbers exceed its
+            range.
+    """
+    export_model(
+        lambda: LoadedModel(encoder, text, image), Path(destination), name, report, plans=plans, compare=compare
+    )
+
+
+def export_model(
+    read: Callable[[], LoadedModel],
+    destination: Path,
+    name: str,
+    report: Report = lambda line: None,
+    step: Report = lambda what: None,
+    plans: Collection[GraphPlan] | None = None,
+    compare: OwnCode | None = None,
+) -> None:
+    """Write a bundle like `export_bundle`, of a model that `read` returns.
+
+    The encoder is not in memory while ONNX Runtime runs the graphs, if nothing but the result of `read` refers to it.
+    `step` is called with what begins now.
+    """
+    _check_name(name)
+    with atomic_folder(destination) as folder, _one_thread():
+        step("reading the model")
+        plans = EVERY_GRAPH if plans is None else plans
+        written = _write_graphs(read, plans, folder, report, step, compare)
+        _check_graphs(written, folder, report, step)
+        _write_json(written.manifest(name, folder), folder / MANIFEST)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let PyTorch compute on one thread: the number of threads changes sums, and with them the bundle's digest."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """The graphs that were written, and what is needed to check and to describe them, without the encoder.
+
+    Attributes:
+        plans: the graphs, without that of attention weights.
+        reference: PyTorch's outputs, for long sequences too.
+        neighbours: sentences that calibration has not seen, and PyTorch's nearest neighbour of each; None without int8,
+            texts or pooling.
+        attention: PyTorch's attention weights; None without the graph of attention weights.
+        float32_layers: the linear layers that int8 leaves in float32.
+    """
+
+    config: EncoderConfig
+    text: TextConfig | None
+    image: ImageFormat | None
+    plans: tuple[GraphPlan, ...]
+    ranges: ActivationRanges
+    reference: Reference
+    neighbours: Neighbours | None
+    attention: AttentionReference | None
+    float32_layers: list[str]
+
+    def manifest(self, name: str, folder: Path) -> Manifest:
+        """Return the manifest of a bundle whose other files are complete."""
+        config, text = self.config, self.text
+        limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
+        return Manifest(
+            schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
+            name=name,
+            vocabulary_size=config.vocabulary_size,
+            feature_width=config.feature_width,
+            min_tokens=config.min_tokens,
+            fixed_length=config.fixed_length,
+            class_row=config.prefix_rows > 0,
+            prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
+            max_tokens=config.max_tokens,
+            max_text_tokens=text.max_tokens if text else 0,
+            prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
+            default_prompt=text.default_prompt if text else "",
+            pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
+            width=config.pooled_width,
+            # Left out for other models, so that their digests do not change.
+            hidden_width=config.width if config.after_pooling else 0,
+            fixed_pooling=bool(config.after_pooling),
+            layers=config.layers,
+            heads=config.heads,
+            gated_width=config.d_ff if config.gated else 0,
+            distance_products=config.distance_keys or config.distance_queries,
+            bias_heads=bias_heads(config),
+            head_dim=config.head_dim,
+            value_dim=config.value_dim,
+            pooling=f"POOLING_{config.pooling.name}",
+            normalized=config.normalize,
+            largest_magnitude=Magnitude(name=limiting, value=magnitude),
+            residual_norm_ratio=self.ranges.norm_ratio,
+            image=self.image,
+            head=_head(config.head) if config.head else None,
+            token_types=config.token_types,
+            takes_pairs=text is not None and text.pairs,
+            graphs=[
+                _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans
+            ],
+            attend=_graph(ATTENTION_WEIGHTS_GRAPH) if (folder / ATTENTION_WEIGHTS_GRAPH.file).is_file() else None,
+            files=[
+                File(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+                for path in sorted(folder.iterdir())
+            ],
+            versions={
+                "torch": torch.__version__,
+                "onnx": onnx.__version__,
+                "onnxruntime": onnxruntime.__version__,
+                "headwaiter": version("headwaiter"),
+            },
+        )
+
+
+def _check_name(name: str) -> None:
+    if not is_model_name(name):
+        raise BundleError(
+            f"the model's name is {name!r}: give 1 to {MAX_NAME_CHARACTERS} printable characters, not only spaces"
+        )
+
+
+def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, report: Report) -> tuple[GraphPlan, ...]:
+    """Choose the graphs that compute the model correctly, and report why."""
+    name, magnitude = limiting_magnitude(ranges.magnitudes)
+    fuses_norms = can_fuse_norms(ranges.fused_norm_error)
+    chosen = suitable_plans(plans, largest_magnitude=magnitude, fuses_norms=fuses_norms)
+    if any(plan.precision == PRECISION_FP16 for plan in plans):
+        line = f"fp16: {name} reaches {magnitude:.6g}, float16 holds at most {FLOAT16_MAX:.6g}"
+        if not chosen:
+            raise BundleError(f"{line}: export a graph in fp32 too")
+        report(line if len(chosen) == len(plans) else f"{line}, so the bundle has no fp16 graph: serve it in fp32")
+    if ranges.norm_ratio and any(plan.provider == "cuda" for plan in chosen):
+        operators = "SkipLayerNormalization" if fuses_norms else "Add and LayerNormalization"
+        report(f"norms on CUDA: {operators}, because |mean| / deviation of a row is at most {ranges.norm_ratio:.2g}")
+    return chosen
+
+
+def _write_graphs(
+    read: Callable[[], LoadedModel],
+    plans: Collection[GraphPlan],
+    folder: Path,
+    report: Report,
+    step: Report,
+    compare: OwnCode | None,
+) -> _Written:
+    """Write the graphs of a model; the model is out of memory when the function returns."""
+    model = read()
+    encoder, text = model.encoder, model.text
+    _check_room(encoder, plans, folder)
+    step("computing the reference in PyTorch")
+    ranges = ActivationRanges(encoder)
+    with ranges.watch(encoder):
+        reference = Reference.compute(encoder, ranges.sequence)
+    if compare is not None:
+        report(compare_with_code(compare, reference))
+    checked = reference.with_long_sequences(encoder)
+    chosen = _suitable_plans(plans, ranges, report)
+    sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
+    folded, float32_layers, neighbours = encoder.fold_temperatures().merge_dense(), list[str](), None
+    for precision, weights in WEIGHTS_FILES.items():
+        of_precision = [plan for plan in chosen if plan.precision == precision]
+        if not of_precision:
+            continue
+        converted = folded
+        free_memory()
+        if precision == PRECISION_FP16:
+            converted = to_float16(folded)
+        elif precision == PRECISION_INT8:
+            step("choosing the layers of int8")
+            # A model without texts, or of very short texts, is calibrated on random ids or features.
+            calibration, has_sentences = sentences.calibration or reference.sequences, len(sentences.calibration) > 1
+            converted, float32_layers = quantize(
+                folded, reference, calibration, neighbours=has_sentences, report=report
+            )
+            report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
+            neighbours = Neighbours.of(encoder, sentences.measured)
+        with WeightsFile(folder / weights) as shared:
+            for plan in of_precision:
+                step(f"tracing {plan.file}")
+                shared.write_graph(trace(converted, plan.layout), folder / plan.file)
+                free_memory()
+        report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
+    has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
+    return _Written(
+        encoder.config,
+        text,
+        model.image,
+        tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
+        ranges,
+        checked,
+        neighbours,
+        AttentionReference.compute(encoder, reference) if has_attention else None,
+        float32_layers,
+    )
+
+
+def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
+    """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
+    parity = check_graphs(written.plans, folder, written.reference, report, step)
+    if written.neighbours is not None:
+        parity.sentences = SENTENCES
+        step("comparing nearest neighbours")
+        measure_neighbours(parity, folder, written.neighbours, report)
+    _write_json(parity, folder / PARITY)
+    if written.attention is not None:
+        step("comparing attention weights")
+        free_memory()
+        check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, written.attention, report)
+    _write_golden(written.reference.golden(), folder / GOLDEN)
+    if written.text is not None:
+        (folder / TOKENIZER).write_text(written.text.tokenizer, encoding="utf-8")
+
+
+def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) -> None:
+    """Check that the disk has room for the weights of all precisions."""
+    weights = sum(tensor.numel() for tensor in encoder.state_dict().values())
+    needed = sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.precision for plan in plans})
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise BundleError(
+            f"the bundle needs about {needed / 1e6:,.0f} MB, but {folder.parent} has {free / 1e6:,.0f} MB free: free "
+            "space, or choose another folder"
+        )
+
+
+def to_float16(encoder: Encoder) -> Encoder:
+    """Return the encoder in float16, with the modules after pooling in float32; they share their weights."""
+    tensors = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
+    after_pooling = {id(tensor) for tensor in (*encoder.after_pooling.parameters(), *encoder.after_pooling.buffers())}
+    for key in tensors.keys() - after_pooling:
+        if tensors[key].is_floating_point():
+            half = tensors[key].detach().half()
+            tensors[key] = nn.Parameter(half, False) if isinstance(tensors[key], nn.Parameter) else half
+    return copy.deepcopy(encoder, tensors)
+
+
+def _write_golden(reference: Reference, path: Path) -> None:
+    outputs, lengths = concatenate(reference.outputs), [len(sequence) for sequence in reference.sequences]
+    assert outputs.hidden is not None
+    kept = _golden_rows(lengths)
+    rows = pack(reference.sequences).feeds(reference.config.row_inputs)
+    arrays: dict[str, Any] = {
+        **rows,
+        "lengths": np.array(lengths, np.int32),
+        "hidden": outputs.hidden[kept],
+    }
+    if len(kept) < len(outputs.hidden):
+        arrays["hidden_rows"] = kept
+    if outputs.pooled is not None:
+        arrays["pooled"] = outputs.pooled
+    if outputs.logits is not None:
+        arrays["logits"] = np.concatenate(outputs.logits)
+    np.savez(path, **arrays)
+
+
+def _golden_rows(lengths: list[int]) -> NDArray[np.int64]:
+    """Return the hidden rows to store: all of a short sequence; of a long one, evenly spaced rows with both ends."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    counts = [n if n <= SHORT_TOKENS else _LONG_HIDDEN_ROWS for n in lengths]
+    ranges = zip(starts, lengths, counts, strict=True)
+    return np.concatenate([np.linspace(start, start + n - 1, count, dtype=np.int64) for start, n, count in ranges])
+
+
+def _head(config: HeadConfig) -> Head:
+    return Head(labels=config.labels, function=f"SCORE_FUNCTION_{config.function.name}", per_token=config.per_token)
+
+
+def _graph(plan: GraphPlan, float32_layers: Iterable[str] = ()) -> Graph:
+    return Graph(
+        file=plan.file,
+        lowering=plan.lowering,
+        precision=plan.precision,
+        weights_file=WEIGHTS_FILES[plan.precision],
+        float32_layers=float32_layers,
+        separate_norms=plan.layout is PackedCudaSeparateNorms,
+    )
+
+
+def _write_json(message: Message, path: Path) -> None:
+    # Protobuf maps have no order. With sorted keys, equal models have equal digests.
+    path.write_text(json_format.MessageToJson(message, sort_keys=True) + "\n", encoding="utf-8")

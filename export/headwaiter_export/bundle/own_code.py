@@ -1,0 +1,112 @@
+"""Compare an encoder with the code of its owner, which the export cannot read."""
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, run_in_pytorch
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32
+from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.numeric_tolerances import TOLERANCES, largest_differences
+
+# Maps one sequence to the outputs of its owner's code: any of `hidden` [n, width], `pooled` [pooled_width], of unit
+# length if the encoder normalizes, and `logits`.
+OwnCode = Callable[[Sequence], Mapping[str, Any]]
+_OUTPUTS = ("hidden", "pooled", "logits")
+
+
+def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
+    """Compare an encoder's outputs with those of its owner's code for the same sequences; describe the differences.
+
+    Raises:
+        BundleError: the outputs differ by more than the tolerance of fp32, or have another shape.
+    """
+    given: dict[str, list[NDArray[Any]]] = {}
+    for sequence in reference.sequences:
+        outputs: object = own_code(sequence)
+        if not isinstance(outputs, Mapping):
+            raise BundleError(
+                f"your code returns a {type(outputs).__name__}: return a dictionary with any of {', '.join(_OUTPUTS)}"
+            )
+        for name, rows in outputs.items():
+            given.setdefault(name, []).append(np.atleast_2d(np.asarray(rows)))
+    try:
+        joined = {name: np.concatenate(parts) for name, parts in given.items()}
+    except ValueError as error:
+        raise BundleError(f"the outputs of your code do not fit together ({error}): return arrays of rows") from None
+    return _compare("your code", concatenate(reference.outputs), joined)
+
+
+def compare_with_file(path: Path, encoder: Encoder) -> str:
+    """Compare an encoder with inputs and outputs in a .npz file, whose arrays are named as in golden.npz.
+
+    Raises:
+        BundleError: the file cannot be read or does not fit the encoder, or the outputs differ by more than the
+            tolerance of fp32.
+    """
+    try:
+        # Opened here, because numpy closes no file that is damaged.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file}
+        sequences = _sequences(arrays, encoder.config)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise BundleError(
+            f"{path} cannot be compared ({error}): save {', '.join(encoder.config.row_inputs)}, lengths, and any of "
+            f"{', '.join(_OUTPUTS)} with numpy.savez"
+        ) from None
+    actual = concatenate(run_in_pytorch(encoder, sequences))
+    return _compare(str(path), actual, {name: arrays[name] for name in _OUTPUTS if name in arrays})
+
+
+def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> list[Sequence]:
+    """Cut the concatenated rows into sequences, and check that the encoder takes them."""
+    rows = np.stack([arrays[name] for name in config.row_inputs], axis=-1) if config.token_types else None
+    if rows is None:
+        rows = arrays[config.token_input]
+    wanted = (config.feature_width,) if not config.takes_tokens else (2,) if config.token_types else ()
+    lengths = arrays["lengths"]
+    if rows.shape[1:] != wanted or lengths.ndim != 1 or lengths.dtype.kind != "i" or lengths.sum() != len(rows):
+        raise ValueError(f"{config.token_input} has the shape {list(rows.shape)}, and lengths {lengths.tolist()!s:.99}")
+    if not len(lengths) or lengths.min() < config.min_tokens or lengths.max() > config.max_tokens:
+        raise ValueError(f"lengths are not from {config.min_tokens} to {config.max_tokens}")
+    if config.takes_tokens:
+        limits = [config.vocabulary_size, *([config.token_types] if config.token_types else [])]
+        if rows.dtype.kind not in "iu" or (rows < 0).any() or (rows >= np.array(limits)).any():
+            raise ValueError(f"{config.token_input} has other numbers than ids from 0 to {limits[0] - 1}")
+        rows = rows.astype(np.int64)
+    return np.split(rows if config.takes_tokens else rows.astype(np.float32), np.cumsum(lengths)[:-1])
+
+
+def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]]) -> str:
+    tolerance = TOLERANCES[PRECISION_FP32]
+    limits = {"hidden": tolerance.hidden, "pooled": tolerance.pooled, "logits": tolerance.logits}
+    computed = {
+        "hidden": actual.hidden,
+        "pooled": actual.pooled,
+        "logits": None if actual.logits is None else np.concatenate(actual.logits),
+    }
+    if not given or given.keys() - computed.keys():
+        raise BundleError(f"{source} gives {', '.join(given) or 'no outputs'}: give any of {', '.join(_OUTPUTS)}")
+    differences = []
+    for name, rows in given.items():
+        own, limit = computed[name], limits[name]
+        if own is None or own.shape != rows.shape or rows.dtype.kind != "f":
+            shape = "none" if own is None else f"float {list(own.shape)}"
+            raise BundleError(
+                f"{source} gives {name} as {rows.dtype} {list(rows.shape)}, and the encoder gives {shape}"
+            )
+        measured = min(largest_differences(own, rows))
+        if limit is None or not measured <= limit:
+            raise BundleError(
+                f"{name} of the encoder differs by {measured:.2e} from {source}, more than {limit:g}: correct the "
+                "configuration or the weights"
+            )
+        differences.append(f"{measured:.1e} {name} (limit {limit:g})")
+    return f"largest difference from {source}: {', '.join(differences)}"

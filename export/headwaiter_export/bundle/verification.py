@@ -1,0 +1,244 @@
+"""Check the graphs of a new bundle against PyTorch, before the bundle is moved to its destination.
+
+`export.py` calls these functions on the graphs that it has written. They run the graphs on the sequences of a
+reference, compare the differences from PyTorch with the tolerances, report them, and collect the bundle's parity. For
+int8, they also measure how many sentences keep their nearest neighbour.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import (
+    EDGE_SEQUENCES,
+    SHORT_SEQUENCES,
+    SHORT_TOKENS,
+    Reference,
+    Sequence,
+    concatenate,
+    normalize_outputs,
+    rows_of,
+)
+from headwaiter_export.graphs.int8 import PackedBatches, nearest
+from headwaiter_export.graphs.layouts import AttentionWeightsLayout
+from headwaiter_export.graphs.plans import GraphPlan
+from headwaiter_export.graphs.tracing import free_memory
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8, Precision
+from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
+from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
+from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from headwaiter_server.runtime.numeric_tolerances import (
+    TOLERANCES,
+    Difference,
+    difference,
+    largest_differences,
+    smallest_cosine,
+    violation,
+)
+from headwaiter_server.runtime.packing import pack
+
+# The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
+_WEIGHTS_SEQUENCES = 6
+_WEIGHTS_LONGEST_TOKENS = 128
+# Called with one line for each finished step.
+Report = Callable[[str], object]
+# Largest accepted difference: absolute for attention weights; for contexts, divided by the largest value of a context.
+_ATTENTION_MAX_ABS = 1e-5
+# Smallest accepted cosine of context vectors: contexts that are tiny beside others may be wrong at a small difference.
+_CONTEXT_MIN_COSINE = 0.99999
+# Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
+# scores of all heads. No server of ours runs it.
+_PORTABLE_SCORES_BYTES = 1 << 28
+# A trained model should keep at least this share of the nearest neighbours in int8: promised in docs/numerics.md.
+PROMISED_SHARE = 0.95
+
+
+def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:
+    """Run a graph on batches of one sequence and of several, and return its difference from PyTorch.
+
+    Raises:
+        ProviderUnavailable: this machine cannot use the provider.
+    """
+    graph = EncoderGraph.open(path, provider, threads=1)
+    # Indices of the sequences in each batch: each edge alone, all edges together, then the others in mixed batches.
+    edges, others = list(range(EDGE_SEQUENCES)), list(range(EDGE_SEQUENCES, SHORT_SEQUENCES))
+    batches = [[edge] for edge in edges] + [edges] + [others[i : i + 8] for i in range(0, len(others), 8)]
+    # Then each long sequence alone, and the shortest of them together with the shortest edges.
+    long = list(range(SHORT_SEQUENCES, len(reference.sequences)))
+    batches += [[i] for i in long] + [[*edges[:-1], i] for i in long[:1]]
+    outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
+    expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
+    return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
+
+
+def check_graphs(
+    plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report, step: Report
+) -> Parity:
+    """Return the differences from PyTorch of all graphs that can run on this machine.
+
+    Raises:
+        BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
+    """
+    parity = Parity()
+    longest, most = max(map(len, reference.sequences)), reference.config.max_tokens
+    if longest < most:
+        report(f"graphs are checked on sequences of up to {longest:,} tokens: {most:,} would take too long")
+    for plan in plans:
+        step(f"comparing {plan.file} with PyTorch")
+        free_memory()
+        try:
+            checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
+            measured = measure_graph(folder / plan.file, plan.provider, checked)
+        except ProviderUnavailable:
+            report(f"{plan.file}: not measured, because this machine has no {plan.provider.upper()}")
+            continue
+        if broken := violation(measured, plan.precision):
+            raise BundleError(f"{plan.file} is out of tolerance: {broken}")
+        parity.graphs.add(
+            graph=plan.file,
+            provider=plan.provider,
+            precision=plan.precision,
+            sequences=len(checked.sequences),
+            **measured.published(),
+        )
+        parity.checks.add(
+            graph=plan.file,
+            lengths=sorted({len(sequence) for sequence in checked.sequences}),
+            hidden_min_cosine=measured.hidden_min_cosine,
+        )
+        report(f"{plan.file}: largest difference from PyTorch {_describe(measured, plan.precision, reference.config)}")
+    return parity
+
+
+def _describe(measured: Difference, precision: Precision, config: EncoderConfig) -> str:
+    """Describe what `violation` compares with the tolerance: of two differences, the smaller one."""
+    tolerance = TOLERANCES[precision]
+    kinds = [("hidden", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
+    if config.pooling is not Pooling.NONE:
+        kinds.insert(0, ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
+    if config.head:
+        kinds.append(("logits", measured.logits_max_abs, measured.logits_max_relative, tolerance.logits))
+    differences = [
+        f"{min(absolute, relative):.1e} {name} (limit {limit or tolerance.max_relative:g})"
+        for name, absolute, relative, limit in kinds
+    ]
+    return f"{', '.join(differences)}, smallest cosine {measured.min_cosine:.7f} (limit {tolerance.min_cosine:g})"
+
+
+def _without_too_long(reference: Reference) -> Reference:
+    """Leave out the sequences whose scores would need too much memory in the portable graph."""
+    most_tokens = math.isqrt(_PORTABLE_SCORES_BYTES // (4 * reference.config.heads))
+    return reference.only(lambda tokens: tokens <= max(most_tokens, SHORT_TOKENS))
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionReference:
+    """PyTorch's attention weights and contexts of some short sequences.
+
+    Attributes:
+        config: configuration of the encoder.
+        sequences: token ids or features.
+        weights: for a sequence of n tokens, those of all layers and heads, [layers, heads, n, n].
+        contexts: those of the query in the middle, [layers, heads, value_dim].
+    """
+
+    config: EncoderConfig
+    sequences: list[Sequence]
+    weights: list[NDArray[np.float32]]
+    contexts: list[NDArray[np.float32]]
+
+    @classmethod
+    @torch.inference_mode()
+    def compute(cls, encoder: Encoder, reference: Reference) -> "AttentionReference":
+        """Compute the attention weights for the first short sequences of a reference."""
+        sequences = [each for each in reference.sequences if len(each) <= _WEIGHTS_LONGEST_TOKENS]
+        sequences = sequences[:_WEIGHTS_SEQUENCES]
+        weights, contexts = [], []
+        for sequence in sequences:
+            tokens, *types = rows_of(sequence)
+            layout = AttentionWeightsLayout({encoder.config.token_input: tokens})
+            expected = layout.outputs(*encoder(tokens, layout, *types))
+            weights.append(torch.stack(expected[::2]).numpy())
+            contexts.append(torch.stack(expected[1::2])[:, :, len(sequence) // 2].numpy())
+        return cls(encoder.config, sequences, weights, contexts)
+
+
+def measure_attention_weights(path: Path, reference: AttentionReference) -> tuple[float, float]:
+    """Return the largest difference of attention weights and contexts from PyTorch's, and the smallest cosine.
+
+    Differences of contexts are divided by the largest context of the sequence if that exceeds 1. Cosines are those of
+    the context vectors of each head, without heads whose vectors are negligible in their layer. Values that are not
+    finite give an infinite difference.
+    """
+    graph, config = AttentionWeightsGraph.open(path), reference.config
+    differences, cosines = [], []
+    for sequence, weights, contexts in zip(reference.sequences, reference.weights, reference.contexts, strict=True):
+        selection = AttentionSelection(range(config.layers), range(config.heads), len(sequence) // 2)
+        actual = graph.run(sequence, selection)
+        assert actual.context is not None
+        differences += [
+            min(largest_differences(actual.weights, weights)),
+            min(largest_differences(actual.context, contexts)),
+        ]
+        cosines += [smallest_cosine(*layer) for layer in zip(actual.context, contexts, strict=True)]
+    return max(differences), min(cosines)
+
+
+def check_attention_weights(path: Path, reference: AttentionReference, report: Report) -> None:
+    """Delete the graph of attention weights if it is out of tolerance; very large scores can cause that."""
+    measured, cosine = measure_attention_weights(path, reference)
+    report(f"{path.name}: largest difference of attention weights from PyTorch {measured:.1e}")
+    # `not <=` instead of `>`, so that NaN is out of tolerance too.
+    if not (measured <= _ATTENTION_MAX_ABS and cosine >= _CONTEXT_MIN_COSINE):
+        report(
+            f"{path.name} is left out because its difference exceeds {_ATTENTION_MAX_ABS:g}, or a cosine of contexts "
+            f"({cosine:.6f}) is below {_CONTEXT_MIN_COSINE}: a server of this bundle does not offer Attend"
+        )
+        path.unlink()
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Sentences in batches, and the nearest neighbour of each sentence in PyTorch, in the order of the batches."""
+
+    batches: list[list[Sequence]]
+    expected: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, encoder: Encoder, sentences: list[Sequence]) -> "Neighbours | None":
+        """Find the neighbours in PyTorch; return None without pooling, or for less than two sentences."""
+        if len(sentences) < 2:
+            return None
+        batches = PackedBatches(encoder.config, sentences)
+        pooled = batches.outputs(encoder).pooled
+        return None if pooled is None else cls(batches.sequences, nearest(pooled))
+
+
+def same_nearest_neighbour(int8: Path, neighbours: Neighbours) -> float:
+    """Return the share of sentences whose nearest neighbour by cosine in a graph is that in PyTorch."""
+    graph = EncoderGraph.open(int8, "cpu", threads=1)
+    pooled = [graph.run(pack(batch), hidden=False).pooled for batch in neighbours.batches]
+    actual = nearest(np.concatenate([each for each in pooled if each is not None]))
+    return float((actual == neighbours.expected).mean())
+
+
+def measure_neighbours(parity: Parity, folder: Path, neighbours: Neighbours, report: Report) -> None:
+    """Measure how many sentences keep their nearest neighbour in int8, and add the share to the graph's parity."""
+    (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
+    share = same_nearest_neighbour(folder / int8.graph, neighbours)
+    int8.same_nearest_neighbour = share
+    warning = "" if share >= PROMISED_SHARE else f", below the {PROMISED_SHARE:.0%} that trained models should reach"
+    report(
+        f"{int8.graph}: {share:.1%} of {len(neighbours.expected)} sentences that int8 was not calibrated on keep their "
+        f"nearest neighbour{warning}"
+    )

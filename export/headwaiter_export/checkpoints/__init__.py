@@ -1,0 +1,1 @@
+"""How a checkpoint is read: its settings, weights, head, modules, texts and images."""

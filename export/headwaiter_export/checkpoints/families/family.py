@@ -1,0 +1,216 @@
+"""What a family of checkpoints is: its input, and its names for configuration fields and tensors.
+
+The other files of this folder have the families, each with its own inputs; `model_types.py` lists them. `reader.py`
+translates the names of a family into those of EncoderConfig and `Encoder.state_dict()`. A new family needs an entry
+there; a new kind of input needs code beside it, because Headwaiter's encoders have one table of positions, token types
+only if the model takes pairs of texts, and one linear layer on rows of features. Checkpoints have more tensors at their
+input; `fold_tensors` adds these into the tensors of an encoder.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.checkpoints.weights import take_tensor
+from headwaiter_export.config.after_pooling import PooledModule
+from headwaiter_export.config.choices import Activation, Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadActivation
+
+# Activations by their names in `transformers`.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU_TANH,
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "quick_gelu": Activation.QUICK_GELU,
+    "relu": Activation.RELU,
+    "silu": Activation.SILU,
+    "swish": Activation.SILU,
+}
+# The names of the sizes in most families, for `size_fields`.
+USUAL_SIZES: dict[str, str] = {
+    "d_model": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_hidden_layers",
+    "d_ff": "intermediate_size",
+}
+# The fields of layers without biases, for `fixed_fields`.
+NO_BIASES: dict[str, bool] = dict.fromkeys(
+    ("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False
+)
+_POSITIONS = "embeddings.position_embeddings"
+_TYPES = "embeddings.token_type_embeddings.weight"
+
+
+class Input(Protocol):
+    """What a family takes: token ids, patches of pictures, or frames of sounds."""
+
+    def sizes(self, config_json: CheckpointJson) -> Mapping[str, Any]:
+        """Read the sizes of the input, named as in EncoderConfig."""
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Turn the tensors at the input of a checkpoint into those of an encoder."""
+
+
+@dataclass(frozen=True)
+class SequenceHead:
+    """The head of a family that scores each sequence, by its first row unless config.json says otherwise.
+
+    Attributes:
+        output: module of the linear layer that computes the logits.
+        dense: module of the linear layer before it; empty for a head of one linear layer.
+        activation: activation between the two; None for the activation that config.json names.
+        activation_field: the field that names the activation; empty for the field of the feed-forward layers.
+        norm: module of the norm after the activation; empty for a head without a norm.
+        pooling_field: field of config.json that says whether the head scores the first row or the mean of the rows;
+            empty for a head of the first row.
+        scores_tokens: whether the head that scores each token has the same modules; otherwise it is one linear layer,
+            "classifier".
+    """
+
+    output: str
+    dense: str = ""
+    activation: HeadActivation | None = None
+    activation_field: str = ""
+    norm: str = ""
+    pooling_field: str = ""
+    scores_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """The names of one family. In mappings, the keys are Headwaiter's names and the values are the checkpoint's names.
+
+    Attributes:
+        input: the encoder's input.
+        tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        outer_prefix: prefix that all tensors may have, before `tensor_prefix`.
+        size_fields: integers of EncoderConfig, and their fields in config.json.
+        optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
+        activation_field: field of config.json that names the activation.
+        module_names: modules outside the layers.
+        layer_prefix: name of a layer without its number.
+        shared_module_names: modules that all layers share.
+        layer_module_names: modules inside a layer.
+        ignored_prefixes: prefixes of tensors that do not affect hidden rows.
+        boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
+        fixed_fields: fields of EncoderConfig that have the same value in the whole family.
+        default_pooling: pooling of a checkpoint that names no pooling.
+        norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
+        norm_eps_field: field of config.json that holds the epsilon of the norms.
+        default_norm_eps: epsilon of the norms if config.json lacks this field.
+        required_fields: fields of config.json that have only one supported value.
+        layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied (LayerScale).
+        config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
+            present counts. Empty if config.json itself is the configuration.
+        default_values: values of fields that the configuration may leave out.
+        aliases: other names of fields, as in `attribute_map` of the configuration's class in transformers.
+        sequence_head: names of the head of sequence classification; None if the export does not know the head.
+        activations: activations by their names in `activation_field`.
+        custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
+        translate: function that translates the configuration of this code into the fields of the family.
+        own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
+            it that is the encoder's configuration.
+    """
+
+    input: Input
+    tensor_prefix: str
+    size_fields: Mapping[str, str]
+    activation_field: str
+    module_names: Mapping[str, str]
+    layer_prefix: str
+    layer_module_names: Mapping[str, str]
+    ignored_prefixes: tuple[str, ...]
+    boolean_fields: Mapping[str, str] = field(default_factory=dict)
+    fixed_fields: Mapping[str, Any] = field(default_factory=dict)
+    outer_prefix: str = ""
+    default_pooling: Pooling = Pooling.MEAN
+    norm_eps: float | None = None
+    norm_eps_field: str = "layer_norm_eps"
+    default_norm_eps: float = 1e-12
+    required_fields: Mapping[str, object] = field(default_factory=dict)
+    shared_module_names: Mapping[str, str] = field(default_factory=dict)
+    layer_scales: Mapping[str, str] = field(default_factory=dict)
+    optional_size_fields: Mapping[str, str] = field(default_factory=dict)
+    config_fields: tuple[str, ...] = ()
+    default_values: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    sequence_head: SequenceHead | None = None
+    activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
+    custom_classes: str = ""
+    translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
+    own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
+
+    def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:
+        """Return the configuration of the encoder in config.json, with default values for missing fields.
+
+        Raises:
+            CheckpointError: the configuration is not an object, a field has two values, or its code has a value that
+                the family lacks.
+        """
+        config_json = self.translate(config_json).with_aliases(self.aliases)
+        named = [name for name in self.config_fields if config_json.values.get(name) is not None]
+        if named and not isinstance(config_json.values[named[0]], dict):
+            raise config_json.error(named[0], "it must be an object")
+        values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
+        return replace(config_json, values={**self.default_values, **values})
+
+    def tensor_name(self, name: str) -> str:
+        """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
+        module, _, kind = name.rpartition(".")
+        if module.startswith("layers."):
+            _, number, part = module.split(".", 2)
+            if part in self.shared_module_names:
+                return f"{self.shared_module_names[part]}.{kind}"
+            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
+        return f"{self.module_names[module]}.{kind}"
+
+
+@dataclass(frozen=True)
+class TokenInput:
+    """Token ids, all of token type 0 unless the model takes pairs of texts.
+
+    Attributes:
+        positions_follow_padding: whether the padding token has no position, and the first position is its id + 1, as in
+            fairseq.
+        has_types: whether the family has token types.
+    """
+
+    positions_follow_padding: bool = False
+    has_types: bool = True
+
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        """Read the sizes of the input and the fields of its positions, named as in EncoderConfig."""
+        sizes = {"vocabulary_size": config_json.size("vocab_size")}
+        positions = config_json.size("max_position_embeddings")
+        if not self.positions_follow_padding:
+            return {**sizes, "max_tokens": positions}
+        pad_id = _pad_id(config_json)
+        return {**sizes, "max_tokens": positions - pad_id - 1, "pad_id": pad_id}
+
+    def token_types(self, config_json: CheckpointJson) -> int:
+        """Return the number of token types; 0 if all tokens have the same type."""
+        types = config_json.size("type_vocab_size", least=0) if "type_vocab_size" in config_json.values else 2
+        return types if self.has_types and types > 1 else 0
+
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Remove the unused rows of the position table, and add the vector of the only token type to the others."""
+        name, unused = f"{_POSITIONS}.weight", config.pad_id or 0
+        table = take_tensor(tensors, name, (unused + config.learned_positions, config.embedding_width))[unused:]
+        tensors[name] = with_only_type(table, tensors, config) if self.has_types else table
+
+
+def _pad_id(config_json: CheckpointJson) -> int:
+    return config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1
+
+
+def with_only_type(table: Tensor, tensors: dict[str, Tensor], config: EncoderConfig) -> Tensor:
+    """Return a table of vectors [n, width] plus the vector of token type 0, unless tokens have other types too."""
+    if _TYPES not in tensors or config.token_types:
+        return table
+    types = tensors[_TYPES]
+    rows = max(1, len(types)) if types.ndim else 1
+    return table + take_tensor(tensors, _TYPES, (rows, table.shape[1]))[0]

@@ -1,0 +1,102 @@
+"""The family of Gemma 3's text models, causal, or bidirectional as EmbeddingGemma."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from headwaiter_export.checkpoints.families.decoders import LLAMA, DecoderInput
+from headwaiter_export.checkpoints.families.rotary import read_layer_rotary, read_layer_types
+from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.config.choices import Norm
+from headwaiter_export.config.encoder import EncoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3Input(DecoderInput):
+    """Token ids of an encoder whose local layers have a rotary base of their own.
+
+    Attributes:
+        local_theta: base of the rotary angles of local layers if config.json names no base.
+    """
+
+    local_theta: float
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        config_json.size("query_pre_attn_scalar")
+        return super().sizes(config_json)
+
+    @override
+    def _rotary(self, config_json: CheckpointJson) -> dict[str, Any]:
+        return read_layer_rotary(
+            config_json,
+            ("rope_theta", self.theta),
+            ("rope_local_base_freq", self.local_theta),
+            scales_sliding=False,
+        )
+
+    @override
+    def _is_causal(self, config_json: CheckpointJson) -> bool:
+        name = "use_bidirectional_attention"
+        return config_json.values[name] is None or not config_json.boolean(name)
+
+    @override
+    def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
+        """Return the largest distance in local layers; without a causal mask, half of the field in each direction."""
+        return super()._window(config_json, causal=True) if causal else config_json.size("sliding_window", least=0) // 2
+
+    @override
+    def _local_layers(self, config_json: CheckpointJson) -> list[int]:
+        if config_json.values.get("layer_types") is not None:
+            return read_layer_types(config_json)
+        period = config_json.size("sliding_window_pattern")
+        return [number for number in range(config_json.size("num_hidden_layers")) if (number + 1) % period]
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Fold the constants of Gemma into weights.
+
+        Norms multiply by 1 + weight, token vectors by √d_model, and scores by 1 / √query_pre_attn_scalar.
+        """
+        super().fold_tensors(tensors, config_json, config)
+        scale = math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
+        for name, tensor in tensors.items():
+            if name.endswith("norm.weight"):
+                tensors[name] = (1 + tensor.float()) * (scale if name.endswith(".q_norm.weight") else 1)
+            elif name == "embed_tokens.weight":
+                tensors[name] = tensor.float() * math.sqrt(config.d_model)
+
+
+GEMMA3 = replace(
+    LLAMA,
+    input=Gemma3Input(theta=1_000_000.0, local_theta=10_000.0),
+    activation_field="hidden_activation",
+    layer_module_names={
+        **LLAMA.layer_module_names,
+        "attention_end_norm": "post_attention_layernorm",
+        "feed_forward_norm": "pre_feedforward_layernorm",
+        "feed_forward_end_norm": "post_feedforward_layernorm",
+    },
+    boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
+    fixed_fields={
+        **LLAMA.fixed_fields,
+        "norm": Norm.SANDWICH,
+        "query_key_norm": True,
+        "up_bias": False,
+        "down_bias": False,
+    },
+    default_values={
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "use_bidirectional_attention": None,
+    },
+    required_fields={"attn_logit_softcapping": None, "is_causal": True},
+)

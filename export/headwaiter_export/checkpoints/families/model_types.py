@@ -1,0 +1,77 @@
+"""The supported families of checkpoints, by `model_type` in config.json."""
+
+from dataclasses import replace
+
+from headwaiter_export.checkpoints.families.audio import AST, WHISPER
+from headwaiter_export.checkpoints.families.bert import (
+    ALBERT,
+    BERT,
+    DATA2VEC,
+    DISTILBERT,
+    ELECTRA,
+    ERNIE,
+    MPNET,
+    ROBERTA,
+    ROFORMER,
+    XLM_ROBERTA_XL,
+)
+from headwaiter_export.checkpoints.families.deberta import DEBERTA_V2
+from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN3
+from headwaiter_export.checkpoints.families.family import Family, SequenceHead
+from headwaiter_export.checkpoints.families.gemma3 import GEMMA3
+from headwaiter_export.checkpoints.families.images import (
+    CLIP,
+    CLIP_VISION,
+    DEIT,
+    DINOV2,
+    DINOV2_WITH_REGISTERS,
+    DINOV3,
+    SIGLIP,
+    SIGLIP_VISION,
+    VIT,
+)
+from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
+from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
+from headwaiter_export.checkpoints.families.t5 import T5
+
+# Families of texts.
+FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "xlm-roberta-xl": XLM_ROBERTA_XL,
+    "camembert": ROBERTA,
+    "data2vec-text": DATA2VEC,
+    "ernie": ERNIE,
+    "electra": ELECTRA,
+    "mpnet": MPNET,
+    "albert": ALBERT,
+    "roformer": ROFORMER,
+    "distilbert": DISTILBERT,
+    "deberta-v2": DEBERTA_V2,
+    "modernbert": MODERNBERT,
+    "nomic_bert": NOMIC_BERT,
+    "gte": GTE_OR_ITS_CODE,
+    "new": NEW,
+    "jina_embeddings_v3": JINA_V3,
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen3": QWEN3,
+    "eurobert": EUROBERT,
+    "gemma3_text": GEMMA3,
+    "t5": T5,
+}
+# Families of images and audio.
+FEATURE_FAMILIES: dict[str, Family] = {
+    "vit": replace(VIT, sequence_head=SequenceHead("classifier")),
+    "deit": DEIT,
+    "audio-spectrogram-transformer": AST,
+    "clip": CLIP,
+    "clip_vision_model": CLIP_VISION,
+    "dinov2": DINOV2,
+    "dinov2_with_registers": DINOV2_WITH_REGISTERS,
+    "dinov3_vit": DINOV3,
+    "siglip": SIGLIP,
+    "siglip_vision_model": SIGLIP_VISION,
+    "whisper": WHISPER,
+}

@@ -1,0 +1,81 @@
+"""The families of Nomic BERT, GTE and jina-embeddings-v3: BERT with rotary positions and fused projections."""
+
+from dataclasses import replace
+
+from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.checkpoints.families.rotary import QKV, ROTARY_FIELDS, SplitHalfInput
+from headwaiter_export.checkpoints.hub_layouts import gte_json, new_json, nomic_json
+from headwaiter_export.config.head import HeadActivation
+
+NOMIC_BERT = Family(
+    input=SplitHalfInput(theta=1000.0, fused={"attn.Wqkv": QKV}),
+    tensor_prefix="nomic_bert.",
+    size_fields=USUAL_SIZES,
+    activation_field="hidden_act",
+    module_names={
+        "embedding.tokens": "embeddings.word_embeddings",
+        "embedding.types": "embeddings.token_type_embeddings",
+        "embedding.norm": "emb_ln",
+    },
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "attn.Wqkv.query",
+        "attention.key": "attn.Wqkv.key",
+        "attention.value": "attn.Wqkv.value",
+        "attention.output": "attn.out_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc11",
+        "feed_forward.gate": "mlp.fc12",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    ignored_prefixes=("pooler.", "cls."),
+    fixed_fields={**NO_BIASES, **ROTARY_FIELDS, "gated": True},
+    sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
+    custom_classes="NomicBert",
+    translate=nomic_json,
+)
+_GTE = replace(
+    NOMIC_BERT,
+    custom_classes="",
+    translate=lambda config_json: config_json,
+    input=SplitHalfInput(theta=160_000.0, fused={"attention.qkv_proj": QKV, "mlp.up_gate_proj": ("up", "gate")}),
+    tensor_prefix="gte.",
+    module_names={**NOMIC_BERT.module_names, "embedding.norm": "embeddings.LayerNorm"},
+    layer_prefix="encoder.layer",
+    layer_module_names={
+        "attention.query": "attention.qkv_proj.query",
+        "attention.key": "attention.qkv_proj.key",
+        "attention.value": "attention.qkv_proj.value",
+        "attention.output": "attention.o_proj",
+        "attention_norm": "attn_ln",
+        "feed_forward.up": "mlp.up_gate_proj.up",
+        "feed_forward.gate": "mlp.up_gate_proj.gate",
+        "feed_forward.down": "mlp.down_proj",
+        "feed_forward_norm": "mlp_ln",
+    },
+    ignored_prefixes=("pooler.", "lm_head."),
+    fixed_fields={**ROTARY_FIELDS, "gated": True, "up_bias": False},
+)
+GTE_OR_ITS_CODE = replace(_GTE, outer_prefix="new.", custom_classes="Gte", translate=gte_json)
+NEW = replace(GTE_OR_ITS_CODE, custom_classes="New", translate=new_json)
+JINA_V3 = replace(
+    _GTE,
+    input=SplitHalfInput(theta=20_000.0, fused={"mixer.Wqkv": QKV}),
+    tensor_prefix="roberta.",
+    module_names=NOMIC_BERT.module_names,
+    layer_prefix="encoder.layers",
+    layer_module_names={
+        "attention.query": "mixer.Wqkv.query",
+        "attention.key": "mixer.Wqkv.key",
+        "attention.value": "mixer.Wqkv.value",
+        "attention.output": "mixer.out_proj",
+        "attention_norm": "norm1",
+        "feed_forward.up": "mlp.fc1",
+        "feed_forward.down": "mlp.fc2",
+        "feed_forward_norm": "norm2",
+    },
+    fixed_fields=ROTARY_FIELDS,
+    default_norm_eps=1e-5,
+    sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH),
+)

@@ -1,0 +1,182 @@
+"""Read the head of a checkpoint: its kind, its labels, and how its logits become scores."""
+
+from dataclasses import replace
+
+from headwaiter_export.checkpoints.families.family import ACTIVATIONS, Family, SequenceHead
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+
+# The endings of architectures whose head scores each sequence, and whose head scores each token.
+_SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
+_TOKEN_ENDING = "ForTokenClassification"  # noqa: S105 - not a password
+# Architectures with these endings contain a complete encoder. Their heads are ignored.
+_HEADLESS_ENDINGS = ("Model", "ModelWithProjection")
+_ENCODER_ENDINGS = (
+    *_HEADLESS_ENDINGS,
+    "ForMaskedLM",
+    "ForCausalLM",
+    "ForPreTraining",
+    "ForMaskedImageModeling",
+    "ForConditionalGeneration",
+)
+# Of these, the endings of architectures that are more than encoders: a reranker may be a …ForCausalLM, and a model of
+# sparse vectors a …ForMaskedLM.
+_LANGUAGE_MODEL_ENDINGS = ("ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
+_SAVE_ENCODER = (
+    "save the encoder without its head (from transformers import AutoModel; "
+    "AutoModel.from_pretrained({folder!r}).save_pretrained({copy!r})), or add the modules.json of the embedder"
+)
+# The names of heads in all families, besides those of `Family.sequence_head`.
+_HEAD_TENSORS = ("classifier.", "score.", "qa_outputs.")
+# The classes of PyTorch that sentence-transformers names in `activation_fn`.
+_FUNCTIONS = {
+    "torch.nn.modules.linear.Identity": ScoreFunction.IDENTITY,
+    "torch.nn.modules.activation.Sigmoid": ScoreFunction.SIGMOID,
+    "torch.nn.modules.activation.Softmax": ScoreFunction.SOFTMAX,
+}
+_FUNCTION_OF_PROBLEM = {
+    "regression": ScoreFunction.IDENTITY,
+    "multi_label_classification": ScoreFunction.SIGMOID,
+    "single_label_classification": ScoreFunction.SOFTMAX,
+}
+# Activations by their names in transformers; a head has no other activations.
+_ACTIVATIONS = {"tanh": HeadActivation.TANH} | {
+    name: HeadActivation(activation) for name, activation in ACTIVATIONS.items() if activation in [*HeadActivation]
+}
+_TAKES_MEAN = {"cls": False, "mean": True}
+# The number of labels that transformers assumes.
+_DEFAULT_LABELS = 2
+
+
+def read_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig | None:
+    """Return the head of a checkpoint; None for an encoder without a head that Headwaiter serves.
+
+    Args:
+        config_json: content of config.json.
+        family: the family of the checkpoint.
+        cross_encoder: content of config_sentence_transformers.json.
+
+    Raises:
+        CheckpointError: the architecture or a setting of the head is not supported.
+    """
+    architectures = config_json.strings("architectures")
+    for architecture in architectures:
+        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING)):
+            raise CheckpointError(
+                f"config.json has architecture {architecture}, whose head the export does not know: "
+                f"{_save_encoder(config_json)}"
+            )
+    with_head = _architectures_with_head(config_json)
+    if not with_head:
+        return None
+    if len(architectures) > 1:
+        raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
+    if family.sequence_head is None:
+        raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
+    labels = _read_labels(config_json)
+    function = _read_function(config_json, cross_encoder, len(labels))
+    names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
+    if per_token and not names.scores_tokens:
+        return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
+    return HeadConfig(
+        labels,
+        ScoreFunction.SOFTMAX if per_token else function,
+        per_token=per_token,
+        mean=bool(names.pooling_field) and not per_token and config_json.choice(names.pooling_field, _TAKES_MEAN),
+        activation=_read_activation(config_json, family, names),
+        norm=bool(names.norm),
+    )
+
+
+def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson, default: Pooling) -> None:
+    """Check that a checkpoint without a head that Headwaiter serves is an encoder, for which a pooling can be assumed.
+
+    Raises:
+        CheckpointError: the checkpoint is a cross-encoder, or its architecture has the head of a language model.
+    """
+    architectures = config_json.strings("architectures")
+    if cross_encoder.values:
+        raise config_json.error(
+            "architectures", f"a CrossEncoder of {cross_encoder.path} must have a head that classifies"
+        )
+    if any(each.endswith(_LANGUAGE_MODEL_ENDINGS) for each in architectures):
+        raise config_json.error(
+            "architectures",
+            "the checkpoint does not say that it is an embedder, and the export leaves the head of the language model "
+            f"out: choose a pooling to export an embedder, for example --pooling {default}",
+        )
+
+
+def architectures_with_other_heads(config_json: CheckpointJson) -> list[str]:
+    """Return the architectures of an encoder that have a head, which the export leaves out."""
+    return [each for each in config_json.strings("architectures") if not each.endswith(_HEADLESS_ENDINGS)]
+
+
+def with_head(family: Family, head: HeadConfig) -> Family:
+    """Return a family that also names the modules of a head."""
+    names = {"head.output": "classifier"}
+    modules = family.sequence_head
+    if modules is not None and (modules.scores_tokens or not head.per_token):
+        names = {"head.output": modules.output, "head.dense": modules.dense, "head.norm": modules.norm}
+    return replace(family, module_names={**family.module_names, **names})
+
+
+def without_head(config_json: CheckpointJson, family: Family) -> Family:
+    """Return a family that ignores the tensors of the head, if the architecture of the checkpoint has one."""
+    if not _architectures_with_head(config_json):
+        return family
+    modules = family.sequence_head
+    names = (modules.output, modules.dense, modules.norm) if modules else ()
+    prefixes = (*_HEAD_TENSORS, *(f"{name}." for name in names if name))
+    return replace(family, ignored_prefixes=(*family.ignored_prefixes, *prefixes))
+
+
+def _save_encoder(config_json: CheckpointJson) -> str:
+    """Return the Python that saves a checkpoint without its head, in a folder beside it."""
+    folder = config_json.path.parent
+    return _SAVE_ENCODER.format(folder=str(folder), copy=f"{folder}-encoder")
+
+
+def _architectures_with_head(config_json: CheckpointJson) -> list[str]:
+    return [each for each in config_json.strings("architectures") if not each.endswith(_ENCODER_ENDINGS)]
+
+
+def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
+    """Return the names of the labels, in the order of the logits."""
+    if config_json.values.get("id2label") is None:
+        count = config_json.size("num_labels") if "num_labels" in config_json.values else _DEFAULT_LABELS
+        return tuple(f"LABEL_{index}" for index in range(count))
+    names = config_json.string_map("id2label")
+    labels = tuple(names.get(str(index), "") for index in range(len(names)))
+    if not labels or not all(labels):
+        raise config_json.error("id2label", "it must name a label for each number from 0")
+    return labels
+
+
+def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:
+    """Return how logits become scores: as sentence-transformers says, else as `problem_type` says, else by the labels.
+
+    The last two rules are those of `TextClassificationPipeline` of transformers.
+    """
+    nested = config_json.values.get("sentence_transformers")
+    sources = (
+        (cross_encoder, "activation_fn"),
+        (CheckpointJson(config_json.path, nested if isinstance(nested, dict) else {}), "activation_fn"),
+        (config_json, "sbert_ce_default_activation_function"),
+    )
+    for source, field in sources:
+        if source.values.get(field) is not None:
+            return source.choice(field, _FUNCTIONS)
+    if config_json.values.get("problem_type") is not None:
+        problem = config_json.choice("problem_type", _FUNCTION_OF_PROBLEM)
+        # One score has no other scores to be compared with.
+        return ScoreFunction.SIGMOID if problem is ScoreFunction.SOFTMAX and labels == 1 else problem
+    return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
+
+
+def _read_activation(config_json: CheckpointJson, family: Family, names: SequenceHead) -> HeadActivation | None:
+    """Return the activation of the head; None for a head of one linear layer."""
+    if not names.dense or names.activation is not None:
+        return names.activation
+    return config_json.choice(names.activation_field or family.activation_field, _ACTIVATIONS)

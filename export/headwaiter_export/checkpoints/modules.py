@@ -1,0 +1,221 @@
+"""Read the modules of a `sentence-transformers` model: modules.json, and the folder of each module."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, path_inside, read_json
+from headwaiter_export.checkpoints.weights import read_tensors, take_tensor
+from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
+from headwaiter_export.config.choices import Pooling
+
+# Names of poolings in new versions of `sentence-transformers`.
+_POOLINGS = {
+    "cls": Pooling.CLS,
+    "mean": Pooling.MEAN,
+    "max": Pooling.MAX,
+    "lasttoken": Pooling.LAST,
+    "weightedmean": Pooling.WEIGHTED_MEAN,
+    "mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+}
+# Old versions have a flag for each pooling, with this prefix and, for some poolings, another name.
+_FLAG_PREFIX = "pooling_mode_"
+_FLAG_NAMES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "weightedmean_tokens": "weightedmean"}
+_POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
+_DENSE_ACTIVATIONS = {
+    "torch.nn.modules.linear.Identity": DenseActivation.IDENTITY,
+    "torch.nn.modules.activation.Tanh": DenseActivation.TANH,
+    "torch.nn.modules.activation.Sigmoid": DenseActivation.SIGMOID,
+    "torch.nn.modules.activation.ReLU": DenseActivation.RELU,
+    "torch.nn.modules.activation.LeakyReLU": DenseActivation.LEAKY_RELU,
+    "torch.nn.modules.activation.ELU": DenseActivation.ELU,
+    "torch.nn.modules.activation.GELU": DenseActivation.GELU,
+    "torch.nn.modules.activation.SiLU": DenseActivation.SILU,
+}
+_DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
+# The supported values of fields of `sentence-transformers` that could change results.
+_VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+_MODEL_TYPE = {"SentenceTransformer": True}
+_MODEL_FIELDS = {"truncate_dim": None}
+_CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
+
+
+@dataclass(frozen=True)
+class ModuleFolder:
+    """A module after pooling.
+
+    Attributes:
+        folder: folder of the module.
+        module: what the module computes.
+        width_field: the field of `config_json` that has the width of the module's input; empty without such a field.
+        config_json: settings of the module.
+    """
+
+    folder: Path
+    module: PooledModule
+    width_field: str
+    config_json: CheckpointJson
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules of a `sentence-transformers` model; the defaults are those of a plain `transformers` folder.
+
+    Attributes:
+        transformer: folder of the transformer.
+        pooling: pooling of the model; None if the folder names no pooling.
+        pools_prompt: whether pooling includes the rows of prompts.
+        after_pooling: the modules after pooling, without Normalize at the end.
+        normalize: whether pooled vectors have unit length in the end.
+        prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
+        cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
+    """
+
+    transformer: Path
+    pooling: Pooling | None = None
+    pools_prompt: bool = True
+    after_pooling: tuple[ModuleFolder, ...] = ()
+    normalize: bool = False
+    prompts: CheckpointJson | None = None
+    cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
+
+
+def read_modules(folder: Path) -> Modules:
+    """Read the modules of a `sentence-transformers` folder.
+
+    Raises:
+        CheckpointError: a file is missing or malformed, or a module or a setting is not supported.
+    """
+    modules = read_json(folder / "modules.json")
+    if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
+        raise CheckpointError(
+            f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
+        )
+    for module in modules:
+        if not module["type"].startswith("sentence_transformers."):
+            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
+    paths = [path_inside(folder, module["path"], folder / "modules.json") for module in modules]
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
+    if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
+        settings.require(_CROSS_ENCODER_FIELDS)
+        return Modules(paths[0], cross_encoder=settings)
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= _READERS.keys():
+        raise CheckpointError(
+            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
+            f"{', '.join(_READERS)}"
+        )
+    transformer, pooling, *others = paths
+    config_json = CheckpointJson.read(pooling / "config.json")
+    after_pooling = [_READERS[kind](path) for kind, path in zip(kinds[2:], others, strict=True)]
+    normalize = False
+    while after_pooling and after_pooling[-1].module.kind is ModuleKind.NORMALIZE:
+        after_pooling.pop()
+        normalize = True
+    settings.require(_MODEL_FIELDS)
+    # sentence-transformers replaces the modules of a model of any other type, null included.
+    if "model_type" in settings.values:
+        settings.choice("model_type", _MODEL_TYPE)
+    return Modules(
+        transformer,
+        _read_pooling(config_json),
+        pools_prompt=config_json.flag("include_prompt", default=True),
+        after_pooling=tuple(after_pooling),
+        normalize=normalize,
+        prompts=settings,
+    )
+
+
+def check_widths(modules: Iterable[ModuleFolder], width: int) -> None:
+    """Check that each module takes vectors of the width that the one before it gives; the first gets `width`.
+
+    Raises:
+        CheckpointError: a module takes another width.
+    """
+    for each in modules:
+        if each.width_field and each.config_json.size(each.width_field) != width:
+            raise each.config_json.error(each.width_field, f"it must be {width}, the width of the vectors before it")
+        width = each.module.width or width
+
+
+def read_weights(modules: Iterable[ModuleFolder], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Read the weights of the modules after pooling; `shapes` and the result are named as in `Encoder.state_dict()`.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown or of the wrong shape.
+    """
+    weights: dict[str, Tensor] = {}
+    for index, each in enumerate(modules):
+        prefix = f"after_pooling.{index}."
+        needed = [name for name in shapes if name.startswith(prefix)]
+        if not needed:
+            continue
+        # With the name of the folder, for errors.
+        tensors = {f"{each.folder.name}/{name}": tensor for name, tensor in read_tensors(each.folder).items()}
+        for name in needed:
+            weights[name] = take_tensor(tensors, f"{each.folder.name}/{name.removeprefix(prefix)}", shapes[name])
+        for unknown in tensors:
+            raise CheckpointError(
+                f"the checkpoint has tensor {unknown}, which {each.config_json.path} does not describe: correct the "
+                "file, or remove the tensor"
+            )
+    return weights
+
+
+def _read_dense(folder: Path) -> ModuleFolder:
+    config_json = CheckpointJson.read(folder / "config.json")
+    config_json.require({**_VECTOR_FIELDS, "use_residual": False}, known=_DENSE_FIELDS)
+    activation = DenseActivation.TANH
+    if "activation_function" in config_json.values:
+        activation = config_json.choice("activation_function", _DENSE_ACTIVATIONS)
+    module = PooledModule(
+        kind=ModuleKind.DENSE,
+        width=config_json.size("out_features"),
+        bias=config_json.flag("bias", default=True),
+        activation=activation,
+    )
+    return ModuleFolder(folder, module, "in_features", config_json)
+
+
+def _read_layer_norm(folder: Path) -> ModuleFolder:
+    config_json = CheckpointJson.read(folder / "config.json")
+    config_json.require({}, known=("dimension",))
+    return ModuleFolder(folder, PooledModule(kind=ModuleKind.LAYER_NORM), "dimension", config_json)
+
+
+def _read_normalize(folder: Path) -> ModuleFolder:
+    config_json = CheckpointJson.read_if_present(folder / "config.json")
+    config_json.require(_VECTOR_FIELDS, known=())
+    return ModuleFolder(folder, PooledModule(kind=ModuleKind.NORMALIZE), "", config_json)
+
+
+_READERS: Mapping[str, Callable[[Path], ModuleFolder]] = {
+    "Dense": _read_dense,
+    "LayerNorm": _read_layer_norm,
+    "Normalize": _read_normalize,
+}
+
+
+def _is_module(module: object) -> bool:
+    return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
+
+
+def _read_pooling(config_json: CheckpointJson) -> Pooling:
+    values = config_json.values
+    flags = [name for name in values if name.startswith(_FLAG_PREFIX)]
+    config_json.require({}, known=[*flags, *_POOLING_FIELDS])
+    modes = [
+        _FLAG_NAMES.get(name, name) for name in (flag.removeprefix(_FLAG_PREFIX) for flag in flags if values[flag])
+    ]
+    if not modes or "pooling_mode" in values:
+        pooling = config_json.choice("pooling_mode", _POOLINGS)
+        if modes and modes != [values["pooling_mode"]]:
+            raise config_json.error("pooling_mode", f"the flags name {' and '.join(modes)}; remove the wrong ones")
+        return pooling
+    if len(modes) > 1 or modes[0] not in _POOLINGS:
+        raise CheckpointError(
+            f"{config_json.path} has pooling {' and '.join(modes)}: it must be one of {', '.join(_POOLINGS)}"
+        )
+    return _POOLINGS[modes[0]]

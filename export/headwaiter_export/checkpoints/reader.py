@@ -1,0 +1,296 @@
+"""Read checkpoint folders of the families that `families/model_types.py` lists.
+
+A checkpoint is a folder saved by `transformers` (config.json, weights, tokenizer.json), alone or as the first
+module of a `sentence-transformers` model (modules.json). `read_checkpoint` turns it into an encoder, a tokenizer and
+prompts. A setting that the encoder cannot reproduce is an error that names the setting.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwaiter_export.checkpoints.families.family import Family, TokenInput
+from headwaiter_export.checkpoints.families.images import ImageInput
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.heads import (
+    architectures_with_other_heads,
+    check_is_encoder,
+    read_head,
+    with_head,
+    without_head,
+)
+from headwaiter_export.checkpoints.image_format import read_image_format
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
+from headwaiter_export.checkpoints.modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
+from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
+from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
+from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
+from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.choices import Pooling, Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_proto.encoder_pb2 import ImageFormat
+
+# Most layers of a model whose layers share tensors.
+_MOST_SHARED_LAYERS = 1000
+# The classes of custom code follow those of transformers.
+_CUSTOM_KINDS = (
+    "Config",
+    "Model",
+    "ForPreTraining",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model that is ready for export.
+
+    Attributes:
+        encoder: the encoder in float32.
+        text: tokenizer, limit and prompts; None if the model accepts no texts.
+        image: the images that the model takes; None if the model takes no images.
+        assumptions: what the export took for granted or left out, one line each.
+    """
+
+    encoder: Encoder
+    text: TextConfig | None
+    image: ImageFormat | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
+    """Read a checkpoint folder.
+
+    Args:
+        folder: folder of a `transformers` or `sentence-transformers` model.
+        pooling: pooling to use; None for the checkpoint's own, or, if the checkpoint names no pooling, none for a model
+            with a head, and the default of the family for an encoder; a language model needs a pooling.
+        normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
+            unless modules.json lists Normalize.
+
+    Raises:
+        CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
+    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
+    folder = modules.transformer
+    config_json = CheckpointJson.read(folder / "config.json")
+    family = _read_family(config_json)
+    whole_json, config_json = config_json, family.encoder_json(config_json)
+    head = None
+    if modules.pooling is not None:
+        # sentence-transformers loads the encoder without its head.
+        family = without_head(config_json, family)
+    elif head := read_head(config_json, family, modules.cross_encoder):
+        family = with_head(family, head)
+    elif pooling is None:
+        check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
+    assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
+    pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
+    is_own_pooling = modules.pooling is None and pooling is family.default_pooling
+    own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
+    if normalize is None:
+        normalize = modules.normalize and pooling is not Pooling.NONE
+    after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
+    config = _encoder_config(
+        config_json,
+        family,
+        pooling=pooling,
+        after_pooling=own_modules or tuple(each.module for each in after_pooling),
+        normalize=normalize,
+        head=head,
+        token_types=_token_types(folder, config_json, family) if head else 0,
+    )
+    check_widths(after_pooling, config.width)
+    assumptions += _input_assumptions(whole_json, config_json, family, config)
+    image = None
+    if isinstance(family.input, ImageInput):
+        image = read_image_format(folder, config_json)
+        config = family.input.resized(config, config_json, image)
+        if not image.HasField("preparation"):
+            assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
+    text = read_text(folder, config_json, config, assumptions)
+    if text is not None and modules.prompts is not None:
+        text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
+        if text.pooling_skips_prompt and after_pooling:
+            raise CheckpointError(
+                f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
+                "export supports only one of the two; remove the prompts to serve texts without prompts"
+            )
+    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
+    return LoadedModel(encoder, text, image, tuple(assumptions))
+
+
+def _pooling_assumptions(
+    whole_json: CheckpointJson,
+    family: Family,
+    head: HeadConfig | None,
+    *,
+    chosen: Pooling | None,
+    named: Pooling | None,
+) -> list[str]:
+    """Return lines about the head and the pooling, which a user chose, or a file of the checkpoint named."""
+    if head:
+        labels = "named labels" if whole_json.values.get("id2label") else "labels without names in config.json"
+        lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
+        return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]
+    lines = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]
+    if not chosen and not named:
+        lines.append(
+            f"the checkpoint names no pooling: {family.default_pooling}, as usual for "
+            f"{whole_json.values['model_type']}, without scaling to unit length; --pooling and --normalize choose"
+        )
+    return lines
+
+
+def _input_assumptions(
+    whole_json: CheckpointJson, config_json: CheckpointJson, family: Family, config: EncoderConfig
+) -> list[str]:
+    """Return lines about the length and the token types of sequences."""
+    lines = []
+    if "n_positions" in family.default_values.keys() - whole_json.values.keys():
+        lines.append(f"config.json has no n_positions: sequences have at most {config.max_tokens} tokens")
+    types = family.input.token_types(config_json) if isinstance(family.input, TokenInput) else 0
+    if types > config.token_types:
+        lines.append(f"all tokens have type 0, one of {types} token types")
+    return lines
+
+
+def _read_family(config_json: CheckpointJson) -> Family:
+    """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
+    family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
+    # The last two name other files, which transformers then reads instead.
+    config_json.require(dict.fromkeys(("quantization_config", "configuration_files", "transformers_weights")))
+    code = config_json.values.get("auto_map") or {}
+    if not family.custom_classes or not isinstance(code, dict):
+        config_json.require({"auto_map": None})
+    elif not all(_is_known_class(name, family.custom_classes) for name in code.values()):
+        raise config_json.error("auto_map", f"the export knows only the code of classes {family.custom_classes}…")
+    if (config_json.path.parent / "adapter_config.json").is_file():
+        raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
+    if config_json.values.get("is_decoder"):
+        raise CheckpointError("config.json has is_decoder: only encoders are supported")
+    # Families with rotary positions ignore this field.
+    learned = family.fixed_fields.get("positions", Positions.LEARNED) is Positions.LEARNED
+    if learned and config_json.values.get("position_embedding_type", "absolute") != "absolute":
+        raise config_json.error("position_embedding_type", "only 'absolute' is supported")
+    return family
+
+
+def _is_known_class(name: object, prefix: str) -> bool:
+    """Return whether a name in `auto_map`, such as "owner/repository--module.NewModel", ends with a known class."""
+    return isinstance(name, str) and name.rpartition(".")[2] in {prefix + kind for kind in _CUSTOM_KINDS}
+
+
+def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> int:
+    """Return the number of token types that sequences of a checkpoint can have; 0 if all tokens have the same type."""
+    if not isinstance(family.input, TokenInput):
+        return 0
+    types = family.input.token_types(config_json)
+    return types if find_tokenizer(folder, config_json) is None or gives_token_types(folder, config_json) else 0
+
+
+def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:
+    config_json.require(family.required_fields)
+    choices: dict[str, Any] = {
+        **family.fixed_fields,
+        **family.input.sizes(config_json),
+        **{name: config_json.size(field) for name, field in family.size_fields.items()},
+        **{
+            name: config_json.size(field)
+            for name, field in family.optional_size_fields.items()
+            if field in config_json.values
+        },
+        **{
+            name: config_json.boolean(field)
+            for name, field in family.boolean_fields.items()
+            if field in config_json.values
+        },
+        "activation": config_json.choice(family.activation_field, family.activations),
+        "norm_eps": family.norm_eps or config_json.values.get(family.norm_eps_field, family.default_norm_eps),
+    }
+    try:
+        return EncoderConfig(**choices, **decided)
+    except ConfigError as error:
+        raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
+
+
+def _load_encoder(
+    folder: Path,
+    config_json: CheckpointJson,
+    family: Family,
+    config: EncoderConfig,
+    after_pooling: Iterable[ModuleFolder],
+    assumptions: list[str],
+) -> Encoder:
+    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling.
+
+    A line about the tensors that are left out is added to `assumptions`.
+    """
+    tensors: dict[str, Tensor] = {}
+    for full_name, tensor in read_tensors(folder).items():
+        name = full_name.removeprefix(family.outer_prefix).removeprefix(family.tensor_prefix)
+        # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        if name in tensors and not torch.equal(tensors[name], tensor):
+            raise CheckpointError(f"the checkpoint has two tensors for {name}, one of them {full_name}: remove one")
+        tensors[name] = tensor
+    for name, tensor in tensors.items():
+        if not name.startswith(family.ignored_prefixes):
+            check_precision(name, tensor)
+    family.input.fold_tensors(tensors, config_json, config)
+    if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
+        raise CheckpointError(
+            f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"
+        )
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
+    weights = read_weights(after_pooling, shapes)
+    taken: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        if name in weights:
+            continue
+        source = family.tensor_name(name)
+        if source not in taken:
+            taken[source] = take_tensor(tensors, source, shape)
+        weights[name] = taken[source]
+    _fold_layer_scales(weights, tensors, family, config)
+    for name in tensors:
+        if not name.startswith(family.ignored_prefixes):
+            raise CheckpointError(
+                f"the checkpoint has tensor {name}, which config.json does not "
+                "describe: correct config.json, or remove the tensor if hidden rows do not depend on it"
+            )
+    left_out = {next(prefix for prefix in family.ignored_prefixes if name.startswith(prefix)) for name in tensors}
+    left_out -= {"embeddings.position_ids"}  # the numbers 0, 1, 2, …
+    if left_out:
+        assumptions.append(f"hidden rows do not depend on tensors {'…, '.join(sorted(left_out))}…: they are left out")
+    return Encoder.with_weights(config, weights)
+
+
+def _fold_layer_scales(
+    weights: dict[str, Tensor], tensors: dict[str, Tensor], family: Family, config: EncoderConfig
+) -> None:
+    """Remove the scales of all layers from a checkpoint's `tensors`, and multiply them into an encoder's `weights`.
+
+    LayerScale multiplies each column of a block's output by a learned number, x + λ · block(x)
+    (https://arxiv.org/abs/2103.17239, section 2). A block ends with a linear layer, so λ · (W y + b) = (λ W) y + λ b.
+    """
+    for layer in range(config.layers):
+        for module, scale_name in family.layer_scales.items():
+            scale = take_tensor(tensors, f"{family.layer_prefix}.{layer}.{scale_name}", (config.d_model,))
+            weight, bias = (f"layers.{layer}.{module}.{kind}" for kind in ("weight", "bias"))
+            weights[weight] = weights[weight] * scale[:, None]
+            if bias in weights:
+                weights[bias] = weights[bias] * scale

@@ -1,0 +1,185 @@
+"""Read how a checkpoint turns texts into token ids: its tokenizer, the most tokens of a text, and its prompts.
+
+A prompt is a prefix of texts, such as "query: ". Only `sentence-transformers` models have prompts.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.comparison import check_against_transformers, check_tokenizer
+from headwaiter_export.config.encoder import EncoderConfig
+
+# The supported values of the fields of sentence_bert_config.json that could change results.
+_ENCODER_FIELDS = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+_CROSS_ENCODER_FIELDS = {
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+_TRANSFORMER_FIELDS = {
+    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion")),
+    **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
+    **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
+}
+# Models have some ids without tokens: fewer than tokens, or in a tiny model fewer than this number.
+_MOST_SPARE_IDS = 1000
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prefix of all texts of one kind, such as "query: ".
+
+    Attributes:
+        name: name of the prompt in requests.
+        text: the prefix.
+        tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt.
+    """
+
+    name: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """A tokenizer, its limit and the model's prompts.
+
+    Attributes:
+        tokenizer: content of a `tokenizers` file (tokenizer.json) without truncation and padding.
+        max_tokens: most tokens of a text, special tokens included.
+        prompts: prompts that a request may choose from.
+        default_prompt: name of the prompt for requests that name none; empty if there is no default.
+        pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
+        pairs: whether the model takes pairs of texts.
+    """
+
+    tokenizer: str
+    max_tokens: int
+    prompts: tuple[Prompt, ...] = ()
+    default_prompt: str = ""
+    pooling_skips_prompt: bool = False
+    pairs: bool = False
+
+
+def read_text(
+    folder: Path, config_json: CheckpointJson, config: EncoderConfig, assumptions: list[str]
+) -> TextConfig | None:
+    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
+
+    Lines about what is missing, and about the limit, are added to `assumptions`.
+
+    Raises:
+        CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
+    """
+    if not config.takes_tokens:
+        return None
+    path = find_tokenizer(folder, config_json)
+    if path is None:
+        assumptions.append(f"{folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+        return None
+    tokenizer = build_tokenizer(path, config_json)
+    text = _text_config(tokenizer, path, config)
+    pairs = config.head is not None
+    if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs):
+        assumptions.append("transformers is not installed: token ids were not compared with those of AutoTokenizer")
+    limit, source = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
+    if limit >= config.max_tokens:
+        limit, source = config.max_tokens, "the maximum of the model"
+    assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
+    return replace(text, max_tokens=int(limit), pairs=pairs)
+
+
+def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
+    """Read a tokenizer.json without settings beside it, and limit texts to the model's max_tokens.
+
+    Raises:
+        CheckpointError: the file cannot be read, or the tokenizer does not fit the model.
+    """
+    return _text_config(read_tokenizer_file(path), path, config)
+
+
+def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> TextConfig:
+    """Turn off truncation and padding, and check that the ids fit the model."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= config.vocabulary_size:
+        raise CheckpointError(
+            f"{path}, with the settings beside it, has token id {largest}, but the model has {config.vocabulary_size} "
+            "ids: use the model's tokenizer"
+        )
+    tokens = tokenizer.get_vocab_size()
+    if config.vocabulary_size - tokens > max(tokens, _MOST_SPARE_IDS):
+        raise CheckpointError(
+            f"{path} has {tokens} tokens, but the model has {config.vocabulary_size} ids: save the model's tokenizer "
+            "again"
+        )
+    check_tokenizer(tokenizer, path)
+    return TextConfig(tokenizer.to_str(), config.max_tokens)
+
+
+def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]:
+    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
+    # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
+    found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
+    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    sentence.require({**_TRANSFORMER_FIELDS, **fields}, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
+    if sentence.values.get("do_lower_case"):
+        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
+    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    older = "max_len" if "model_max_length" not in tokenizer.values else "model_max_length"
+    for source, field in ((sentence, "max_seq_length"), (tokenizer, older)):
+        limit = source.limit(field)
+        if limit is not None:
+            return limit, f"{field} of {source.path.name}"
+    return math.inf, ""
+
+
+def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool) -> TextConfig:
+    """Return a text configuration with the checkpoint's prompts.
+
+    Args:
+        text: the configuration without prompts.
+        prompts_json: content of config_sentence_transformers.json.
+        pooled: whether pooling includes the rows of prompts.
+
+    Raises:
+        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
+    """
+    texts = _prompt_texts(prompts_json)
+    default = ""
+    if prompts_json.values.get("default_prompt_name") is not None:
+        default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
+    tokenizer = Tokenizer.from_str(text.tokenizer)
+    prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
+    return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
+
+
+def _prompt_texts(prompts_json: CheckpointJson) -> Mapping[str, str]:
+    """Return the text of each prompt by name; null in the file stands for an empty prompt."""
+    values = prompts_json.values.get("prompts") or {}
+    if not isinstance(values, dict) or not all(isinstance(text, str | None) for text in values.values()):
+        raise prompts_json.error("prompts", "it must be an object of strings")
+    return {name: text or "" for name, text in values.items()}
+
+
+def _read_prompt(name: str, text: str, tokenizer: Tokenizer, max_tokens: int) -> Prompt:
+    special = np.array(tokenizer.encode(text).special_tokens_mask, bool)
+    if len(special) >= max_tokens:
+        raise CheckpointError(
+            f"prompt {name!r} has {len(special)} tokens, special tokens included, but prompt and text together have at "
+            f"most {max_tokens}: shorten the prompt"
+        )
+    ordinary = np.flatnonzero(~special)
+    return Prompt(name, text, int(ordinary[-1]) + 1 if len(ordinary) else 0)

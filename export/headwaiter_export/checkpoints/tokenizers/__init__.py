@@ -1,0 +1,1 @@
+"""How a checkpoint's tokenizer is built, and compared with that of `transformers`."""

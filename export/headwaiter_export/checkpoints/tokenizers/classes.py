@@ -1,0 +1,539 @@
+"""Build the tokenizer of a checkpoint as `transformers` 5 does.
+
+`AutoTokenizer` chooses a class by its name. Most classes keep only the vocabulary of tokenizer.json. They build the
+other parts from the settings beside it and from their own defaults, whatever tokenizer.json says. The functions that
+build these parts, and the table of the classes, are at the end.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models, processors
+
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
+from headwaiter_export.checkpoints.tokenizers.special_tokens import TokenSettings, read_token_settings
+
+# The number of sentinel tokens of T5, unless extra_ids says otherwise.
+T5_SENTINELS = 100
+# The content of a tokenizer.json, or parts of it.
+Parts = dict[str, Any]
+_BYTE_LEVEL_BPE: Parts = {
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": "",
+    "end_of_word_suffix": "",
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+_QWEN2_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """How a class of `transformers` builds a tokenizer.
+
+    Attributes:
+        model: type of the model in tokenizer.json, whose vocabulary the class keeps.
+        defaults: default of each named special token.
+        replaced_parts: returns the parts that replace those of tokenizer.json, from the settings, tokens and old parts.
+        post_processor: returns the last step, which adds special tokens to a text.
+        extra_tokens: default of the special tokens without a name.
+        removes_flags: whether the special tokens lose flags such as lstrip.
+    """
+
+    model: str
+    defaults: Mapping[str, str]
+    replaced_parts: Callable[[CheckpointJson, TokenSettings, Parts], Parts]
+    post_processor: Callable[[CheckpointJson, TokenSettings, Tokenizer], processors.PostProcessor]
+    extra_tokens: tuple[str, ...] = ()
+    removes_flags: bool = False
+
+
+def find_tokenizer(folder: Path, config_json: CheckpointJson) -> Path | None:
+    """Return the file of a checkpoint's vocabulary: tokenizer.json or, for classes that read it, vocab.txt."""
+    path, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
+    if path.is_file():
+        return path
+    with suppress(CheckpointError):
+        _, kind = _read_class(CheckpointJson.read_if_present(folder / "tokenizer_config.json"), config_json)
+        if vocabulary.is_file() and kind is not None and kind.model == "WordPiece":
+            return vocabulary
+    return None
+
+
+def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
+    """Return the tokenizer that `AutoTokenizer` builds from a file that `find_tokenizer` found.
+
+    Raises:
+        CheckpointError: a file is damaged, or has a setting that the export cannot apply.
+    """
+    folder = path.parent
+    settings = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    for name, expected in _REFUSED_SETTINGS.items():
+        if settings.values.get(name):
+            raise settings.error(name, expected)
+    tokenizer = read_tokenizer_file(path)
+    _check_truncation(settings, tokenizer, path)
+    parts: Parts = json.loads(tokenizer.to_str())
+    # The library corrects ids of added tokens; transformers takes them as they are in the file.
+    file_tokens = CheckpointJson.read(path).values.get("added_tokens", []) if path.suffix == ".json" else []
+    name, kind = _read_class(settings, config_json)
+    # Llama 3 names the class of Llama 2.
+    if kind is None or (name == "LlamaTokenizer" and '"ByteLevel"' in path.read_text(encoding="utf-8")):
+        tokens = read_token_settings(folder, settings, file_tokens, {}, ())
+        tokenizer.add_tokens(tokens.missing_from({token["content"] for token in parts["added_tokens"]}))
+        return tokenizer
+    if parts["model"]["type"] != kind.model:
+        raise CheckpointError(
+            f"{path} has a {parts['model']['type']} model, but {name} builds a {kind.model} model: {_SAVE_AGAIN}"
+        )
+    tokens = read_token_settings(folder, settings, file_tokens, kind.defaults, kind.extra_tokens)
+    replaced = kind.replaced_parts(settings, tokens, parts)
+    replaced["model"] = parts["model"] | replaced["model"]
+    parts |= {"added_tokens": [], "post_processor": None, "normalizer": None, **replaced}
+    with refuse_errors(lambda reason: f"{path} does not fit {name} ({reason}): {_SAVE_AGAIN}"):
+        tokenizer = Tokenizer.from_str(json.dumps(parts))
+        tokenizer.add_tokens(tokens.missing_from(set()))
+        if kind.removes_flags:
+            tokenizer.add_tokens(tokens.without_flags())
+        tokenizer.post_processor = kind.post_processor(settings, tokens, tokenizer)
+    return tokenizer
+
+
+def _check_truncation(settings: CheckpointJson, tokenizer: Tokenizer, path: Path) -> None:
+    """Check that long texts lose tokens at their right end; `AutoTokenizer` takes the end from either file."""
+    source, side = settings.path, settings.values.get("truncation_side")
+    if "truncation_side" not in settings.values:
+        source, side = path, (tokenizer.truncation or {"direction": "right"})["direction"]
+    if side != "right":
+        raise CheckpointError(
+            f"{source} has the truncation side {side!r}: set truncation_side in {settings.path.name} to 'right', and "
+            "let requests choose the side"
+        )
+
+
+def gives_token_types(folder: Path, config_json: CheckpointJson) -> bool:
+    """Return whether `AutoTokenizer` gives a model token types; otherwise the model gives all tokens the type 0."""
+    settings = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    names = settings.strings("model_input_names")
+    return "token_type_ids" in names if names else _read_class(settings, config_json)[0] in _WITH_TOKEN_TYPES
+
+
+def read_tokenizer_file(path: Path) -> Tokenizer:
+    """Read a tokenizer.json, or a vocab.txt, which has one token a line.
+
+    Raises:
+        CheckpointError: the file cannot be read, or has no tokens.
+    """
+    with refuse_errors(lambda reason: f"{path} cannot be read ({reason}): save the tokenizer again"):
+        if path.suffix == ".txt":
+            tokenizer = Tokenizer(models.WordPiece(models.WordPiece.read_file(str(path))))
+        else:
+            tokenizer = Tokenizer.from_file(str(path))
+    if not tokenizer.get_vocab():
+        raise CheckpointError(f"{path} has no tokens: save the tokenizer again")
+    return tokenizer
+
+
+def _read_class(settings: CheckpointJson, config_json: CheckpointJson) -> tuple[str, TokenizerClass | None]:
+    """Return the name of the class and the class; None for a class that keeps all parts of tokenizer.json."""
+    of_model_type = _CLASS_OF_MODEL_TYPE[config_json.values["model_type"]]
+    if of_model_type == "TokenizersBackend":
+        # transformers then ignores the other settings of the class.
+        return of_model_type, None
+    for source in (settings, config_json):
+        name = source.values.get("tokenizer_class")
+        if name is not None:
+            known = {each + suffix: each for each in _CLASSES for suffix in ("", "Fast")}
+            if not isinstance(name, str) or name not in known:
+                raise source.error("tokenizer_class", f"it must be one of {', '.join(_CLASSES)}: {_SAVE_AGAIN}")
+            return known[name], _CLASSES[known[name]]
+    if of_model_type not in _CLASSES:
+        raise CheckpointError(f"{settings.path} has no field tokenizer_class, which names the tokenizer: {_SAVE_AGAIN}")
+    return of_model_type, _CLASSES[of_model_type]
+
+
+def _bert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of BERT's WordPiece tokenizer."""
+    strip_accents = None if settings.values.get("strip_accents") is None else settings.boolean("strip_accents")
+    return {
+        "model": {
+            "unk_token": tokens.name("unk_token"),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.flag("tokenize_chinese_chars", default=True),
+            "strip_accents": strip_accents,
+            "lowercase": settings.flag("do_lower_case", default=True),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+    }
+
+
+def _roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of RoBERTa's byte-level BPE tokenizer."""
+    prefix = settings.flag("add_prefix_space", default=False)
+    return {"model": dict(_BYTE_LEVEL_BPE), "pre_tokenizer": _byte_level(add_prefix_space=prefix, use_regex=True)}
+
+
+def _qwen2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of the byte-level BPE tokenizer of Qwen2 and Qwen3."""
+    split = {"type": "Split", "pattern": {"Regex": _QWEN2_PIECES}, "behavior": "Isolated", "invert": False}
+    # transformers saves null if the field was missing.
+    prefix = settings.values.get("add_prefix_space") is not None and settings.boolean("add_prefix_space")
+    bytes_of_pieces = _byte_level(add_prefix_space=prefix, use_regex=False)
+    return {
+        "model": dict(_BYTE_LEVEL_BPE),
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, bytes_of_pieces]},
+        "post_processor": parts["post_processor"],
+    }
+
+
+def _gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of Gemma's BPE tokenizer."""
+    unknown = {"unk_token": tokens.name("unk_token"), "fuse_unk": True, "byte_fallback": True}
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, "continuing_subword_prefix": None, "end_of_word_suffix": None, **unknown},
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "pre_tokenizer": split,
+        "post_processor": parts["post_processor"],
+    }
+
+
+def _llama_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of the BPE tokenizer of Llama 2, which has no unknown token but bytes."""
+    prefix = settings.values.get("add_prefix_space") is None or settings.boolean("add_prefix_space")
+    scheme = ("always" if settings.values.get("legacy") else "first") if prefix else "never"
+    pieces = {"continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, **pieces},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": False},
+        "post_processor": parts["post_processor"],
+    }
+
+
+def _byte_level(*, add_prefix_space: bool, use_regex: bool) -> Parts:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }
+
+
+def _sentencepiece_parts(settings: CheckpointJson, parts: Parts, unknown_id: int) -> Parts:
+    """Return the parts of a Unigram tokenizer, which keeps only the first normaliser that SentencePiece compiled."""
+    normalizer = parts["normalizer"] or {}
+    compiled = [each for each in normalizer.get("normalizers", [normalizer]) if each.get("type") == "Precompiled"]
+    prepend_scheme = "always" if settings.flag("add_prefix_space", default=True) else "never"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": True}
+    return {
+        "model": {"unk_id": unknown_id, "byte_fallback": False},
+        "normalizer": compiled[0] if compiled else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
+    }
+
+
+def _xlm_roberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of XLM-RoBERTa's Unigram tokenizer."""
+    return _sentencepiece_parts(settings, parts, unknown_id=3)
+
+
+def _t5_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of T5's Unigram tokenizer.
+
+    Raises:
+        CheckpointError: the number of sentinel tokens, such as <extra_id_0>, is not `extra_ids`.
+    """
+    sentinels = sum("<extra_id_" in str(token.content) for token in tokens.extra)
+    if sentinels != (settings.size("extra_ids", least=0) if "extra_ids" in settings.values else T5_SENTINELS):
+        raise CheckpointError(
+            f"{settings.path} lists {sentinels} special tokens <extra_id_…>, which is not extra_ids (usually "
+            f"{T5_SENTINELS}): list all of them in additional_special_tokens"
+        )
+    return _sentencepiece_parts(replace(settings, values={}), parts, unknown_id=2)
+
+
+def _albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of ALBERT's Unigram tokenizer."""
+    kept = _sentencepiece_parts(settings, parts, unknown_id=1)
+    steps: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")
+    ]
+    if not settings.flag("keep_accents", default=False):
+        steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if settings.flag("do_lower_case", default=True):
+        steps.append({"type": "Lowercase"})
+    if kept["normalizer"] is not None:
+        steps.append(kept["normalizer"])
+    # The class sets its own step before transformers sets that of the file.
+    post_processor = parts["post_processor"]
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}, "post_processor": post_processor}
+
+
+def _deberta_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of DeBERTa's Unigram tokenizer."""
+    pieces = [tuple(each) for each in parts["model"]["vocab"]]
+    unknown = (tokens.name("unk_token"), 0.0)
+    unknown_id = settings.size("unk_id", least=0) if "unk_id" in settings.values else 1
+    spaces = {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "}
+    normalizers: list[Parts] = [
+        spaces,
+        {"type": "NFC"},
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+    ]
+    if settings.flag("do_lower_case", default=False):
+        normalizers.insert(0, {"type": "Lowercase"})
+    prepend_scheme = "always" if settings.flag("add_prefix_space", default=True) else "first"
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme, "split": True}
+    pre_tokenizers: list[Parts] = [metaspace]
+    if settings.flag("split_by_punct", default=False):
+        pre_tokenizers.insert(0, {"type": "Punctuation", "behavior": "Isolated"})
+    return {
+        "model": {"unk_id": pieces.index(unknown) if unknown in pieces else unknown_id, "byte_fallback": False},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": pre_tokenizers},
+    }
+
+
+def _camembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of CamemBERT's Unigram tokenizer."""
+    pieces = [piece for piece, _ in parts["model"]["vocab"]]
+    unknown = tokens.name("unk_token")
+    return _sentencepiece_parts(settings, parts, pieces.index(unknown) if unknown in pieces else 0)
+
+
+def _bert_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts BERT's special tokens around a text."""
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return _template([begin, "$A", end], [f"{begin}:0", "$A:0", f"{end}:0", "$B:1", f"{end}:1"], tokenizer)
+
+
+def _sentencepiece_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts the first and the last special token around a text."""
+    begin, end = tokens.name("bos_token"), tokens.name("eos_token")
+    return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
+
+
+def _t5_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts T5's end token after a text."""
+    # The class writes this name, whatever the text of the token is.
+    end = ("</s>", _token_id(tokenizer, tokens.name("eos_token")))
+    return processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[end])
+
+
+def _roberta_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts RoBERTa's special tokens around a text."""
+    return _roberta_processing(
+        tokens,
+        tokenizer,
+        trim_offsets=settings.flag("trim_offsets", default=True),
+        add_prefix_space=settings.flag("add_prefix_space", default=False),
+    )
+
+
+def _albert_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step of tokenizer.json or, without one, the step that puts ALBERT's special tokens around a text."""
+    if tokenizer.post_processor is not None:
+        return _kept_post_processor(settings, tokens, tokenizer)
+    # The class writes these names, whatever the texts of the tokens are.
+    named = {"[CLS]": tokens.name("cls_token"), "[SEP]": tokens.name("sep_token")}
+    return processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(name, _token_id(tokenizer, text)) for name, text in named.items()],
+    )
+
+
+def _mpnet_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts MPNet's special tokens around a text."""
+    return _roberta_processing(tokens, tokenizer, trim_offsets=True, add_prefix_space=False)
+
+
+def _kept_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step of tokenizer.json; `AutoTokenizer` ignores add_bos_token and add_eos_token."""
+    kept: processors.PostProcessor = tokenizer.post_processor
+    return kept
+
+
+def _roberta_processing(
+    tokens: TokenSettings, tokenizer: Tokenizer, *, trim_offsets: bool, add_prefix_space: bool
+) -> processors.PostProcessor:
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return processors.RobertaProcessing(
+        (end, _token_id(tokenizer, end)), (begin, _token_id(tokenizer, begin)), trim_offsets, add_prefix_space
+    )
+
+
+def _template(single: list[str], pair: list[str], tokenizer: Tokenizer) -> processors.PostProcessor:
+    """Return a post-processor from the template of one text and the template of a pair."""
+    special_tokens = [(token, _token_id(tokenizer, token)) for token in dict.fromkeys((single[0], single[-1]))]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special_tokens)
+
+
+def _token_id(tokenizer: Tokenizer, token: str) -> int:
+    token_id = tokenizer.token_to_id(token)
+    assert token_id is not None  # every special token was added
+    return token_id
+
+
+_SAVE_AGAIN = "save the tokenizer as PreTrainedTokenizerFast, as docs/models.md shows"
+# Settings of tokenizer_config.json that must be absent or empty, and what to do otherwise.
+_REFUSED_SETTINGS = {
+    "auto_map": f"the export does not run code of a checkpoint: {_SAVE_AGAIN}",
+    "fast_tokenizer_files": "keep the right file as tokenizer.json, and remove the field",
+    **dict.fromkeys(("gguf_file", "init_inputs", "merges", "tokenizer_object", "vocab"), "remove the field"),
+    "model_specific_special_tokens": "name the tokens in extra_special_tokens",
+    "split_special_tokens": "it must be false",
+}
+_BERT = TokenizerClass(
+    model="WordPiece",
+    defaults={
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    },
+    replaced_parts=_bert_parts,
+    post_processor=_bert_post_processor,
+)
+_ROBERTA_TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+_CLASSES: dict[str, TokenizerClass | None] = {
+    "BertTokenizer": _BERT,
+    "DistilBertTokenizer": _BERT,
+    "ElectraTokenizer": _BERT,
+    "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_TOKENS, _roberta_parts, _roberta_post_processor),
+    "XLMRobertaTokenizer": TokenizerClass(
+        "Unigram", _ROBERTA_TOKENS, _xlm_roberta_parts, _sentencepiece_post_processor
+    ),
+    "CamembertTokenizer": TokenizerClass(
+        "Unigram",
+        _ROBERTA_TOKENS,
+        _camembert_parts,
+        _sentencepiece_post_processor,
+        extra_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    ),
+    "AlbertTokenizer": TokenizerClass(
+        "Unigram",
+        {
+            "bos_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "unk_token": "<unk>",
+            "sep_token": "[SEP]",
+            "pad_token": "<pad>",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        _albert_parts,
+        _albert_post_processor,
+    ),
+    "DebertaV2Tokenizer": TokenizerClass(
+        "Unigram",
+        {
+            "bos_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "unk_token": "[UNK]",
+            "sep_token": "[SEP]",
+            "pad_token": "[PAD]",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        _deberta_parts,
+        _bert_post_processor,
+    ),
+    "MPNetTokenizer": TokenizerClass(
+        "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
+    ),
+    "Qwen2Tokenizer": TokenizerClass(
+        "BPE",
+        dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+        _qwen2_parts,
+        _kept_post_processor,
+        removes_flags=True,
+    ),
+    "GemmaTokenizer": TokenizerClass(
+        "BPE",
+        {name: f"<{name.removesuffix('_token')}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+        | {"mask_token": "<mask>"},
+        _gemma_parts,
+        _kept_post_processor,
+    ),
+    "LlamaTokenizer": TokenizerClass(
+        "BPE", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, _llama_parts, _kept_post_processor
+    ),
+    "T5Tokenizer": TokenizerClass(
+        "Unigram",
+        {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+        _t5_parts,
+        _t5_post_processor,
+        extra_tokens=tuple(f"<extra_id_{number}>" for number in range(T5_SENTINELS)),
+    ),
+    "PreTrainedTokenizer": None,
+    "TokenizersBackend": None,
+}
+# Classes that give token types unless tokenizer_config.json says otherwise.
+_WITH_TOKEN_TYPES = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
+_CLASS_OF_MODEL_TYPE = {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "data2vec-text": "RobertaTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    # A class for Chinese that this export cannot build; a checkpoint must name another one.
+    "roformer": "RoFormerTokenizer",
+    "xlm-roberta-xl": "TokenizersBackend",
+    "modernbert": "TokenizersBackend",
+    "nomic_bert": "BertTokenizer",
+    "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    # transformers knows no class for this model type; a checkpoint must name one.
+    "new": "",
+    "qwen3": "Qwen2Tokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "t5": "T5Tokenizer",
+    "mistral": "TokenizersBackend",
+    # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
+    "llama": "PreTrainedTokenizer",
+    "eurobert": "PreTrainedTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}

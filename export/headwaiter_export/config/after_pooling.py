@@ -1,0 +1,103 @@
+"""The configuration of the modules after pooling, which transform a pooled vector."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from headwaiter_export.config.checks import ConfigError, check_choice, check_eps, check_size
+from headwaiter_export.config.choices import Pooling
+
+
+class ModuleKind(StrEnum):
+    """What a module computes of a vector x.
+
+    DENSE: activation(W x + b). LAYER_NORM: (x − mean) / √(variance + ε) · γ + β. NORMALIZE: x / max(‖x‖₂, 1e-12).
+    """
+
+    DENSE = "dense"
+    LAYER_NORM = "layer_norm"
+    NORMALIZE = "normalize"
+
+
+class DenseActivation(StrEnum):
+    """Activation after the linear layer of a DENSE module; each has the default parameters of `torch.nn`."""
+
+    IDENTITY = "identity"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    RELU = "relu"
+    LEAKY_RELU = "leaky_relu"
+    ELU = "elu"
+    GELU = "gelu"
+    SILU = "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledModule:
+    """One module after pooling.
+
+    Attributes:
+        kind: what the module computes.
+        width: number of values of a DENSE module's output.
+        bias: whether a DENSE module has a bias.
+        activation: activation of a DENSE module.
+        eps: ε of a LAYER_NORM module.
+
+    Raises:
+        ConfigError: a field is wrong, or belongs to another kind of module.
+    """
+
+    kind: ModuleKind
+    width: int = 0
+    bias: bool = True
+    activation: DenseActivation = DenseActivation.IDENTITY
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_choice(self, "kind", ModuleKind)
+        check_choice(self, "activation", DenseActivation)
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default and field.name not in _FIELDS[self.kind]:
+                raise ConfigError(f"{field.name} is {value!r} in a module of kind {self.kind}: leave it out")
+        if self.kind is ModuleKind.DENSE:
+            check_size("width", self.width)
+        if not isinstance(self.bias, bool):
+            raise ConfigError(f"bias is {self.bias!r}: it must be true or false")
+        check_eps("eps", self.eps)
+
+    @classmethod
+    def from_value(cls, value: Any) -> "PooledModule":
+        """Create a module from an object of fields; return a module as it is."""
+        if isinstance(value, cls):
+            return value
+        known = [field.name for field in fields(cls)]
+        if not isinstance(value, Mapping) or "kind" not in value or value.keys() - set(known):
+            raise ConfigError(f"{value!r:.99} is not a module: write an object with kind, and fields of {known[1:]}")
+        return cls(**value)
+
+
+_FIELDS = {
+    ModuleKind.DENSE: ("width", "bias", "activation"),
+    ModuleKind.LAYER_NORM: ("eps",),
+    ModuleKind.NORMALIZE: (),
+}
+
+
+def output_width(modules: Iterable[PooledModule], width: int) -> int:
+    """Return the width of the vectors after some modules, for vectors of this width before them."""
+    for module in modules:
+        width = module.width or width
+    return width
+
+
+def resolve_modules(config: Any) -> None:
+    """Turn the objects of `after_pooling` into modules, and check that they fit the pooling."""
+    if not isinstance(config.after_pooling, list | tuple):
+        raise ConfigError(f"after_pooling is {config.after_pooling!r:.99}: it must be a list of modules")
+    object.__setattr__(config, "after_pooling", tuple(map(PooledModule.from_value, config.after_pooling)))
+    if config.after_pooling and config.pooling is Pooling.NONE:
+        raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
+    if config.after_pooling and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
+        raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")

@@ -1,0 +1,78 @@
+"""The named choices among the fields of EncoderConfig, and among the options of the command."""
+
+from enum import StrEnum
+
+
+class Activation(StrEnum):
+    """Activation between the feed-forward layers; QUICK_GELU is x · sigmoid(1.702 x)."""
+
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    QUICK_GELU = "quick_gelu"
+    RELU = "relu"
+    SILU = "silu"
+
+
+class Positions(StrEnum):
+    """How the encoder knows a token's position.
+
+    LEARNED and SINUSOIDAL add a vector to the embedding. ROTARY rotates queries and keys. ROTARY_GRID adds learned
+    vectors, and rotates the queries and keys of patches by their place in a grid. ALIBI subtracts from each score a
+    multiple of the distance from query to key. NONE ignores positions.
+    """
+
+    LEARNED = "learned"
+    SINUSOIDAL = "sinusoidal"
+    ROTARY = "rotary"
+    ROTARY_GRID = "rotary_grid"
+    ALIBI = "alibi"
+    NONE = "none"
+
+
+class Mask(StrEnum):
+    """Which tokens of its sequence a token attends to.
+
+    NONE: all tokens. CAUSAL: itself and the tokens before it. SELF_EXCLUDING: all tokens but itself.
+    """
+
+    NONE = "none"
+    CAUSAL = "causal"
+    SELF_EXCLUDING = "self_excluding"
+
+
+class Norm(StrEnum):
+    """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE).
+
+    SANDWICH: one norm before the block, and another after it, before the residual sum.
+    """
+
+    POST = "post"
+    PRE = "pre"
+    SANDWICH = "sandwich"
+    NONE = "none"
+
+
+class Pooling(StrEnum):
+    """How the hidden rows of a sequence become one pooled vector.
+
+    CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
+    (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
+    """
+
+    NONE = "none"
+    MEAN = "mean"
+    CLS = "cls"
+    MAX = "max"
+    LAST = "last"
+    WEIGHTED_MEAN = "weighted_mean"
+    MEAN_SQRT_LEN = "mean_sqrt_len"
+
+
+# The choices of each field of EncoderConfig.
+CHOICES_OF_FIELDS: dict[str, type[StrEnum]] = {
+    "mask": Mask,
+    "norm": Norm,
+    "positions": Positions,
+    "activation": Activation,
+    "pooling": Pooling,
+}

@@ -1,0 +1,346 @@
+"""The configuration of an encoder, validated when it is created."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
+from headwaiter_export.config.checks import ConfigError, check_choice, check_eps, check_size
+from headwaiter_export.config.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
+
+_SIZES_OR_ZERO = (
+    "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
+    "active_experts"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """A self-attention encoder. The defaults are those of BERT (https://arxiv.org/abs/1810.04805).
+
+    Attributes:
+        vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
+        token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
+            tokens have the same type, whose vector is then part of another tensor.
+        feature_width: width of a feature row; 0 for an encoder of token ids.
+        feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
+        d_model: width of a hidden row.
+        embedding_width: width of the embeddings, which a linear layer maps to d_model (https://arxiv.org/abs/1909.11942,
+            section 3.1); 0 stands for d_model, without the linear layer.
+        heads: attention heads of a layer.
+        head_dim: width of a head's queries and keys; 0 stands for d_model / heads.
+        value_dim: width of a head's values and context; 0 stands for head_dim.
+        learned_temperature: whether T in softmax(q kᵀ / T) is learned for each head (https://arxiv.org/abs/2112.13492);
+            otherwise T = √head_dim.
+        query_key_norm: whether a norm over head_dim, the same for all heads, follows the query projection, and another
+            the key projection, before the rotation of rotary positions (https://arxiv.org/abs/2302.05442, section 2).
+        query_bias: whether the query projection has a bias.
+        key_bias: whether the key projection has a bias.
+        value_bias: whether the value projection has a bias.
+        output_projection: whether a linear layer W_O follows the concatenated heads.
+        output_bias: whether W_O has a bias; becomes false without an output projection.
+        experts: number of value projections, and of output projections, of which each token chooses some in each head,
+            as in SwitchHead (https://arxiv.org/abs/2312.07987); they have no biases. 0 for one projection of each kind.
+        active_experts: how many value and output projections a token chooses in each head; 0 stands for all experts.
+        mask: which tokens a token attends to.
+        distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
+            distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
+        distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
+            or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
+            DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
+        layers: number of encoder layers.
+        local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
+        window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
+            2 · window + 1 tokens, or with a causal mask to window + 1. Must be 0 without local layers.
+        d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
+        gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
+            https://arxiv.org/abs/2002.05202.
+        up_bias: whether W_up and W_gate have biases.
+        down_bias: whether W_down has a bias.
+        residual: whether a block's input is added to its output, x + block(x).
+        norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
+            x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745), x + end_norm(block(norm(x))) for sandwich
+            (https://arxiv.org/abs/2105.13290).
+        first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
+        final_norm: whether a norm follows the last layer.
+        rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);
+            otherwise LayerNorm.
+        max_tokens: most tokens of a sequence.
+        fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
+            grid of one size, as in models of images; a server then refuses all other lengths.
+        prefix_rows: number of rows of zeros at the start of the features, to which the learned positions add the class,
+            distillation and register tokens; a server refuses other values in these rows.
+        positions: how the encoder knows a token's position; sinusoidal as in https://arxiv.org/abs/1706.03762, section
+            3.5, rotary as in https://arxiv.org/abs/2104.09864, section 3.2, rotary_grid as in
+            https://arxiv.org/abs/2508.10104, alibi as in https://arxiv.org/abs/2108.12409.
+        pad_id: a token id without a position of its own: such tokens take the first learned position, and the position
+            of any other token is 1 + the number of tokens before it that have another id than pad_id, as in RoBERTa.
+            None if positions do not depend on ids.
+        rotary_theta: base of the angles of rotary positions: position p rotates pair i by p / theta^(2i / head_dim).
+        local_rotary_theta: the same base in local layers; 0 stands for rotary_theta.
+        rotary_scaling: how these angles are scaled for long sequences; None if they are not. `from_dict` takes an
+            object of fields.
+        local_rotary_scaling: how they are scaled in local layers; None if they are not, whatever rotary_scaling is.
+        rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
+            RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
+        embedding_norm: whether a norm follows the embeddings.
+        activation: activation function between the feed-forward layers.
+        norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
+        pooling: how the hidden rows of a sequence become one vector.
+        after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
+        normalize: whether pooled vectors are scaled to unit length in the end.
+        head: the head, if the encoder has one.
+
+    Raises:
+        ConfigError: a field is wrong; the message has the field, its value and the allowed values.
+    """
+
+    vocabulary_size: int = 0
+    token_types: int = 0
+    feature_width: int = 0
+    feature_projection: bool = True
+    d_model: int
+    embedding_width: int = 0
+    heads: int
+    head_dim: int = 0
+    value_dim: int = 0
+    learned_temperature: bool = False
+    query_key_norm: bool = False
+    query_bias: bool = True
+    key_bias: bool = True
+    value_bias: bool = True
+    output_projection: bool = True
+    output_bias: bool = True
+    experts: int = 0
+    active_experts: int = 0
+    mask: Mask = Mask.NONE
+    distance_bias: bool = False
+    distance_keys: bool = False
+    distance_queries: bool = False
+    layers: int
+    local_layers: tuple[int, ...] = ()
+    window: int = 0
+    d_ff: int
+    gated: bool = False
+    up_bias: bool = True
+    down_bias: bool = True
+    residual: bool = True
+    norm: Norm = Norm.POST
+    first_norm: bool = True
+    final_norm: bool = False
+    rms_norm: bool = False
+    max_tokens: int
+    fixed_length: bool = False
+    prefix_rows: int = 0
+    positions: Positions = Positions.LEARNED
+    pad_id: int | None = None
+    rotary_theta: float = 10_000.0
+    local_rotary_theta: float = 0.0
+    rotary_scaling: RotaryScaling | None = None
+    local_rotary_scaling: RotaryScaling | None = None
+    rotary_float32: bool = False
+    embedding_norm: bool = True
+    activation: Activation = Activation.GELU
+    norm_eps: float = 1e-12
+    pooling: Pooling = Pooling.MEAN
+    after_pooling: tuple[PooledModule, ...] = ()
+    normalize: bool = False
+    head: HeadConfig | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES_OF_FIELDS.items():
+            check_choice(self, name, choices)
+        for name in ("d_model", "heads", "layers", "max_tokens"):
+            check_size(name, getattr(self, name))
+        for name in _SIZES_OR_ZERO.split():
+            check_size(name, getattr(self, name), least=0)
+        if bool(self.vocabulary_size) == bool(self.feature_width):
+            raise ConfigError(
+                f"vocabulary_size is {self.vocabulary_size} and feature_width {self.feature_width}: set exactly one of "
+                "them"
+            )
+        _check_flags(self)
+        if self.token_types and not self.takes_tokens:
+            raise ConfigError(f"token_types is {self.token_types}, but features have no types: set it to 0")
+        if self.takes_tokens:
+            object.__setattr__(self, "feature_projection", False)
+        elif not self.feature_projection and self.feature_width != self.d_model:
+            raise ConfigError(
+                f"feature_projection is false, but feature_width is {self.feature_width} and d_model {self.d_model}: "
+                "make the widths equal, or set feature_projection to true"
+            )
+        self._resolve_widths()
+        _resolve_local_layers(self)
+        _resolve_experts(self)
+        if self.distance_bias and self.positions is Positions.ALIBI:
+            raise ConfigError("distance_bias is true and positions is alibi: add the slopes of alibi to the table")
+        if self.gated and not self.d_ff:
+            raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
+        if self.max_tokens < self.min_tokens:
+            raise ConfigError(
+                f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
+            )
+        self._check_even_widths()
+        check_eps("norm_eps", self.norm_eps)
+        resolve_modules(self)
+        resolve_rotary(self)
+        if self.learned_temperature and self.query_key_norm:
+            raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
+        if self.normalize and self.pooling is Pooling.NONE:
+            raise ConfigError("normalize is true with pooling 'none': choose a pooling, or set normalize to false")
+        if self.prefix_rows and (self.takes_tokens or not self.learns_positions):
+            raise ConfigError(
+                f"prefix_rows is {self.prefix_rows}: set feature_width and learned positions, which hold the tokens of "
+                "these rows, or set prefix_rows to 0"
+            )
+        if self.prefix_rows > self.max_tokens:
+            raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
+        if self.pad_id is not None:
+            _check_pad_id(self.pad_id, self.vocabulary_size, self.positions)
+        if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
+            raise ConfigError(
+                f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
+                "another pooling, or learned positions, which can mark the first row as the class row"
+            )
+
+    def _resolve_widths(self) -> None:
+        """Replace widths of 0 by their defaults, and check that all widths fit together."""
+        if not self.embedding_width:
+            object.__setattr__(self, "embedding_width", self.d_model)
+        elif self.embedding_width != self.d_model and not self.takes_tokens:
+            raise ConfigError(
+                f"embedding_width is {self.embedding_width} and d_model {self.d_model}: make them equal for an encoder "
+                "of features, which are mapped to d_model by feature_projection"
+            )
+        if not self.head_dim:
+            if self.d_model % self.heads:
+                raise ConfigError(f"heads is {self.heads}, which does not divide d_model {self.d_model}: set head_dim")
+            object.__setattr__(self, "head_dim", self.d_model // self.heads)
+        if not self.value_dim:
+            object.__setattr__(self, "value_dim", self.head_dim)
+        if not self.output_projection:
+            object.__setattr__(self, "output_bias", False)
+        if self.width == self.d_model:
+            return
+        widths = (
+            f"{self.heads} heads of value_dim {self.value_dim} have width {self.width}, and d_model is {self.d_model}"
+        )
+        if self.residual:
+            raise ConfigError(f"residual is true, but {widths}: set residual to false, or output_projection to true")
+        if self.layers > 1:
+            raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
+
+    def _check_even_widths(self) -> None:
+        """Check that pairs of a sine and a cosine fill the width of the positions."""
+        embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
+        if self.positions is Positions.ROTARY_GRID and self.head_dim % 4:
+            raise ConfigError(f"head_dim is {self.head_dim}: it must be a multiple of 4 when positions is rotary_grid")
+        paired = {Positions.SINUSOIDAL: embedding, Positions.ROTARY: "head_dim"}.get(self.positions)
+        if paired and getattr(self, paired) % 2:
+            raise ConfigError(
+                f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
+        return self.d_model if self.output_projection else self.heads * self.value_dim
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of a pooled vector after all modules."""
+        return output_width(self.after_pooling, self.width)
+
+    @property
+    def min_tokens(self) -> int:
+        """Fewest tokens of a sequence: 2 if a token cannot attend to itself, else 1."""
+        return 2 if self.mask is Mask.SELF_EXCLUDING else 1
+
+    @property
+    def learned_positions(self) -> int:
+        """Number of learned positions: one for each token of the longest sequence, and one for pad_id."""
+        return self.max_tokens + (self.pad_id is not None)
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether the embeddings include a learned vector for each position."""
+        return self.positions in (Positions.LEARNED, Positions.ROTARY_GRID)
+
+    @property
+    def chooses_experts(self) -> bool:
+        """Whether a token uses only some of the experts, so that rounding errors can change the choice."""
+        return self.active_experts < self.experts
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether sequences are token ids rather than features."""
+        return self.vocabulary_size != 0
+
+    @property
+    def token_input(self) -> str:
+        """Name of the graph input that holds the sequences."""
+        return "input_ids" if self.takes_tokens else "features"
+
+    @property
+    def row_inputs(self) -> tuple[str, ...]:
+        """Names of the graph inputs that hold the rows of the sequences: token ids and their types, or features."""
+        return (self.token_input, "token_type_ids") if self.token_types else (self.token_input,)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
+        """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
+        # Only checkpoints have heads.
+        known = {each.name for each in fields(cls) if each.name != "head" or values.get("head") is None}
+        if unknown := sorted(values.keys() - known):
+            raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
+        if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:
+            raise ConfigError(f"field {missing[0]} is missing: set it")
+        return cls(**values)
+
+
+def _check_flags(config: Any) -> None:
+    """Check that the fields of type bool are true or false."""
+    for field in fields(config):
+        if field.type is bool and not isinstance(getattr(config, field.name), bool):
+            raise ConfigError(f"{field.name} is {getattr(config, field.name)!r}: it must be true or false")
+
+
+def _check_pad_id(pad_id: Any, vocabulary_size: int, positions: Positions) -> None:
+    """Check that a token id without a position is a token id, and that positions are learned."""
+    if type(pad_id) is not int or not 0 <= pad_id < vocabulary_size:
+        raise ConfigError(f"pad_id is {pad_id!r}: it must be a token id, 0 to vocabulary_size - 1")
+    if positions is not Positions.LEARNED:
+        raise ConfigError(f"pad_id is {pad_id}, but positions is {positions}: pad_id needs learned positions")
+
+
+def _resolve_local_layers(config: Any) -> None:
+    """Turn a list of local layers into a tuple, and check the layers and their window."""
+    layers = config.local_layers
+    if not isinstance(layers, (list, tuple)) or not all(
+        type(each) is int and 0 <= each < config.layers for each in layers
+    ):
+        raise ConfigError(
+            f"local_layers is {layers!r}: it must be a list of numbers of layers, 0 to {config.layers - 1}"
+        )
+    object.__setattr__(config, "local_layers", tuple(sorted(set(layers))))
+    if config.window and not layers:
+        raise ConfigError(f"window is {config.window} without local_layers: name these layers, or set window to 0")
+    if config.window < 1 and layers and config.mask is Mask.SELF_EXCLUDING:
+        raise ConfigError(f"window is {config.window}: it must be 1 or more when mask is {config.mask}")
+
+
+def _resolve_experts(config: Any) -> None:
+    """Replace `active_experts` of 0 by all experts, and check that experts fit the other fields."""
+    if config.active_experts > config.experts:
+        raise ConfigError(f"active_experts is {config.active_experts}: it must be at most experts, {config.experts}")
+    if config.experts and not config.output_projection:
+        raise ConfigError(
+            f"experts is {config.experts}, but output_projection is false: set it to true, because each head has this "
+            "many output projections"
+        )
+    if config.experts:
+        object.__setattr__(config, "active_experts", config.active_experts or config.experts)
+        for name in ("value_bias", "output_bias"):
+            object.__setattr__(config, name, False)

@@ -1,0 +1,1 @@
+"""The PyTorch modules of an encoder, and the outputs that graphs are compared with."""

@@ -1,0 +1,143 @@
+"""Multi-head self-attention: the formula, and the PyTorch module around it."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.experts import ExpertOutput, ExpertValues
+from headwaiter_export.encoder.layout import AttentionLayout
+from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.norms import make_norm
+from headwaiter_export.encoder.positions import GridRotaryPositions, NoPositions, RotaryPositions, alibi_slopes
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute softmax(q kᵀ / √head_dim + bias + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
+
+    Every layout that uses no fused operator runs this function.
+
+    Args:
+        query: [..., n, head_dim].
+        key: [..., n, head_dim].
+        value: [..., n, value_dim].
+        mask: added to the scores: 0 where a query attends to a key, otherwise −∞ or the lowest float32. Its shape
+            broadcasts to [..., n, n]. None if every query attends to every key.
+        bias: added to the scores; its shape broadcasts to [..., n, n]. None without a bias.
+
+    Returns:
+        The attention weights [..., n, n], whose rows sum to 1, and the context [..., n, value_dim].
+    """
+    scale = math.sqrt(query.shape[-1])
+    scores = (query / scale) @ key.transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores + mask
+    # A float32 mask makes float16 scores float32.
+    weights = scores.softmax(-1).to(value.dtype)
+    return weights, weights @ value
+
+
+def split_heads(rows: Tensor, heads: int) -> Tensor:
+    """View rows [T, H·head_dim] as [T·H, head_dim]: head h of row r is row r·H + h, so heads need no transpose."""
+    return rows.view(rows.shape[0] * heads, rows.shape[1] // heads)
+
+
+def head_indices(rows: Tensor, heads: int) -> Tensor:
+    """Turn indices of rows [..., B, n] into indices [..., B, H, n] of the rows that `split_heads` returns."""
+    return rows[..., None, :] * heads + torch.arange(heads)[:, None]
+
+
+class SelfAttention(nn.Module):
+    """Attention in H heads, whose contexts are concatenated and, if configured, projected to d_model.
+
+    The projections treat each row alone. The layout knows which rows form a sequence. `number` is that of the layer.
+    """
+
+    def __init__(self, config: EncoderConfig, number: int) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.mask = config.mask
+        self.window = config.window if number in config.local_layers else None
+        self.positions: nn.Module = NoPositions()
+        if config.positions is Positions.ROTARY:
+            if self.window is None:
+                self.positions = RotaryPositions(config, config.rotary_theta, config.rotary_scaling)
+            else:
+                self.positions = RotaryPositions(config, config.local_rotary_theta, config.local_rotary_scaling)
+        elif config.positions is Positions.ROTARY_GRID:
+            self.positions = GridRotaryPositions(config)
+        self.slopes = alibi_slopes(config.heads) if config.positions is Positions.ALIBI else ()
+        self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
+        self.distances = DistanceBias(config) if config.distance_bias else None
+        self.distance_keys = DistanceVectors(config) if config.distance_keys else None
+        self.distance_queries = DistanceVectors(config) if config.distance_queries else None
+        inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
+        self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
+        self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
+        self.value: nn.Module = nn.Linear(config.d_model, context_width, config.value_bias)
+        self.query_norm, self.key_norm = (
+            make_norm(config, config.head_dim) if config.query_key_norm else None for _ in range(2)
+        )
+        self.output: nn.Module = nn.Identity()
+        if config.output_projection:
+            self.output = nn.Linear(context_width, config.d_model, config.output_bias)
+        if config.experts:
+            self.value, self.output = ExpertValues(config), ExpertOutput(config)
+
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
+        """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
+        query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(x), self.key_norm)
+        query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
+        by_distance = (self.distances, self.distance_keys, self.distance_queries)
+        tables = (None if each is None else each.table for each in by_distance)
+        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
+        context = layout.attend(query, key, self.value(x), self.heads, terms)
+        projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
+        return projected
+
+    def _normalize(self, rows: Tensor, norm: nn.Module | None) -> Tensor:
+        """Normalise each head of queries or keys [R, H·head_dim]."""
+        return rows if norm is None else norm(rows.view(rows.shape[0], self.heads, -1)).flatten(1)
+
+
+class DistanceBias(nn.Module):
+    """A number for each head and each distance from query to key, −(max_tokens − 1) to max_tokens − 1."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1))
+
+
+class DistanceVectors(nn.Module):
+    """A vector for each head and each distance, −(max_tokens − 1) to max_tokens − 1: see `multiply_by_distance`."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1, config.head_dim))
+
+
+class LearnedTemperature(nn.Module):
+    """softmax(q kᵀ / T), with one learned T in each head (https://arxiv.org/abs/2112.13492).
+
+    `attention` divides scores by √head_dim, so this module multiplies the queries by √head_dim / T.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.temperature = nn.Parameter(torch.full((config.heads,), math.sqrt(config.head_dim)))
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Scale queries [R, H·head_dim]."""
+        return query * self.factors
+
+    @property
+    def factors(self) -> Tensor:
+        """√head_dim / T of each column of the queries, [H·head_dim]."""
+        return (math.sqrt(self.head_dim) / self.temperature).repeat_interleave(self.head_dim)

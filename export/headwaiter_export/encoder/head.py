@@ -1,0 +1,50 @@
+"""Heads in PyTorch: from hidden rows to logits.
+
+Shapes: R rows of B sequences; d = width of a hidden row.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadActivation, HeadConfig
+from headwaiter_export.encoder.layout import AttentionLayout
+from headwaiter_export.encoder.norms import make_norm
+
+
+class Head(nn.Module):
+    """One or two linear layers on one row for each sequence, or on every row."""
+
+    def __init__(self, head: HeadConfig, config: EncoderConfig) -> None:
+        super().__init__()
+        self._per_token = head.per_token
+        self._activation = _ACTIVATIONS[head.activation] if head.activation else None
+        self.norm: nn.Module = nn.Identity()
+        if self._activation:
+            self.dense = nn.Linear(config.width, config.width)
+            self.norm = make_norm(config, config.width) if head.norm else self.norm
+        self.output = nn.Linear(config.width, len(head.labels))
+
+    def forward(self, x: Tensor, layout: AttentionLayout, mean: Tensor | None = None) -> Tensor:
+        """Return the logits of hidden rows [R, d]: float32 [B, labels], or one row for each token.
+
+        With `mean`, the means of the rows of each sequence [B, d], they are the logits of the means.
+        """
+        rows = x if self._per_token else layout.pad(x)[:, 0] if mean is None else mean.to(x.dtype)
+        if self._activation:
+            rows = self.norm(self._activation(self.dense(rows)))
+        logits: Tensor = self.output(rows).float()
+        return layout.from_rows(logits) if self._per_token else logits
+
+
+_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
+    HeadActivation.TANH: torch.tanh,
+    HeadActivation.GELU: F.gelu,
+    HeadActivation.GELU_TANH: partial(F.gelu, approximate="tanh"),
+    HeadActivation.RELU: F.relu,
+    HeadActivation.SILU: F.silu,
+}

@@ -1,0 +1,108 @@
+"""Attention layouts, as the modules of an encoder see them: which rows form a sequence, and how a sequence attends.
+
+Linear layers, norms and activations treat each row alone, so `encoder.py` defines them once for all graphs. Positions,
+attention and pooling need to know which rows form a sequence; they ask the layout. `SingleSequence` is the layout of
+the reference in PyTorch. `graphs/layouts.py` has those of the graphs.
+
+Shapes: R rows, T tokens of a batch, B sequences, N tokens of the longest sequence, H heads, d = d_model. R is T without
+padding, and B·N with padding.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import override
+
+from headwaiter_export.encoder.masks import ScoreTerms
+
+# Queries of one block of a long sequence in PyTorch.
+_BLOCK_QUERIES = 1024
+
+
+class AttentionLayout(ABC):
+    """An arrangement of sequences in rows, and attention within each sequence."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> Tensor:
+        """Position of each row in its own sequence, int64 [R]."""
+
+    @property
+    @abstractmethod
+    def token_mask(self) -> Tensor:
+        """True where a grid cell holds a token, bool [B, N]."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of tokens of each sequence, [B]."""
+        return self.token_mask.sum(1)
+
+    @abstractmethod
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        """Compute the context [R, H·value_dim] of query and key [R, H·head_dim] and value [R, H·value_dim].
+
+        A row attends only to rows of its own sequence; `terms` are added to the scores.
+        """
+
+    @abstractmethod
+    def pad(self, rows: Tensor) -> Tensor:
+        """Arrange rows [R, d] in grid cells [B, N, d]."""
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Turn rows [R, d] into an output of a graph."""
+        return rows
+
+    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        """Return norm(x + residual), [R, d]."""
+        normalized: Tensor = norm(x + residual)
+        return normalized
+
+
+class SingleSequence(AttentionLayout):
+    """One sequence, run in plain PyTorch: the reference for all graphs.
+
+    It uses PyTorch's own attention, so that the comparison with a graph also checks the formula in `attention`.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
+
+    @property
+    @override
+    def positions(self) -> Tensor:
+        return torch.arange(self._tokens)
+
+    @property
+    @override
+    def token_mask(self) -> Tensor:
+        return torch.ones(1, self._tokens, dtype=torch.bool)
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
+        # Masks and biases are arrays of all pairs, so long sequences are computed in blocks of queries.
+        rows = self._tokens if terms.are_zero or terms.depend_on_content else _BLOCK_QUERIES
+        blocks = [
+            self._attend_block(block, positions, k, v, terms)
+            for block, positions in zip(
+                torch.split(q, rows, 1), torch.split(torch.arange(self._tokens), rows), strict=True
+            )
+        ]
+        return torch.cat(blocks, 1).transpose(0, 1).flatten(1)
+
+    def _attend_block(self, q: Tensor, positions: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms) -> Tensor:
+        """Compute the contexts [H, n, value_dim] of the queries [H, n, head_dim] at these positions [n]."""
+        pairs, bias = terms.allowed_pairs(self._tokens, positions), terms.bias(q, k, positions)
+        if bias is not None and pairs is not None:
+            bias = bias.masked_fill(~pairs, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias)
+
+    def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
+        """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""
+        return rows.view(self._tokens, heads, -1).transpose(0, 1)
+
+    @override
+    def pad(self, rows: Tensor) -> Tensor:
+        return rows[None]

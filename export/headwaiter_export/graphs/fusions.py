@@ -1,0 +1,123 @@
+"""Rewrites of traced graphs. The layouts list them in `FUSIONS`.
+
+`defer_biases` makes graphs faster on a GPU. There, a matrix product (Gemm) with a bias writes its result twice: first
+the bias, then the sum. One of these passes over memory is saved if the next operator adds the bias while it reads the
+result.
+
+`loop_over_blocks` computes part of a graph for one block of its inputs at a time, with ONNX's operator Scan. PyTorch
+traces the computation of one block, between the placeholders that `begin_block` and `end_block` write. The operators
+between the placeholders then move into the body of a Scan.
+"""
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+_CONTRIB = "com.microsoft"
+# Index of the bias among the inputs of each operator that can add one.
+_BIAS = {"Gemm": 2, "BiasGelu": 1, "FastGelu": 1, "SkipLayerNormalization": 4}
+# Placeholders around the operators of one block.
+_DOMAIN = "headwaiter"
+_BEGIN, _END = "BeginBlock", "EndBlock"
+
+
+def defer_biases(model: ir.Model) -> None:
+    """Move the bias of each Gemm into the Gelu or SkipLayerNormalization that reads its result."""
+    model.graph.opset_imports[_CONTRIB] = 1
+    for node in model.graph:
+        if node.op_type not in ("Gelu", "SkipLayerNormalization"):
+            continue
+        gemm = _producing_gemm(node, 0)
+        if gemm is None or len(gemm.inputs) <= _BIAS["Gemm"] or len(gemm.outputs[0].uses()) > 1:
+            continue
+        if node.op_type == "Gelu":
+            # FastGelu is the tanh approximation.
+            node.op_type = "FastGelu" if node.attributes.get_string("approximate") == "tanh" else "BiasGelu"
+            node.domain, node.version = _CONTRIB, 1
+            node.attributes.clear()
+        node.resize_inputs(_BIAS[node.op_type] + 1)
+        node.replace_input_with(_BIAS[node.op_type], gemm.inputs[_BIAS["Gemm"]])
+        gemm.resize_inputs(_BIAS["Gemm"])
+
+
+def _producing_gemm(node: ir.Node, index: int) -> ir.Node | None:
+    """Return the Gemm that computes a node's input of this index; None if another operator computes it."""
+    value = node.inputs[index]
+    producer = None if value is None else value.producer()
+    return producer if producer is not None and producer.op_type == "Gemm" else None
+
+
+def begin_block(stacked: Tensor) -> Tensor:
+    """Return one of the blocks [...] that `stacked` [blocks, ...] consists of."""
+    return torch.onnx.ops.symbolic(
+        f"{_DOMAIN}::{_BEGIN}", (stacked,), dtype=stacked.dtype, shape=stacked.shape[1:], version=1
+    )
+
+
+def end_block(result: Tensor, blocks: int) -> Tensor:
+    """Stack the results [...] of all blocks to [blocks, ...]."""
+    return torch.onnx.ops.symbolic(
+        f"{_DOMAIN}::{_END}", (result,), dtype=result.dtype, shape=(blocks, *result.shape), version=1
+    )
+
+
+def loop_over_blocks(model: ir.Model) -> None:
+    """Replace the operators between placeholders by loops over the blocks."""
+    graph = model.graph
+    of_block: set[ir.Value] = set()
+    for node in graph:
+        if node.op_type == _BEGIN or (node.op_type != _END and of_block.intersection(node.inputs)):
+            of_block.update(node.outputs)
+            # Inside the body, ONNX Runtime fuses a transposition with the product that reads it.
+            producers = (each.producer() for each in node.inputs if each is not None)
+            of_block.update(*(each.outputs for each in producers if each is not None and each.op_type == "Transpose"))
+    for number, end in enumerate([node for node in graph if node.op_type == _END]):
+        scan = _loop(end, of_block, f"block_{number}")
+        graph.insert_before(end, scan)
+        end.outputs[0].replace_all_uses_with(scan.outputs[0])
+        graph.remove(end, safe=True)
+    # Nothing outside the loops reads the values of a block.
+    for node in reversed(list(graph)):
+        if of_block.intersection(node.outputs):
+            graph.remove(node, safe=True)
+    del model.graph.opset_imports[_DOMAIN]
+
+
+def _loop(end: ir.Node, of_block: set[ir.Value], name: str) -> ir.Node:
+    """Return a Scan that computes the input of an `end` placeholder for every block.
+
+    Several loops can share operators, so the body has copies of them.
+    """
+    stacked: list[ir.Value] = []
+    arguments: list[ir.Value] = []
+    nodes: list[ir.Node] = []
+    copies: dict[ir.Value, ir.Value] = {}
+
+    def copy(value: ir.Value) -> ir.Value:
+        node = value.producer()
+        if value not in of_block or node is None:
+            return value
+        if value not in copies and node.op_type == _BEGIN:
+            (whole,) = (each for each in node.inputs if each is not None)
+            assert whole.shape is not None
+            copies[value] = ir.Value(name=f"{name}/{value.name}", shape=ir.Shape(whole.shape[1:]), type=whole.type)
+            stacked.append(whole)
+            arguments.append(copies[value])
+        elif value not in copies:
+            inputs = [None if each is None else copy(each) for each in node.inputs]
+            outputs = [ir.Value(name=f"{name}/{each.name}", shape=each.shape, type=each.type) for each in node.outputs]
+            copies.update(zip(node.outputs, outputs, strict=True))
+            attributes = node.attributes.values()
+            nodes.append(ir.Node(node.domain, node.op_type, inputs, attributes, outputs=outputs, version=node.version))
+        return copies[value]
+
+    (result,) = (copy(each) for each in end.inputs if each is not None)
+    body = ir.Graph(arguments, [result], nodes=nodes, name=name)
+    output = end.outputs[0]
+    return ir.Node(
+        "",
+        "Scan",
+        stacked,
+        [ir.AttrGraph("body", body), ir.AttrInt64("num_scan_inputs", len(stacked))],
+        outputs=[ir.Value(name=f"{output.name}_stacked", shape=output.shape, type=output.type)],
+    )

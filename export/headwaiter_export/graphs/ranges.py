@@ -1,0 +1,130 @@
+"""Measure the range of a model's numbers, while PyTorch computes the reference outputs in float32.
+
+Two decisions need it. float16 holds at most 65,504, so a model with larger weights or activations cannot run in fp16.
+And SkipLayerNormalization on CUDA is inexact for rows whose mean is much larger than their deviation, see
+`skip_layer_norm.py`. `plans.py` decides which graphs to write.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.experts import Router
+from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.graphs.skip_layer_norm import fused_error
+
+# The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
+# ratios.
+_SIMULATED_ROWS = 8
+
+
+class ActivationRanges:
+    """The largest numbers of an encoder, and the rows that its norms normalise.
+
+    Attributes:
+        magnitudes: largest magnitude of each weight, then of the inputs and outputs of each layer and of the attention
+            scores, in the order in which they are computed; without the modules after pooling, which are always
+            float32.
+        norm_ratio: largest |mean| / deviation of a row that a norm after a residual sum normalises; 0 without such
+            norms. The deviation is √(variance + norm_eps), as in the norm.
+        fused_norm_error: largest error that SkipLayerNormalization would make on these rows, see `fused_error`.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        weights = encoder.fold_temperatures().state_dict()  # the weights that graphs hold
+        self.magnitudes = {name: _magnitude(weight) for name, weight in weights.items() if _in_half_precision(name)}
+        self.norm_ratio = 0.0
+        self.fused_norm_error = 0.0
+
+    @contextmanager
+    def watch(self, encoder: Encoder) -> Iterator[None]:
+        """Observe the encoder during the `with` block, in which the caller runs it with layouts of `sequence()`."""
+        hooks = [
+            module.register_forward_hook(partial(self._layer, name))
+            for name, module in encoder.named_modules()
+            if _in_half_precision(name) and not any(module.children())
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def sequence(self, tokens: int) -> SingleSequence:
+        """Return a layout whose attention and norms are observed."""
+        return _ObservedSequence(tokens, self)
+
+    def _layer(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        self._record(name, inputs[0])
+        self._record(name, y)
+        if isinstance(module, Router):
+            self._record(name, module.scores(inputs[0]))
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            # On CUDA, the next operator may add the bias; then the product without the bias is stored.
+            self._record(name, y - module.bias)
+
+    def scores(self, name: str, query: Tensor, key: Tensor, terms: ScoreTerms) -> None:
+        """Observe the scores of one layer; query and key are [H, n, head_dim]."""
+        # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
+        products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
+        self._record(name, products, scale)
+        bias = torch.zeros(())
+        for term in terms.bias_terms(query, key):
+            bias = bias + term
+            self._record(name, term)
+            self._record(name, bias)
+        self._record(name, scale * products + bias)
+
+    def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
+        """Observe the rows [R, width] that a norm after a residual sum normalises."""
+        _, means, inverse_deviations = torch.native_layer_norm(rows, rows.shape[-1:], None, None, norm.eps)
+        ratios = (means * inverse_deviations).abs()[:, 0]
+        worst = rows[ratios.topk(min(_SIMULATED_ROWS, len(rows))).indices]
+        scale, shift = norm.weight.detach(), norm.bias.detach()
+        error = fused_error(worst.numpy(), scale.numpy(), shift.numpy(), norm.eps)
+        self.norm_ratio = max(self.norm_ratio, ratios.max().item())
+        self.fused_norm_error = max(self.fused_norm_error, error)
+
+    def _record(self, name: str, values: Tensor, factor: float = 1.0) -> None:
+        if values.is_floating_point():
+            self.magnitudes[name] = max(self.magnitudes.get(name, 0.0), factor * _magnitude(values))
+
+
+class _ObservedSequence(SingleSequence):
+    """A sequence whose attention scores and norms `ActivationRanges` observes."""
+
+    def __init__(self, tokens: int, ranges: ActivationRanges) -> None:
+        super().__init__(tokens)
+        self._ranges = ranges
+        self._layers = itertools.count()
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        scores = f"layers.{next(self._layers)}.attention.scores"
+        self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), terms)
+        return super().attend(query, key, value, heads, terms)
+
+    @override
+    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
+        if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
+            self._ranges.norm(x + residual, norm)
+        return super().add_and_normalize(x, residual, norm)
+
+
+def _in_half_precision(name: str) -> bool:
+    """Return whether graphs in fp16 hold a weight or a module in float16: all but the modules after pooling."""
+    return not name.startswith("after_pooling")
+
+
+def _magnitude(values: Tensor) -> float:
+    # One fast pass over memory; `abs` would copy the values.
+    lowest, highest = values.aminmax()
+    return max(-lowest.item(), highest.item())

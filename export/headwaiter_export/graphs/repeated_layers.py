@@ -1,0 +1,164 @@
+"""Trace one layer of each kind, and copy its operators for all layers of that kind.
+
+PyTorch needs about 0.2 CPU-seconds to trace a layer into each graph. The layers of an encoder are alike: they have the
+same modules, and differ only in their weights. `mark_layers` makes an encoder with one layer of each kind, whose inputs
+and outputs are marked by placeholders. In its graph, `repeat_layers` replaces the marked operators by copies, one for
+each layer of the whole encoder.
+"""
+
+import copy
+from collections.abc import Iterable
+
+import onnx_ir as ir
+import torch
+from onnx_ir.tensor_adapters import TorchTensor
+from torch import Tensor, nn
+
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.layout import AttentionLayout
+
+_DOMAIN = "headwaiter.layers"
+_BEGIN, _END = "BeginLayer", "EndLayer"
+
+
+def mark_layers(encoder: Encoder) -> Encoder:
+    """Return an encoder with the first layer of each kind, between placeholders, and with weights of any value.
+
+    PyTorch's tracer keeps the weights of the last traced module in memory, so it must not see those of the encoder.
+    Memory that nobody writes to takes no room.
+    """
+    layers = nn.ModuleList(map(_MarkedLayer, _first_of_each_kind(encoder).values()))
+    tensors = [tensor for module in (encoder, layers) for _, tensor in _tensors(module)]
+    memo: dict[int, object] = {id(tensor): _without_values(tensor) for tensor in tensors}
+    marked = copy.deepcopy(encoder, {**memo, id(encoder.layers): nn.ModuleList()})
+    marked.layers = copy.deepcopy(layers, memo)
+    return marked
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor)
+    return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+
+
+def repeat_layers(model: ir.Model, encoder: Encoder) -> None:
+    """Replace the marked operators in the graph of `mark_layers(encoder)` by copies for each layer of the encoder.
+
+    The graph gets the encoder's weights. An output that a layer computes becomes one output for each layer.
+    """
+    graph = model.graph
+    kinds = [_TracedLayer(begin) for begin in graph if begin.op_type == _BEGIN]
+    of_kind = dict(zip(_first_of_each_kind(encoder), kinds, strict=True))
+    for number, (layer, kind) in enumerate(zip(_first_of_each_kind(encoder).values(), kinds, strict=True)):
+        # Other initializers are constants of the code, such as a zero point.
+        names = {f"encoder.layers.{number}.layer.{name}": name for name, _ in _tensors(layer)}
+        kind.weights = {value: names[name] for name, value in graph.initializers.items() if name in names}
+        kind.find_operators(graph)
+    rows, outputs = kinds[0].begin.inputs[0], list[ir.Value]()
+    last_end = kinds[-1].end
+    for number, layer in enumerate(encoder.layers):
+        assert rows is not None
+        kind = of_kind[_kind(layer)]
+        copies = {kind.begin.outputs[0]: rows, **_weights(layer, kind.weights, number, graph)}
+        for node in kind.operators:
+            graph.insert_before(last_end, _copy(node, copies, number))
+        outputs += [copies[output] for output in graph.outputs if output in copies]
+        rows = copies[kind.end.inputs[0]] if kind.end.inputs[0] in copies else kind.end.inputs[0]
+    assert rows is not None
+    last_end.outputs[0].replace_all_uses_with(rows, replace_graph_outputs=True)
+    if outputs:
+        graph.outputs[:] = outputs
+    graph.remove([node for kind in kinds for node in (kind.begin, *kind.operators, kind.end)], safe=True)
+    for value in {value for kind in kinds for value in kind.weights}:
+        assert value.name is not None
+        del graph.initializers[value.name]
+    del graph.opset_imports[_DOMAIN]
+    for name, tensor in _tensors(encoder):
+        if f"encoder.{name}" in graph.initializers:
+            graph.initializers[f"encoder.{name}"].const_value = TorchTensor(tensor.detach(), f"encoder.{name}")
+
+
+class _MarkedLayer(nn.Module):
+    """A layer between placeholders."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
+        return _placeholder(_END, self.layer(_placeholder(_BEGIN, x), layout))
+
+
+class _TracedLayer:
+    """The operators of one marked layer in a graph.
+
+    Attributes:
+        begin, end: the placeholders.
+        weights: the names of the layer's weights in the layer, by their values in the graph.
+        operators: the operators whose results depend on the layer's input or weights, in the order of the graph.
+    """
+
+    def __init__(self, begin: ir.Node) -> None:
+        self.begin = begin
+        self.end = begin
+        self.weights: dict[ir.Value, str] = {}
+        self.operators: list[ir.Node] = []
+
+    def find_operators(self, graph: ir.Graph) -> None:
+        values = {*self.begin.outputs, *self.weights}
+        for node in graph:
+            if node is self.begin or values.isdisjoint(node.inputs):
+                continue
+            if node.op_type == _END:
+                self.end = node
+            else:
+                self.operators.append(node)
+                values.update(node.outputs)
+
+
+def _placeholder(name: str, x: Tensor) -> Tensor:
+    return torch.onnx.ops.symbolic(f"{_DOMAIN}::{name}", (x,), dtype=x.dtype, shape=x.shape, version=1)
+
+
+def _first_of_each_kind(encoder: Encoder) -> dict[object, nn.Module]:
+    layers: dict[object, nn.Module] = {}
+    for layer in encoder.layers:
+        layers.setdefault(_kind(layer), layer)
+    return layers
+
+
+def _kind(layer: nn.Module) -> object:
+    """Return what the operators of a layer depend on, without the values of its weights."""
+    modules = tuple((name, type(module), getattr(module, "window", None)) for name, module in layer.named_modules())
+    return modules, tuple((name, tensor.shape, tensor.dtype) for name, tensor in _tensors(layer))
+
+
+def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _weights(layer: nn.Module, names: dict[ir.Value, str], number: int, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+    """Add the weights of a layer to the graph, and return them by the traced weights that they replace."""
+    tensors, weights = dict(_tensors(layer)), {}
+    for traced, name in names.items():
+        full_name = f"encoder.layers.{number}.{name}"
+        tensor = TorchTensor(tensors[name].detach(), full_name)
+        weights[traced] = ir.Value(name=full_name, shape=traced.shape, type=traced.type, const_value=tensor)
+        graph.register_initializer(weights[traced])
+    return weights
+
+
+def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], number: int) -> ir.Node:
+    """Return a copy of an operator that reads the copies of its inputs, and add its outputs to `copies`."""
+    outputs = [ir.Value(name=f"layer_{number}/{each.name}", shape=each.shape, type=each.type) for each in node.outputs]
+    copies.update(zip(node.outputs, outputs, strict=True))
+    inputs = [None if each is None else copies.get(each, each) for each in node.inputs]
+    return ir.Node(
+        node.domain,
+        node.op_type,
+        inputs,
+        node.attributes.values(),
+        overload=node.overload,
+        outputs=outputs,
+        version=node.version,
+    )
