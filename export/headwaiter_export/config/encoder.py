@@ -20,7 +20,7 @@ _SIZES_OR_ZERO = (
 class EncoderConfig:
     """A self-attention encoder. The defaults are those of BERT (https://arxiv.org/abs/1810.04805).
 
-    Attributes:
+    Input and width:
         vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
         token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
             tokens have the same type, whose vector is then part of another tensor.
@@ -29,6 +29,8 @@ class EncoderConfig:
         d_model: width of a hidden row.
         embedding_width: width of the embeddings, which a linear layer maps to d_model (https://arxiv.org/abs/1909.11942,
             section 3.1); 0 stands for d_model, without the linear layer.
+
+    Attention:
         heads: attention heads of a layer.
         head_dim: width of a head's queries and keys; 0 stands for d_model / heads.
         value_dim: width of a head's values and context; 0 stands for head_dim.
@@ -50,23 +52,34 @@ class EncoderConfig:
         distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
             or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
             DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
+
+    Layers, of which some may attend locally:
         layers: number of encoder layers.
         local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
         window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
             2 · window + 1 tokens, or with a causal mask to window + 1. Must be 0 without local layers.
+
+    Feed-forward:
         d_ff: width between the two feed-forward layers, W_down activation(W_up x); 0 for attention alone.
         gated: whether a third layer gates the feed-forward block, W_down (activation(W_gate x) · W_up x), as in
             https://arxiv.org/abs/2002.05202.
         up_bias: whether W_up and W_gate have biases.
         down_bias: whether W_down has a bias.
+        activation: activation function between the feed-forward layers.
+
+    Residual sums and norms:
         residual: whether a block's input is added to its output, x + block(x).
         norm: place of a block's norm: norm(x + block(x)) for post (https://arxiv.org/abs/1706.03762),
             x + block(norm(x)) for pre (https://arxiv.org/abs/2002.04745), x + end_norm(block(norm(x))) for sandwich
             (https://arxiv.org/abs/2105.13290).
         first_norm: whether the attention block of the first layer has its norm, as those of all other layers.
         final_norm: whether a norm follows the last layer.
+        embedding_norm: whether a norm follows the embeddings.
         rms_norm: whether every norm is RMSNorm, x / √(mean(x²) + ε) · weight (https://arxiv.org/abs/1910.07467);
             otherwise LayerNorm.
+        norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
+
+    Sequences and positions:
         max_tokens: most tokens of a sequence.
         fixed_length: whether every sequence has exactly max_tokens tokens, because a position stands for a place in a
             grid of one size, as in models of images; a server then refuses all other lengths.
@@ -85,24 +98,27 @@ class EncoderConfig:
         local_rotary_scaling: how they are scaled in local layers; None if they are not, whatever rotary_scaling is.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
-        embedding_norm: whether a norm follows the embeddings.
-        activation: activation function between the feed-forward layers.
-        norm_eps: ε of the norms; LayerNorm is (x − mean) / √(variance + ε).
+
+    Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         normalize: whether pooled vectors are scaled to unit length in the end.
+
+    Head:
         head: the head, if the encoder has one.
 
     Raises:
         ConfigError: a field is wrong; the message has the field, its value and the allowed values.
     """
 
+    # Input and width
     vocabulary_size: int = 0
     token_types: int = 0
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
     embedding_width: int = 0
+    # Attention
     heads: int
     head_dim: int = 0
     value_dim: int = 0
@@ -119,18 +135,25 @@ class EncoderConfig:
     distance_bias: bool = False
     distance_keys: bool = False
     distance_queries: bool = False
+    # Layers, of which some may attend locally
     layers: int
     local_layers: tuple[int, ...] = ()
     window: int = 0
+    # Feed-forward
     d_ff: int
     gated: bool = False
     up_bias: bool = True
     down_bias: bool = True
+    activation: Activation = Activation.GELU
+    # Residual sums and norms
     residual: bool = True
     norm: Norm = Norm.POST
     first_norm: bool = True
     final_norm: bool = False
+    embedding_norm: bool = True
     rms_norm: bool = False
+    norm_eps: float = 1e-12
+    # Sequences and positions
     max_tokens: int
     fixed_length: bool = False
     prefix_rows: int = 0
@@ -141,12 +164,11 @@ class EncoderConfig:
     rotary_scaling: RotaryScaling | None = None
     local_rotary_scaling: RotaryScaling | None = None
     rotary_float32: bool = False
-    embedding_norm: bool = True
-    activation: Activation = Activation.GELU
-    norm_eps: float = 1e-12
+    # Pooling, and what follows it
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
     normalize: bool = False
+    # Head
     head: HeadConfig | None = None
 
     def __post_init__(self) -> None:

@@ -1,10 +1,11 @@
 """What a family of checkpoints is: its input, and its names for configuration fields and tensors.
 
-The other files of this folder have the families, each with its own inputs; `model_types.py` lists them. `reader.py`
-translates the names of a family into those of EncoderConfig and `Encoder.state_dict()`. A new family needs an entry
-there; a new kind of input needs code beside it, because Headwaiter's encoders have one table of positions, token types
-only if the model takes pairs of texts, and one linear layer on rows of features. Checkpoints have more tensors at their
-input; `fold_tensors` adds these into the tensors of an encoder.
+The other files of this folder have the families, each beside its inputs, and `model_types.py` lists them all.
+`reader.py` translates the names of a family into those of EncoderConfig and `Encoder.state_dict()`.
+
+Headwaiter's encoders have one table of positions, token types only if the model takes pairs of texts, and one linear
+layer on rows of features. Checkpoints have more tensors at their input; `fold_tensors` turns these into the tensors of
+an encoder.
 """
 
 from collections.abc import Callable, Mapping
