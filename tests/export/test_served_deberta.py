@@ -12,8 +12,8 @@ import transformers
 from headwaiter_export.cli import main
 from tests.checkpoints import write_json
 from tests.e2e.in_process_server import connect, serving
+from tests.export.checkpoints.test_deberta import MAX_TOKENS, save_deberta
 from tests.export.helpers import assert_close, assert_close_to_scale
-from tests.export.test_deberta import MAX_TOKENS, save_deberta
 from tests.export.tokenizer_folders import BERT_TOKENS, unigram
 
 QUERY = "two tables for rain"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
-from tests.export.test_from_torch import assert_equal_results, attention, forward_of, transformer
+from tests.export.encoder.test_from_torch import assert_equal_results, attention, forward_of, transformer
 
 Change = Callable[[Any], object]
 

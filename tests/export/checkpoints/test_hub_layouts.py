@@ -12,13 +12,13 @@ import transformers
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from tests.checkpoints import save_sentence_transformer, write_json
+from tests.export.checkpoints.test_heads import assert_equal_logits
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.helpers import (
     assert_checkpoint_refused,
     edit_json,
 )
 from tests.export.hub_checkpoints import save_new, save_nomic
-from tests.export.test_heads import assert_equal_logits
 from tests.export.tokenizer_folders import word_piece
 
 
