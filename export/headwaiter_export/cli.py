@@ -20,6 +20,7 @@ from headwaiter_export.config.checks import ConfigError, WeightsError
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
+from headwaiter_proto.command_line import CommandParser
 
 if TYPE_CHECKING:
     from headwaiter_export.checkpoints.reader import LoadedModel
@@ -166,9 +167,10 @@ def _load_model(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="headwaiter-export", description="Export an encoder as a bundle that headwaiter-server can serve."
     )
+    parser.add_version()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_checkpoint(commands)
     _add_module(commands)
@@ -197,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
         help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT, CLIP or a relative",
@@ -219,7 +221,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     )
 
 
-def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     module = commands.add_parser(
         "module",
         help="export your own encoder from a configuration and weights",
@@ -238,7 +240,7 @@ def _add_module(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     _add_tokenizer(module)
 
 
-def _add_preset(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_preset(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     first_lines = [f"  {name:20} {(make.__doc__ or '').partition(chr(10))[0]}" for name, make in PRESETS.items()]
     preset = commands.add_parser(
         "preset",

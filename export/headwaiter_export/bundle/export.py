@@ -222,13 +222,13 @@ def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, repo
     fuses_norms = can_fuse_norms(ranges.fused_norm_error)
     chosen = suitable_plans(plans, largest_magnitude=magnitude, fuses_norms=fuses_norms)
     if any(plan.precision == PRECISION_FP16 for plan in plans):
-        line = f"fp16: {name} reaches {magnitude:.6g}, float16 holds at most {FLOAT16_MAX:.6g}"
+        line = f"fp16: the largest value is {magnitude:.6g} ({name}); fp16 holds up to {FLOAT16_MAX:.6g}"
         if not chosen:
             raise BundleError(f"{line}: export a graph in fp32 too")
         report(line if len(chosen) == len(plans) else f"{line}, so the bundle has no fp16 graph: serve it in fp32")
     if ranges.norm_ratio and any(plan.provider == "cuda" for plan in chosen):
-        operators = "SkipLayerNormalization" if fuses_norms else "Add and LayerNormalization"
-        report(f"norms on CUDA: {operators}, because |mean| / deviation of a row is at most {ranges.norm_ratio:.2g}")
+        how = "fused with" if fuses_norms else "apart from, because fusing them would round too much in this model,"
+        report(f"norms on CUDA: {how} the addition before them")
     return chosen
 
 
@@ -269,7 +269,8 @@ def _write_graphs(
             converted, float32_layers = quantize(
                 folded, reference, calibration, neighbours=has_sentences, report=report
             )
-            report(f"int8: linear layers that stay in float32: {', '.join(float32_layers) or 'none'}")
+            if float32_layers:
+                report(f"int8: linear layers that stay in float32: {', '.join(float32_layers)}")
             neighbours = Neighbours.of(encoder, sentences.measured)
         with WeightsFile(folder / weights) as shared:
             for plan in of_precision:

@@ -100,7 +100,8 @@ def check_graphs(
             checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
             measured = measure_graph(folder / plan.file, plan.provider, checked)
         except ProviderUnavailable:
-            report(f"{plan.file}: not measured, because this machine has no {plan.provider.upper()}")
+            device = plan.provider.upper()
+            report(f"{plan.file}: not run, because this machine has no {device}; a server checks it at its start")
             continue
         if broken := violation(measured, plan.precision):
             raise BundleError(f"{plan.file} is out of tolerance: {broken}")
@@ -116,23 +117,27 @@ def check_graphs(
             lengths=sorted({len(sequence) for sequence in checked.sequences}),
             hidden_min_cosine=measured.hidden_min_cosine,
         )
-        report(f"{plan.file}: largest difference from PyTorch {_describe(measured, plan.precision, reference.config)}")
+        report(f"{plan.file}: compared with PyTorch, {_describe(measured, plan.precision, reference.config)}")
     return parity
 
 
 def _describe(measured: Difference, precision: Precision, config: EncoderConfig) -> str:
-    """Describe what `violation` compares with the tolerance: of two differences, the smaller one."""
+    """Describe what decides: the smallest cosine, and each difference that the precision limits by itself.
+
+    `violation` compares the smaller one of an absolute and a relative difference.
+    """
     tolerance = TOLERANCES[precision]
-    kinds = [("hidden", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
+    kinds = [("hidden rows", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
     if config.pooling is not Pooling.NONE:
-        kinds.insert(0, ("pooled", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
+        kinds.insert(0, ("vectors", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
     if config.head:
         kinds.append(("logits", measured.logits_max_abs, measured.logits_max_relative, tolerance.logits))
     differences = [
-        f"{min(absolute, relative):.1e} {name} (limit {limit or tolerance.max_relative:g})"
+        f"{name} differ by at most {min(absolute, relative):.1e} (limit {limit:g})"
         for name, absolute, relative, limit in kinds
+        if limit is not None
     ]
-    return f"{', '.join(differences)}, smallest cosine {measured.min_cosine:.7f} (limit {tolerance.min_cosine:g})"
+    return ", ".join([*differences, f"cosine at least {measured.min_cosine:.7f} (limit {tolerance.min_cosine:g})"])
 
 
 def _without_too_long(reference: Reference) -> Reference:
