@@ -40,17 +40,22 @@ class Connection:
 
     async def call(self, message: bytes) -> int:
         """Send a request, read the whole reply, and return its status."""
+        status, _ = await self.exchange(message)
+        return status
+
+    async def exchange(self, message: bytes) -> tuple[int, bytes]:
+        """Send a request, and return the status and the body of the reply."""
         self._writer.write(message)
         await self._writer.drain()
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         _, _, length = head.partition(b"content-length:")
-        await self._reader.readexactly(int(length.split()[0]))
-        return int(head.split()[1])
+        body = await self._reader.readexactly(int(length.split()[0]))
+        return int(head.split()[1]), body
 
 
-def post(body: bytes) -> bytes:
-    """Return a request to the API for embeddings."""
-    head = f"POST {EMBEDDINGS} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+def post(body: bytes, path: str = EMBEDDINGS) -> bytes:
+    """Return a request that posts JSON to a path, by default to the API for embeddings."""
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
