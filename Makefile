@@ -14,7 +14,7 @@ PROTOBUF7 := .venv-protobuf7
 NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
-.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench numerics gpu-check screenshots clean
+.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -75,6 +75,10 @@ gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU: at most 8
 	$(BIN)/pip install -q -e '.[cuda]'
 	$(BIN)/python -m bench.gpu $(GPU_CHECK)
 
+# Example of a short check of two peers: make bench-peers BENCH_PEERS='--quick triton mosec'
+bench-peers: $(VENV)/.installed ## Compare with Triton, infinity, MLServer, mosec and LitServe: about 20 minutes
+	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python -m bench.peers $(BENCH_PEERS)
+
 numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md
 	$(BIN)/python -m bench.studies.numerics
 
@@ -82,4 +86,4 @@ screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chro
 	$(BIN)/python -m docs.pictures.take_screenshots
 
 clean: ## Delete the environments, the downloaded model and the bundles
-	rm -rf $(VENV) $(PROTOBUF7) .cache bundles $(NODE_FOLDERS:%=%/node_modules)
+	rm -rf $(VENV) $(PROTOBUF7) .cache bundles build/peers $(NODE_FOLDERS:%=%/node_modules)

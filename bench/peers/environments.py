@@ -1,0 +1,62 @@
+"""The environments of the peers, below build/peers: made once, and made anew if their pins change."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from testbed.minilm import ROOT, checkpoint
+
+PROGRAMS = Path(__file__).parent
+BUILD = ROOT / "build" / "peers"
+# The folder of the model that optimum exports for infinity, in infinity's environment.
+EXPORTED = "model"
+_PINS = "pins.txt"
+
+
+def pins(folder: str) -> str:
+    """Return the requirements of a peer, each with its version."""
+    return (PROGRAMS / folder / "requirements.txt").read_text(encoding="utf-8")
+
+
+def version(requirements: str, package: str) -> str:
+    """Return the version of a package in pinned requirements."""
+    found = re.search(rf"^{re.escape(package)}==(\S+)$", requirements, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"the requirements do not pin {package}: add a line {package}==VERSION")
+    return found[1]
+
+
+def environment(folder: str) -> Path:
+    """Return the environment of a peer; make it if it is missing or has other pins.
+
+    Raises:
+        RuntimeError: pip or the export failed; the message is the end of its output.
+    """
+    made = BUILD / folder
+    wanted = pins(folder)
+    if (made / _PINS).is_file() and (made / _PINS).read_text(encoding="utf-8") == wanted:
+        return made
+    print(f"making the environment {made.relative_to(ROOT)}", flush=True)
+    shutil.rmtree(made, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", str(made)])
+    pip = [str(made / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
+    index = os.environ.get("TORCH_INDEX_URL")
+    if index and "torch==" in wanted:
+        _run([*pip, "--index-url", index, f"torch=={version(wanted, 'torch')}"])
+    _run([*pip, "-r", str(PROGRAMS / folder / "requirements.txt")])
+    if folder == "infinity":
+        export = [str(made / "bin" / "optimum-cli"), "export", "onnx", "--task", "feature-extraction"]
+        model = ["--model", str(checkpoint()), "--library-name", "transformers"]
+        _run([*export, *model, str(made / EXPORTED)])
+    (made / _PINS).write_text(wanted, encoding="utf-8")
+    return made
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise RuntimeError(f"{Path(command[0]).name} failed: {' '.join(lines[-3:])[-400:]}")
