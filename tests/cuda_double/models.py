@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
-from headwaiter_export.bundle.export import to_float16
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.manifest_pb2 import Manifest

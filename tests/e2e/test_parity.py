@@ -17,7 +17,7 @@ from bench.loads.traces import sentences
 from headwaiter_client import AsyncClient
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
-from headwaiter_export.graphs.plans import limiting_magnitude
+from headwaiter_export.graphs.float16 import limiting_magnitude
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from testbed.server_process import RunningServer

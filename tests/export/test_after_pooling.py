@@ -11,13 +11,13 @@ import safetensors.torch
 import tokenizers
 import torch
 
-from headwaiter_export.bundle.export import to_float16
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.after_pooling import PooledModule
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import write_graph

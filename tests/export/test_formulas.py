@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.bundle.export import to_float16
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import concatenate, normalize_outputs, run_in_pytorch
+from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.layouts import Packed, Portable
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph

@@ -3,25 +3,21 @@
 `export_model` shows the order of the steps; every export command ends with it.
 """
 
-import copy
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime
 import torch
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from numpy.typing import NDArray
-from torch import nn
 
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
+from headwaiter_export.bundle.golden import write_golden
 from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (
@@ -37,7 +33,8 @@ from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import SHORT_TOKENS, Reference, concatenate
+from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.graphs.float16 import limiting_magnitude, to_float16
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.graphs.plans import (
@@ -45,7 +42,6 @@ from headwaiter_export.graphs.plans import (
     EVERY_GRAPH,
     WEIGHTS_FILES,
     GraphPlan,
-    limiting_magnitude,
     suitable_plans,
 )
 from headwaiter_export.graphs.ranges import ActivationRanges
@@ -56,13 +52,10 @@ from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
-from headwaiter_server.runtime.packing import pack
 
 __all__ = ["BundleError", "export_bundle", "export_model"]
 # int8 has the embeddings in float32, and perhaps some layers.
 _WEIGHT_BYTES = {PRECISION_FP32: 4, PRECISION_FP16: 2, PRECISION_INT8: 2}
-# Hidden rows of a sequence of more than 1,024 tokens in the golden inputs. All rows of 8,192 tokens would take 25 MB.
-_LONG_HIDDEN_ROWS = 512
 
 
 def export_bundle(
@@ -304,7 +297,7 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
         step("comparing attention weights")
         free_memory()
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, written.attention, report)
-    _write_golden(written.reference.golden(), folder / GOLDEN)
+    write_golden(written.reference, folder / GOLDEN)
     if written.text is not None:
         (folder / TOKENIZER).write_text(written.text.tokenizer, encoding="utf-8")
 
@@ -319,44 +312,6 @@ def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) ->
             f"the bundle needs about {needed / 1e6:,.0f} MB, but {folder.parent} has {free / 1e6:,.0f} MB free: free "
             "space, or choose another folder"
         )
-
-
-def to_float16(encoder: Encoder) -> Encoder:
-    """Return the encoder in float16, with the modules after pooling in float32; they share their weights."""
-    tensors = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
-    after_pooling = {id(tensor) for tensor in (*encoder.after_pooling.parameters(), *encoder.after_pooling.buffers())}
-    for key in tensors.keys() - after_pooling:
-        if tensors[key].is_floating_point():
-            half = tensors[key].detach().half()
-            tensors[key] = nn.Parameter(half, False) if isinstance(tensors[key], nn.Parameter) else half
-    return copy.deepcopy(encoder, tensors)
-
-
-def _write_golden(reference: Reference, path: Path) -> None:
-    outputs, lengths = concatenate(reference.outputs), [len(sequence) for sequence in reference.sequences]
-    assert outputs.hidden is not None
-    kept = _golden_rows(lengths)
-    rows = pack(reference.sequences).feeds(reference.config.row_inputs)
-    arrays: dict[str, Any] = {
-        **rows,
-        "lengths": np.array(lengths, np.int32),
-        "hidden": outputs.hidden[kept],
-    }
-    if len(kept) < len(outputs.hidden):
-        arrays["hidden_rows"] = kept
-    if outputs.pooled is not None:
-        arrays["pooled"] = outputs.pooled
-    if outputs.logits is not None:
-        arrays["logits"] = np.concatenate(outputs.logits)
-    np.savez(path, **arrays)
-
-
-def _golden_rows(lengths: list[int]) -> NDArray[np.int64]:
-    """Return the hidden rows to store: all of a short sequence; of a long one, evenly spaced rows with both ends."""
-    starts = np.cumsum([0, *lengths[:-1]])
-    counts = [n if n <= SHORT_TOKENS else _LONG_HIDDEN_ROWS for n in lengths]
-    ranges = zip(starts, lengths, counts, strict=True)
-    return np.concatenate([np.linspace(start, start + n - 1, count, dtype=np.int64) for start, n, count in ranges])
 
 
 def _head(config: HeadConfig) -> Head:

@@ -1,7 +1,7 @@
 """The reference: random sequences, and the outputs of an encoder in PyTorch for each of them.
 
 `Reference.compute` runs the encoder one sequence at a time and without padding. Graphs and changed encoders are
-compared with its outputs. It also becomes the golden inputs of a bundle, with which a server checks itself.
+compared with its outputs. Part of it becomes the golden inputs of a bundle, see `bundle/golden.py`.
 """
 
 import itertools
@@ -34,9 +34,6 @@ SHORT_TOKENS = 1024
 # Most floating-point operations of one longer sequence: 8,192 tokens of a model like XLM-R-large need 1.2e13. The limit
 # counts operations, not seconds, so that the bundle does not depend on the speed of the exporting machine.
 _MOST_OPERATIONS = 2e13
-# The same limit for the longer sequence that every server runs when it starts: 8,192 tokens of a model like BERT-base
-# need 4e12, as many as 18 sequences of 1,024 tokens.
-_MOST_GOLDEN_OPERATIONS = 5e12
 # How often a sequence is drawn for an encoder that chooses experts, and the gap of scores that needs no other draw.
 # In float32, scores differ by about 1e-6 of the largest score.
 _DRAWS = 8
@@ -73,11 +70,6 @@ class Reference:
         outputs = run_in_pytorch(encoder, sequences)
         return Reference(self.config, [*self.sequences, *sequences], [*self.outputs, *outputs])
 
-    def golden(self) -> "Reference":
-        """Return the sequences that a server runs: those of up to 1,024 tokens, and one of `golden_lengths`."""
-        long = golden_lengths(self.config)
-        return self.only(lambda tokens: tokens <= SHORT_TOKENS or tokens in long)
-
     def only(self, keep: Callable[[int], bool]) -> "Reference":
         """Return the sequences whose number of tokens a predicate accepts, in the same order."""
         return self._select([i for i, sequence in enumerate(self.sequences) if keep(len(sequence))])
@@ -99,11 +91,6 @@ def long_lengths(config: EncoderConfig) -> list[int]:
     doubling = itertools.takewhile(lambda n: n < config.max_tokens, (SHORT_TOKENS << i for i in itertools.count(1)))
     lengths = [*doubling, config.max_tokens] if config.max_tokens > SHORT_TOKENS else []
     return [n for n in lengths if operations(config, n) <= _MOST_OPERATIONS]
-
-
-def golden_lengths(config: EncoderConfig) -> list[int]:
-    """Return the longest of `long_lengths` that a server can run in a short time, if there is one."""
-    return [n for n in long_lengths(config) if operations(config, n) <= _MOST_GOLDEN_OPERATIONS][-1:]
 
 
 def operations(config: EncoderConfig, tokens: int) -> float:

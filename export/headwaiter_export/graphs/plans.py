@@ -5,7 +5,7 @@ of ONNX Runtime, and a server runs the graph for its device. `bundle/export.py` 
 lists.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from headwaiter_export.config.checks import ConfigError
@@ -90,9 +90,3 @@ def suitable_plans(
         replace(plan, layout=PackedCudaSeparateNorms) if plan.layout is PackedCuda and not fuses_norms else plan
         for plan in fitting
     )
-
-
-def limiting_magnitude(magnitudes: Mapping[str, float]) -> tuple[str, float]:
-    """Return the name and magnitude of the first entry that float16 cannot hold, otherwise of the largest entry."""
-    too_large = ((name, magnitude) for name, magnitude in magnitudes.items() if magnitude > FLOAT16_MAX)
-    return next(too_large, max(magnitudes.items(), key=lambda entry: entry[1]))

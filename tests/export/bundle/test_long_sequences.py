@@ -8,9 +8,10 @@ import pytest
 from headwaiter_export.bundle import export, verification
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.golden import golden_lengths
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.encoder import reference
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import long_lengths
 from headwaiter_export.graphs.layouts import GraphLayout
 from headwaiter_export.graphs.tracing import trace
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
@@ -121,8 +122,8 @@ def test_lengths_beyond_1024_tokens_are_checked_as_far_as_their_operations_are_b
     sizes: dict[str, int], max_tokens: int, checked: list[int], golden: list[int]
 ) -> None:
     config = EncoderConfig(**sizes, max_tokens=max_tokens)  # type: ignore[arg-type]
-    assert reference.long_lengths(config) == checked
-    assert reference.golden_lengths(config) == golden
+    assert long_lengths(config) == checked
+    assert golden_lengths(config) == golden
 
 
 @pytest.mark.exhaustive

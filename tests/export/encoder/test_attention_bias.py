@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.bundle.export import to_float16
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
 from tests.export.helpers import (
