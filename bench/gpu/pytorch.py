@@ -13,7 +13,7 @@ from typing_extensions import override
 from bench.gpu.settings import Settings
 from bench.loads.traces import Ids
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.layouts import Axes, Packed, Portable
 from headwaiter_server.runtime.packing import pack
 

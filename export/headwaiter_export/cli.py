@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.config.checks import ConfigError, WeightsError
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_proto.command_line import CommandParser
 

@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind

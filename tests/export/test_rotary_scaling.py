@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.layout import SingleSequence

@@ -7,6 +7,8 @@ Triton joins only requests of one shape, so two models show both ways to serve s
 """
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,8 @@ if __name__ == "__main__":
     addresses = TritonConfig(
         grpc_address="127.0.0.1", grpc_port=port, http_address="127.0.0.1", http_port=port + 1, metrics_port=port + 2
     )
+    # Without this, SIGTERM leaves Triton's temporary files behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with Triton(config=addresses) as triton:
         ids = Tensor(name="ids", dtype=np.int64, shape=(-1,))
         texts = Tensor(name="texts", dtype=bytes, shape=(1,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headwaiter_export.config.checks import MAX_SIZE
+from headwaiter_export.config.field_checks import MAX_SIZE
 
 Choice = TypeVar("Choice")
 _REMOVE = "remove the field if results do not depend on it"

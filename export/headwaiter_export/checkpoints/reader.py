@@ -29,9 +29,9 @@ from headwaiter_export.checkpoints.modules import ModuleFolder, Modules, check_w
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, path_inside
-from headwaiter_export.config.checks import WeightsError
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import WeightsError
 from headwaiter_export.encoder.encoder import Encoder
 
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from headwaiter_export.config.checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 
 
 class ModuleKind(StrEnum):

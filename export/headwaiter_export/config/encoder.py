@@ -5,8 +5,8 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
-from headwaiter_export.config.checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
 

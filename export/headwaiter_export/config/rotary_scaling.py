@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from headwaiter_export.config.checks import ConfigError, check_choice, check_size
+from headwaiter_export.config.field_checks import ConfigError, check_choice, check_size
 
 
 class ScalingKind(StrEnum):

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwaiter_export.config.checks import ConfigError, WeightsError
 from headwaiter_export.config.choices import Activation, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.encoder.after_pooling import build_modules, merge_dense
 from headwaiter_export.encoder.attention import LearnedTemperature, SelfAttention
 from headwaiter_export.encoder.head import Head

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms
 
 # Queries of one block of a long sequence in PyTorch.
 _BLOCK_QUERIES = 1024

@@ -17,7 +17,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention import attention, head_indices, split_heads
 from headwaiter_export.encoder.layout import AttentionLayout, SingleSequence
-from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms
 
 # Names of a graph's inputs, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.encoder.masks import MASKED_SCORE, ScoreTerms
+from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
 from headwaiter_export.graphs.fusions import defer_biases
 from headwaiter_export.graphs.layouts import Axes, Fusions, Packed
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention

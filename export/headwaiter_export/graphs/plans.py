@@ -8,7 +8,7 @@ lists.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from headwaiter_export.config.checks import ConfigError
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.graphs.layouts import AttentionWeightsLayout, GraphLayout, Portable
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms

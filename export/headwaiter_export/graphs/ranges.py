@@ -18,7 +18,7 @@ from typing_extensions import override
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
 from headwaiter_export.encoder.layout import SingleSequence
-from headwaiter_export.encoder.masks import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.skip_layer_norm import fused_error
 
 # The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.metrics.model_statistics import Totals
+from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights

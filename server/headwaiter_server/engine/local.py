@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.engine.description import batches_reply, description
-from headwaiter_server.metrics.model_statistics import Totals
 from headwaiter_server.metrics.recorder import Recorder, write_page
+from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory, starting
 from headwaiter_server.models.repository import Followers, ModelRepository
 from headwaiter_server.models.running_model import RunningModel

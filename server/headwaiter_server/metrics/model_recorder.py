@@ -7,7 +7,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headwaiter_proto.encoder_pb2 import Timings
-from headwaiter_server.metrics.model_statistics import ModelStatistics
+from headwaiter_server.metrics.totals import ModelStatistics
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import Calibration, LearntCost, Shape

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from headwaiter_server.metrics.model_statistics import Totals
+from headwaiter_server.metrics.totals import Totals
 
 # The value of each series, by the name and the labels of the series.
 Labels = tuple[tuple[str, str], ...]

@@ -13,9 +13,9 @@ from prometheus_client import Counter, Gauge
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
-from headwaiter_server.metrics.model_statistics import Totals
 from headwaiter_server.metrics.recorder import Recorder, write_page
 from headwaiter_server.metrics.sums import Counts, Labels, Samples, SummedMetrics, add_samples, without_gauges
+from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
-from headwaiter_server.metrics.model_statistics import Totals
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Counts, read_samples
+from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel

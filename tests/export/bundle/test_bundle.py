@@ -10,7 +10,7 @@ import transformers
 
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.encoder import masks
+from headwaiter_export.encoder import score_terms
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.tracing import write_graph
@@ -113,7 +113,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("packed_cpu_alone")
 def test_a_graph_out_of_tolerance_is_named_and_no_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # If padding is not masked, the results of sequences of different lengths are wrong.
-    monkeypatch.setattr(masks, "MASKED_SCORE", 0.0)
+    monkeypatch.setattr(score_terms, "MASKED_SCORE", 0.0)
     with pytest.raises(BundleError) as error:
         export_bundle(random_encoder(feature_width=6, layers=1), None, tmp_path / "bundle", "broken")
     assert_mentions(error.value, "packed-cpu.fp32.onnx", "pooled", "1e-05")
@@ -138,7 +138,7 @@ def test_tiny_outputs_that_are_wrong_are_refused(tmp_path: Path, monkeypatch: py
     sign(right, [GOLDEN])
     with pytest.raises(ToleranceExceeded):
         open_model(right, "cpu", "fp32", 1)
-    monkeypatch.setattr(masks, "MASKED_SCORE", 0.0)
+    monkeypatch.setattr(score_terms, "MASKED_SCORE", 0.0)
     with pytest.raises(BundleError) as error:
         export_bundle(encoder, None, tmp_path / "wrong", "wrong")
     assert_mentions(error.value, "packed-cpu.fp32.onnx")

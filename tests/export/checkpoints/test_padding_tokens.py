@@ -10,8 +10,8 @@ import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.graphs.layouts import Packed, Portable

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel
 
 from headwaiter_export.checkpoints.families.family import TokenInput
-from headwaiter_export.checkpoints.families.model_types import FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.checkpoints.tokenizers.classes import _CLASS_OF_MODEL_TYPE, read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_tokenizer
 from tests.checkpoints import save_bert, save_tokenizer, write_json
 from tests.documents import MODELS, blocks
@@ -85,9 +85,7 @@ def test_ids_equal_those_of_auto_tokenizer(name: str, model: Path, tmp_path: Pat
 
 
 def test_every_family_of_texts_has_a_tokenizer_class() -> None:
-    assert {name for name, family in FAMILIES.items() if isinstance(family.input, TokenInput)} == set(
-        _CLASS_OF_MODEL_TYPE
-    )
+    assert {name for name, family in FAMILIES.items() if isinstance(family.input, TokenInput)} == set(TOKENIZER_CLASSES)
 
 
 def test_a_family_whose_tokenizer_cannot_be_built_is_refused_unless_the_checkpoint_names_another(

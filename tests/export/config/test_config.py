@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headwaiter_export.config.checks import MAX_SIZE, ConfigError
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
 from tests.export.helpers import assert_mentions
 
 SIZES: dict[str, Any] = {"vocabulary_size": 50, "d_model": 32, "heads": 4, "layers": 2, "d_ff": 64, "max_tokens": 16}

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.choices import Mask, Pooling
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
 from headwaiter_export.encoder.layout import SingleSequence

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.layouts import AttentionWeightsLayout, Packed, Portable
 from headwaiter_export.graphs.packed_cpu import PackedCpu

@@ -13,8 +13,8 @@ from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.layout import SingleSequence
-from headwaiter_export.encoder.masks import ScoreTerms
 from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
+from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.float16 import limiting_magnitude
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs.plans import GRAPHS, suitable_plans

@@ -61,6 +61,36 @@ FAMILIES: dict[str, Family] = {
     "gemma3_text": GEMMA3,
     "t5": T5,
 }
+# The class of the tokenizer, for a checkpoint that names none.
+TOKENIZER_CLASSES = {
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "data2vec-text": "RobertaTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    # A class for Chinese that this export cannot build; a checkpoint must name another one.
+    "roformer": "RoFormerTokenizer",
+    "xlm-roberta-xl": "TokenizersBackend",
+    "modernbert": "TokenizersBackend",
+    "nomic_bert": "BertTokenizer",
+    "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    # transformers knows no class for this model type; a checkpoint must name one.
+    "new": "",
+    "qwen3": "Qwen2Tokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "t5": "T5Tokenizer",
+    "mistral": "TokenizersBackend",
+    # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
+    "llama": "PreTrainedTokenizer",
+    "eurobert": "PreTrainedTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
     "vit": replace(VIT, sequence_head=SequenceHead("classifier")),

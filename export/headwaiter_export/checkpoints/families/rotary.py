@@ -16,9 +16,9 @@ from typing_extensions import override
 from headwaiter_export.checkpoints.families.family import TokenInput
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
-from headwaiter_export.config.checks import ConfigError
 from headwaiter_export.config.choices import Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 
 _TYPES = "embeddings.token_type_embeddings.weight"

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, processors
 
+from headwaiter_export.checkpoints.families.model_types import TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
 from headwaiter_export.checkpoints.tokenizers.special_tokens import TokenSettings, read_token_settings
 
@@ -144,7 +145,7 @@ def read_tokenizer_file(path: Path) -> Tokenizer:
 
 def _read_class(settings: CheckpointJson, config_json: CheckpointJson) -> tuple[str, TokenizerClass | None]:
     """Return the name of the class and the class; None for a class that keeps all parts of tokenizer.json."""
-    of_model_type = _CLASS_OF_MODEL_TYPE[config_json.values["model_type"]]
+    of_model_type = TOKENIZER_CLASSES[config_json.values["model_type"]]
     if of_model_type == "TokenizersBackend":
         # transformers then ignores the other settings of the class.
         return of_model_type, None
@@ -508,32 +509,3 @@ _CLASSES: dict[str, TokenizerClass | None] = {
 }
 # Classes that give token types unless tokenizer_config.json says otherwise.
 _WITH_TOKEN_TYPES = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-_CLASS_OF_MODEL_TYPE = {
-    "bert": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "ernie": "BertTokenizer",
-    "data2vec-text": "RobertaTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "albert": "AlbertTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer",
-    # A class for Chinese that this export cannot build; a checkpoint must name another one.
-    "roformer": "RoFormerTokenizer",
-    "xlm-roberta-xl": "TokenizersBackend",
-    "modernbert": "TokenizersBackend",
-    "nomic_bert": "BertTokenizer",
-    "gte": "XLMRobertaTokenizer",
-    "jina_embeddings_v3": "XLMRobertaTokenizer",
-    # transformers knows no class for this model type; a checkpoint must name one.
-    "new": "",
-    "qwen3": "Qwen2Tokenizer",
-    "gemma3_text": "GemmaTokenizer",
-    "t5": "T5Tokenizer",
-    "mistral": "TokenizersBackend",
-    # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
-    "llama": "PreTrainedTokenizer",
-    "eurobert": "PreTrainedTokenizer",
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-}

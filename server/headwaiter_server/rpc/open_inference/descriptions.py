@@ -6,7 +6,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_server.metrics.model_statistics import Total, Totals
+from headwaiter_server.metrics.totals import Total, Totals
 from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
 

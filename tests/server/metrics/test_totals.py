@@ -2,7 +2,7 @@
 
 from threading import Thread
 
-from headwaiter_server.metrics.model_statistics import ModelStatistics
+from headwaiter_server.metrics.totals import ModelStatistics
 
 
 def test_requests_and_batches_are_added_up() -> None:
