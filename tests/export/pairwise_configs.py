@@ -11,6 +11,8 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
@@ -141,22 +143,22 @@ def pairwise_configs() -> tuple[EncoderConfig, ...]:
 
     The presets come first. Each further configuration is the one that adds the most new pairs.
     """
-    chosen = [
+    presets = [
         PRESETS[name]({"max_tokens": 48, "pooling": "mean", **choices}) for name, choices in PRESET_CHOICES.items()
     ]
-    pair_numbers: dict[Pair, int] = {}
-    # Each configuration's pairs as the bits of one number.
-    bits = {
-        config: sum(1 << pair_numbers.setdefault(pair, len(pair_numbers)) for pair in pairs(config))
-        for config in (*chosen, *valid_configs())
-    }
-    missing = (1 << len(pair_numbers)) - 1
-    for config in chosen:
-        missing &= ~bits[config]
-    while missing:
-        chosen.append(max(bits, key=lambda config: (bits[config] & missing).bit_count()))
-        missing &= ~bits[chosen[-1]]
-    return tuple(chosen)
+    candidates = (*presets, *valid_configs())
+    # A row for each configuration, with a 1 for each value that it contains.
+    numbers: dict[tuple[str, Any], int] = {}
+    contained = [[numbers.setdefault(value, len(numbers)) for value in values(config)] for config in candidates]
+    rows = np.zeros((len(candidates), len(numbers)), np.float32)
+    np.put_along_axis(rows, np.array(contained), 1, axis=1)
+    missing = np.triu(rows.T @ rows > 0, 1).astype(np.float32)
+    chosen: list[int] = []
+    while missing.any():
+        gains = ((rows @ missing) * rows).sum(1)
+        chosen.append(len(chosen) if len(chosen) < len(presets) else int(gains.argmax()))
+        missing[np.ix_(contained[chosen[-1]], contained[chosen[-1]])] = 0
+    return tuple(candidates[number] for number in chosen)
 
 
 @cache
@@ -178,6 +180,11 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
     return tuple(valid)
 
 
+def values(config: EncoderConfig) -> list[tuple[str, Any]]:
+    """Return the fields of a configuration with their values, after EncoderConfig has filled in its fields."""
+    return [(name, getattr(config, name)) for name in VALUES]
+
+
 def pairs(config: EncoderConfig) -> Iterator[Pair]:
-    """Yield the pairs of a configuration, after EncoderConfig has filled in its fields."""
-    return combinations([(name, getattr(config, name)) for name in VALUES], 2)
+    """Yield the pairs of a configuration's values."""
+    return combinations(values(config), 2)
