@@ -11,6 +11,7 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_server.runtime.bundle import Bundle
 from tests.e2e.in_process_server import connect, serving
 from tests.e2e.open_inference_caller import calling, raw_request
 
@@ -43,6 +44,8 @@ async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
     loaded = read_checkpoint(tmp_path / "checkpoint")
     plans = [plan for plan in GRAPHS if plan.file == "packed-cpu.fp32.onnx"]
     export_bundle(loaded.encoder, loaded.text, tmp_path / "bundle", "dense", plans=plans)
+    # Readers that know no modules after the pooling would return its vectors.
+    assert Bundle.open(tmp_path / "bundle").manifest.schema_version == 2
     async with serving(tmp_path / "bundle") as server, connect(server) as client, calling(server) as caller:
         model = await client.model()
         assert (model.width, model.hidden_width) == (VECTOR_WIDTH, ROW_WIDTH)

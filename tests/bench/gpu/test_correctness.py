@@ -1,5 +1,6 @@
 """The GPU check compares the answers of a graph before it times the graph."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,14 @@ from bench.gpu.correctness import WrongAnswers, check_answers
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import EncoderGraph
-from tests.export.helpers import (
-    random_encoder,
-    random_sequences,
-)
+from tests.export.helpers import random_sequences
 
 
-def test_a_graph_with_wrong_answers_is_found_before_it_is_timed(tmp_path: Path) -> None:
-    encoder, path = random_encoder(feature_width=6, layers=1), tmp_path / "graph.onnx"
-    write_graph(encoder, PackedCpu, path)
-    graph = EncoderGraph.open(path, "cpu")
-    sequences = random_sequences(encoder.config, (5, 12, 2))
-    check_answers(graph, encoder, sequences, "fp32")
+def test_a_graph_with_wrong_answers_is_found_before_it_is_timed(feature_encoder: Encoder, feature_bundle: Path) -> None:
+    graph = EncoderGraph.open(feature_bundle / "packed-cpu.fp32.onnx", "cpu")
+    sequences = random_sequences(feature_encoder.config, (5, 12, 2))
+    check_answers(graph, feature_encoder, sequences, "fp32")
+    masked = Encoder(replace(feature_encoder.config, mask=Mask.CAUSAL))
+    masked.load_state_dict(feature_encoder.state_dict())
     with pytest.raises(WrongAnswers):
-        check_answers(graph, random_encoder(feature_width=6, layers=1, mask="causal"), sequences, "fp32")
+        check_answers(graph, masked.eval(), sequences, "fp32")

@@ -80,7 +80,7 @@ def test_a_graph_that_is_wrong_only_beyond_1024_tokens_is_not_exported(
     monkeypatch.setattr(export, "trace", trace_wrongly)
     with pytest.raises(BundleError) as error:
         export_bundle(encoder, None, tmp_path / "bundle", "wrong")
-    assert_mentions(error.value, GRAPH)
+    assert_mentions(error.value, GRAPH, "pooled", "1e-05")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -79,11 +79,6 @@ def run_in_pytorch(encoder: Encoder, sequence: Array) -> Array:
     return hidden
 
 
-def test_multihead_attention_gives_the_same_results_alone_and_in_a_packed_batch(tmp_path: Path) -> None:
-    module = attention()
-    assert_equal_results(from_multihead_attention(module, max_tokens=48), forward_of(module), tmp_path / "graph.onnx")
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL])
 def test_multihead_attention_is_converted_with_every_bias_and_mask(bias: bool, mask: Mask) -> None:

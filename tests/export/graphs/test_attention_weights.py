@@ -142,8 +142,3 @@ def test_a_graph_out_of_tolerance_is_left_out_and_its_difference_reported(
     assert len(lines) == 3
     assert all(GRAPH in line for line in lines)
     assert "1e-05" in lines[2]
-
-
-def test_the_manifest_names_no_graph_that_is_left_out(tmp_path: Path) -> None:
-    export_bundle(random_encoder(feature_width=6, layers=1), None, tmp_path / "bundle", "tiny", plans=GRAPHS[:1])
-    assert not Bundle.open(tmp_path / "bundle").manifest.HasField("attend")
