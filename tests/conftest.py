@@ -4,6 +4,7 @@ Fixtures import slow packages inside their functions: the controller of pytest-x
 """
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -61,11 +62,16 @@ def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def operators() -> Iterator[None]:
-    """Cache the operator registry of PyTorch's exporter; reading it for each graph takes a fifth of the export time."""
+    """Cache the operator registry of PyTorch's exporter; reading it for each graph takes a fifth of the export time.
+
+    Also keep pytest from capturing PyTorch's log of traces, whose records PyTorch makes only if the log has a handler.
+    """
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        # pytest adds handlers to each log that does not propagate.
+        patched.setattr(logging.getLogger("torch.__trace"), "propagate", True)
         yield
 
 
