@@ -14,6 +14,9 @@ PROTOBUF7 := .venv-protobuf7
 NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
+# The tests run several hundred Python processes, which would compile all modules again without their bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
