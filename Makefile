@@ -17,7 +17,7 @@ NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all soak test-protobuf7 coverage lint proto bench bench-peers numerics gpu-check screenshots clean
+.PHONY: help demo test pytest test-all soak test-protobuf7 coverage lint proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -41,7 +41,11 @@ $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto playground client -na
 $(NODE_PACKAGES): %/node_modules/.package-lock.json: %/package-lock.json
 	-if command -v npm > /dev/null; then npm ci --prefix $* --no-audit --no-fund --fetch-timeout=20000; fi
 
-test: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests except the slow ones
+# The linters and the check with protobuf 7 use one core, so the tests run beside them.
+test: $(VENV)/.installed $(PROTOBUF7)/.installed $(NODE_PACKAGES) ## Run the linters and all tests except the slow ones
+	$(MAKE) --jobs=2 lint test-protobuf7 pytest
+
+pytest: $(VENV)/.installed $(NODE_PACKAGES)
 	$(BIN)/pytest
 
 test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
