@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.gpu.correctness import WrongAnswers, check_answers
-from headwaiter_export.graphs.packed_cpu import PackedCpu
-from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.export.helpers import random_sequences
 

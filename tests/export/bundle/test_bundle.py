@@ -13,7 +13,7 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.encoder import score_terms
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded

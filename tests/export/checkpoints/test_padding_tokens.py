@@ -14,8 +14,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
-from headwaiter_export.graphs.layouts import Packed, Portable
-from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.layouts import Portable
 from tests.checkpoints import bert_hidden
 from tests.e2e.in_process_server import connect, serving
 from tests.export.family_checkpoints import save_family
