@@ -1,6 +1,6 @@
 """Exports a real model, serves it, encodes sentences over gRPC, and finds the nearest neighbour of each sentence.
 
-`make demo` runs this program. The exit status is 0 if at least 90 % of the neighbours are of the same group as their
+`make demo` runs this program. The exit status is 0 if at least 90 % of the neighbours are on the same topic as their
 sentence. The program prints the neighbours, the time of each stage of the request, and the share of correct neighbours.
 """
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--provider", default="auto", help="auto, cuda or cpu")
     parser.add_argument("--precision", default="auto", help="auto, fp32, fp16 or int8")
     arguments = parser.parse_args()
-    groups, sentences = read_sentences(SENTENCES)
+    topics, sentences = read_sentences(SENTENCES)
     flags = ["--provider", arguments.provider, "--precision", arguments.precision]
     if not BUNDLE.is_dir():
         print("Exporting all-MiniLM-L6-v2: downloads 83 MB, then takes about a minute on two cores.", flush=True)
@@ -34,29 +34,29 @@ def main() -> int:
         model = client.model()
         client.encode(sentences[:1])  # Opens the connection, so that the measured call does not include it.
         encoding = client.encode(sentences)
-    share = print_neighbours(groups, sentences, encoding)
+    share = print_neighbours(topics, sentences, encoding)
     print_stages(encoding)
     print(f"\nmodel {encoding.model.name} {encoding.model.digest[:12]} on {model.execution.provider}")
-    print(f"{share:.0%} of the nearest neighbours are of the same group; {REQUIRED_SHARE:.0%} are required")
+    print(f"{share:.0%} of the nearest neighbours are on the same topic; {REQUIRED_SHARE:.0%} are required")
     return 0 if share >= REQUIRED_SHARE else 1
 
 
 def read_sentences(path: Path) -> tuple[list[str], list[str]]:
-    """Return the group labels and the sentences of a file with lines of the form `label, tab, sentence`."""
+    """Return the topics and the sentences of a file with lines of the form `label, tab, sentence`."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     labels, sentences = zip(*(line.split("\t") for line in lines), strict=True)
     return list(labels), list(sentences)
 
 
-def print_neighbours(groups: list[str], sentences: list[str], encoding: Encoding) -> float:
-    """Print the nearest neighbour of each sentence with its cosine; return the share of neighbours in the same group.
+def print_neighbours(topics: list[str], sentences: list[str], encoding: Encoding) -> float:
+    """Print the nearest neighbour of each sentence with its cosine; return the share of neighbours on the same topic.
 
-    A line begins with × if the neighbour belongs to another group.
+    A line begins with × if the neighbour is on another topic.
     """
     cosines: NDArray[np.float32] = encoding.pooled @ encoding.pooled.T
     np.fill_diagonal(cosines, -1.0)
     nearest = cosines.argmax(axis=1)
-    same = [groups[index] == groups[neighbour] for index, neighbour in enumerate(nearest)]
+    same = [topics[index] == topics[neighbour] for index, neighbour in enumerate(nearest)]
     for index, neighbour in enumerate(nearest):
         mark = " " if same[index] else "×"
         print(f"{mark} {cosines[index, neighbour]:.3f}  {sentences[index]:<80} {sentences[neighbour]}")

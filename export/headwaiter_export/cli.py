@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a checkpoint folder of BERT, RoBERTa, DistilBERT, ELECTRA, ViT, CLIP or a relative",
+        help="export a checkpoint folder of BERT, T5, Qwen3, ViT, Whisper or one of some thirty other families",
         description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
         "that classifies.",
     )

@@ -38,7 +38,7 @@ class LoadedModel:
     def describe(self) -> str:
         """Describe the model, where it runs, its batches and its accuracy, in one line for the log."""
         model = self.model
-        fallback = f" (CUDA was preferred, but {model.fallback_reason})" if model.fallback_reason else ""
+        fallback = " (CUDA was preferred; a line above says why it does not work)" if model.fallback_reason else ""
         calibration = self.calibration
         source = "remembered" if calibration.remembered else "measured"
         longest = ""

@@ -109,7 +109,7 @@ class Settings:
         "on", one_of("on", "off"), "whether to run full batches before serving, which reserves their memory"
     )
     cache_dir: Path | None = _setting(
-        None, FOLDER, "folder for measured batch costs; '' stores nothing; the user's cache folder if not given"
+        None, FOLDER, "folder for learnt batch costs; '' stores nothing; the user's cache folder if not given"
     )
     max_queue_tokens: int = _setting(262_144, POSITIVE, "most tokens in the queue; further requests are refused")
     max_queue_s: float = _setting(
