@@ -177,8 +177,8 @@ def test_a_bundle_lists_float32_layers_and_measures_neighbours_only_of_texts(
     text_export: tuple[Path, str], feature_bundle: Path
 ) -> None:
     text_bundle, printed = text_export
-    (int8_line,) = (line for line in printed.splitlines() if line.startswith("int8: "))
-    assert int8_line.endswith(": none")
+    # The line would name the layers.
+    assert not any(line.startswith("int8: ") for line in printed.splitlines())
     (graph,) = (graph for graph in Bundle.open(text_bundle).manifest.graphs if graph.file == GRAPH)
     assert list(graph.float32_layers) == []
     (of_text,) = (each for each in Bundle.open(text_bundle).parity().graphs if each.graph == GRAPH)
