@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 
 from bench.loads.traces import MEDIAN_30, MEDIAN_90
+from bench.peers import page
 from bench.peers.calls import Answered, Api, Vector, closed_loop, lowest_cosine
 from bench.peers.environments import environment, pins, version
 from bench.peers.sentences import Sentence, sentences
@@ -73,7 +74,7 @@ def main() -> None:
     parser.add_argument("peers", nargs="*", choices=[[], *FOLDERS], metavar="PEER", help=peers_help)
     parser.add_argument("--quick", action="store_true", help="one round with short loads: a check that all servers run")
     json_help = "file for the figures of all rounds (default: build/bench-peers.json)"
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-peers.json", help=json_help)
+    parser.add_argument("--json", type=Path, default=page.FIGURES, help=json_help)
     arguments = parser.parse_args()
     sizes, started_s = _QUICK if arguments.quick else Sizes(), time.monotonic()
     chosen = [peer for peer in PEERS if not peer.folder or peer.folder in (arguments.peers or FOLDERS)]
@@ -102,7 +103,10 @@ def main() -> None:
     minutes = (time.monotonic() - started_s) / 60
     print(*filter(None, sections), f"{sizes.rounds} rounds, {minutes:.1f} minutes", sep="\n\n")
     figures = {each.trace: list(map(asdict, table)) for each, table in zip(work, tables, strict=True)}
-    arguments.json.write_text(json.dumps({"rows": figures, "not measured": problems}, indent=1, ensure_ascii=False))
+    written = {"rows": figures, "not measured": problems, "versions": _versions(peers)}
+    arguments.json.write_text(json.dumps(written, indent=1, ensure_ascii=False), encoding="utf-8")
+    if not arguments.quick:
+        page.write(arguments.json)
 
 
 def _with_environments(chosen: list[Peer], problems: dict[str, str]) -> list[Peer]:

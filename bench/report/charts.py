@@ -1,4 +1,4 @@
-"""The charts of docs/benchmarks.md and of the README, drawn from the JSON of the figures."""
+"""The charts of docs/benchmarks.md, drawn from the JSON of the figures, and bar charts."""
 
 import json
 import statistics
@@ -10,39 +10,25 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from bench.loads.traces import MEDIAN_30
 from bench.measure import HEADWAITER
 
 Json = Mapping[str, Any]
 
-LATENCY, SUMMARY = "benchmarks.png", "benchmarks-summary.svg"
+LATENCY = "benchmarks.png"
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; vermilion is only for Headwaiter.
 _HEADWAITER_COLOR = "#d55e00"
 _COLORS = ("#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#000000", "#e69f00", "#888888", "#f0e442")
 _MARKERS = "sv^DPX<>"
 _LATENCY_TICKS_MS = (10, 20, 50, 100, 200, 500, 1000, 2000)
-# The label of each policy in the summary chart, by its name.
-_SUMMARY_LABELS = {
-    "Headwaiter": "Headwaiter",
-    "equal lengths": "equal lengths\n(Triton without ragged batches)",
-    "one by one": "one by one\n(no batching)",
-    "sorted window": "sorted window\n(infinity)",
-    "FIFO by tokens": "FIFO by tokens\n(TEI)",
-    "FIFO by count": "FIFO by count\n(Triton)",
-}
 
 
 def draw(path: Path) -> None:
     """Read a JSON file of `Figures`, and write its charts into the same folder."""
     figures: Json = json.loads(path.read_text(encoding="utf-8"))
-    # Fixed ids and no date, so that the same figures give the same file.
-    with rc_context({"font.size": 13, "axes.titlesize": 13, "svg.hashsalt": "headwaiter"}):
+    with rc_context({"font.size": 13, "axes.titlesize": 13}):
         if loops := figures.get("load"):
             _latency(loops).savefig(path.with_name(LATENCY), dpi=120)
-        for closed in figures.get("throughput", ()):
-            if closed["trace"] == MEDIAN_30.name:
-                _summary(closed["servers"]).savefig(path.with_name(SUMMARY), metadata={"Date": None})
 
 
 def _latency(loops: Sequence[Json]) -> Figure:
@@ -91,34 +77,23 @@ def _label(setup: Json) -> str:
     return f"{name}\n({detail})" if detail else str(name)
 
 
-def _summary(servers: Sequence[Json]) -> Figure:
-    """Return two bar charts: requests per second and p99 latency of each server at its fastest setting."""
-    fastest: dict[str, Sequence[Json]] = {}
-    for server in sorted(servers, key=lambda server: _median(server["rounds"], "requests_per_s")):
-        fastest[server["setup"]["name"].partition(",")[0]] = server["rounds"]
-    rounds = {label: fastest[name] for name, label in _SUMMARY_LABELS.items()}
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    colors = [_HEADWAITER_COLOR, *["#9aa5b1"] * (len(rounds) - 1)]
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, name, title in (
-        (left, "requests_per_s", "requests/s (more is better)"),
-        (right, "p99_ms", "p99 latency, ms (less is better)"),
-    ):
-        values = [_median(each, name) for each in rounds.values()]
-        bars = axes.barh(list(rounds), values, color=colors, height=0.65)
-        axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=4)
-        axes.set_title(title)
-        axes.margins(x=0.15)
-        axes.set_xticks([])
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "bottom"]].set_visible(False)
-    left.invert_yaxis()
-    figure.suptitle("all-MiniLM-L6-v2 on one CPU core, sequences of 4 to 256 tokens, 32 requesters", fontsize=14)
-    figure.supxlabel(
-        "Batching policies, re-implemented with the same gRPC front end and weights,\n"
-        "each at its fastest measured setting.",
-        fontsize=11,
-    )
+def bars(labels: Sequence[str], columns: Mapping[str, Sequence[float]], title: str, note: str) -> Figure:
+    """Return a bar chart for each column, side by side; the first label is Headwaiter's."""
+    with rc_context({"font.size": 13, "axes.titlesize": 13}):
+        figure = Figure(figsize=(10, 0.5 * len(labels) + 1.6), layout="constrained")
+        colors = [_HEADWAITER_COLOR, *["#9aa5b1"] * (len(labels) - 1)]
+        every_axes = figure.subplots(1, len(columns), sharey=True)
+        for axes, (name, values) in zip(every_axes, columns.items(), strict=True):
+            drawn = axes.barh(labels, values, color=colors, height=0.65)
+            axes.bar_label(drawn, [f"{value:,.0f}" for value in values], padding=4)
+            axes.set_title(name)
+            axes.margins(x=0.15)
+            axes.set_xticks([])
+            axes.tick_params(axis="y", length=0)
+            axes.spines[["top", "right", "bottom"]].set_visible(False)
+        every_axes[0].invert_yaxis()
+        figure.suptitle(title, fontsize=14)
+        figure.supxlabel(note, fontsize=11)
     return figure
 
 

@@ -151,7 +151,7 @@ def page(figures: Figures, minutes: float) -> str:
     with_targets = [closed for closed in figures.tables["throughput"] if closed.trace in MIN_RATIOS]
     shown = replace(figures, tables={**figures.tables, "throughput": with_targets})
     return PAGE.format(
-        processor=_processor(),
+        processor=processor(),
         onnxruntime=version("onnxruntime-gpu"),
         grpcio=version("grpcio"),
         python=platform.python_version(),
@@ -206,7 +206,8 @@ def _table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str
     return table(list(columns), [["–" if cell == "nan" else cell for cell in line] for line in cells])
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of this machine's processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

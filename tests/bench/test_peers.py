@@ -1,13 +1,15 @@
 """The comparison with other servers: its checks, its table, its pins, and the calls of Headwaiter itself."""
 
 import asyncio
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.loads.traces import Trace
-from bench.peers import calls
+from bench.peers import calls, page
 from bench.peers.environments import pins, version
 from bench.peers.sentences import Sentence, sentences
 from bench.peers.servers import FOLDERS, HEADWAITER, PEERS
@@ -70,3 +72,20 @@ def test_ids_and_text_of_a_sentence_have_the_length_in_the_trace_and_the_same_ve
     assert sum(outcome.tokens for outcome in answered.load.outcomes) == 19
     vectors = [HEADWAITER.api.vector(answer) for answer in answered.answers]
     assert calls.lowest_cosine(vectors, list(by_text)) > 0.9999
+
+
+def test_the_page_has_a_table_for_each_trace_and_a_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [_row("Headwaiter", "token ids", 4000, 3000), _row("other 1.2", "texts", 1000)]
+    figures = tmp_path / "figures.json"
+    traces = {trace: list(map(asdict, rows)) for trace in ("short texts", "long texts")}
+    figures.write_text(
+        json.dumps({"rows": traces, "not measured": {"absent 1.0": "it ended"}, "versions": "1.2 in all"})
+    )
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(page, "CHART", tmp_path / "chart.svg")
+    page.write(figures)
+    text = (tmp_path / "page.md").read_text()
+    assert text.count("| other 1.2 | padded | texts | 25 | 1,000 |") == 2
+    assert "absent 1.0" in text
+    assert "Medians of 2 rounds" in text
+    assert b"</svg>" in (tmp_path / "chart.svg").read_bytes()

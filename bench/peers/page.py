@@ -1,0 +1,74 @@
+"""Write docs/other-servers.md and its chart from the figures of a comparison.
+
+`make bench-peers` does so at its end. Run `python -m bench.peers.page` to write them again.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import rc_context
+
+from bench.peers.table import Measured, Row, busy_generator, failures, trace_table
+from bench.report.charts import bars
+from bench.report.tables import processor
+from testbed.minilm import ROOT
+
+FIGURES = ROOT / "build" / "bench-peers.json"
+PAGE, CHART = ROOT / "docs" / "other-servers.md", ROOT / "docs" / "other-servers.svg"
+
+
+def write(figures: Path) -> None:
+    """Read the JSON file of a comparison, and write the page and the chart."""
+    read = json.loads(figures.read_text(encoding="utf-8"))
+    traces = {
+        trace: [
+            Row(
+                each["server"],
+                each["batches"],
+                each["takes"],
+                {int(number): Measured(**measured) for number, measured in each["rounds"].items()},
+            )
+            for each in rows
+        ]
+        for trace, rows in read["rows"].items()
+    }
+    everything = [row for rows in traces.values() for row in rows]
+    text = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+    page = text.format(
+        tables="\n\n".join(f"## {trace}\n\n{trace_table(rows)}" for trace, rows in traces.items()),
+        notes=failures(read["not measured"]),
+        busy=busy_generator(everything),
+        versions=read["versions"],
+        processor=processor(),
+        rounds=max(len(row.rounds) for row in everything),
+    )
+    PAGE.write_text("\n".join(page.replace("\n\n\n\n", "\n\n").splitlines()) + "\n", encoding="utf-8")
+    _draw(*next(iter(traces.items())))
+
+
+def _draw(trace: str, rows: Sequence[Row]) -> None:
+    """Draw the throughput and p99 of each server, at its fastest setting."""
+    measured = sorted((row for row in rows[1:] if row.rounds), key=_requests_per_s)
+    fastest = {row.server: row for row in measured}
+    shown = [rows[0], *sorted(fastest.values(), key=_requests_per_s, reverse=True)]
+    figure = bars(
+        [f"{row.server}\n({row.batches})" for row in shown],
+        {
+            "requests/s (more is better)": list(map(_requests_per_s, shown)),
+            "p99 latency, ms (less is better)": [float(f"{row.figure('p99_ms'):.1f}") for row in shown],
+        },
+        f"all-MiniLM-L6-v2 on one CPU core, {trace} tokens, 32 requesters",
+        "Each server at its fastest setting; all servers run the same weights on ONNX Runtime.",
+    )
+    # Fixed ids and no date, so that the same figures give the same file.
+    with rc_context({"svg.hashsalt": "headwaiter"}):
+        figure.savefig(CHART, metadata={"Date": None})
+
+
+def _requests_per_s(row: Row) -> float:
+    return float(f"{row.figure('requests_per_s'):.1f}")
+
+
+if __name__ == "__main__":
+    write(FIGURES)
