@@ -11,12 +11,6 @@ from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
 # Time before a deadline that a plan leaves free: to write and send the answer, and for small errors of predictions.
 REPLY_S = 0.01
-# The oldest sequences join first while the padding of the batch takes at most this share of what it may take. In a
-# simulation with 32 callers, this lowers p99 by a quarter, and costs 1 % of the throughput; without the limit, models
-# with expensive padding would lose a third of it.
-_PADDING_SHARE_FOR_AGE = 0.25
-# After so many sequences that do not fit, no more are tried by their age.
-_MOST_PASSED_OVER = 8
 # The cost of a sequence that must not join a batch.
 _NEVER = float("inf")
 
@@ -48,12 +42,11 @@ class Plan:
 
 
 def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, *, idle: bool = False) -> Plan:
-    """Choose a leader, and fill its batch: first with the oldest sequences, then with those that cost least per token.
+    """Choose a leader, and fill its batch with the sequences that cost least per token.
 
-    The leader is the sequence with the earliest fair start. The next ones in this order join first, as long as the
-    batch has little padding; otherwise a sequence of unusual length would wait until it leads. Then, of the next
-    shorter and the next longer sequence, the one that adds less time per token joins, interactive sequences before bulk
-    sequences. A sequence joins only if
+    The leader is the sequence with the earliest fair start. Of the next shorter and the next longer sequence, the one
+    that adds less time per token joins first. Bulk sequences join after all interactive sequences. A sequence joins
+    only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
     - the padding of the batch, and its copies of hidden rows that no sequence needs, take no longer than the launch of
@@ -81,21 +74,14 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
             else:
                 expired.append(sequence)
 
-    by_age = in_time(pending.by_fair_start())
-    leader = next(by_age, None)
+    leader = next(in_time(pending.by_fair_start()), None)
     if leader is None:
         return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)
-    batch.fill_by_age(by_age)
-    joined = set(batch.sequences)
-
-    def left(sequences: Iterator[Sequence]) -> Iterator[Sequence]:
-        return (sequence for sequence in in_time(sequences) if sequence not in joined)
-
     for priority in Priority:
         for hidden in (leader.hidden, not leader.hidden):
             shorter = pending.shorter(leader, priority, hidden=hidden)
-            batch.fill(left(shorter), left(pending.longer(leader, priority, hidden=hidden)))
+            batch.fill(in_time(shorter), in_time(pending.longer(leader, priority, hidden=hidden)))
     return Plan(tuple(batch.sequences), tuple(dict.fromkeys(expired)), batch.seconds, batch.close_reason)
 
 
@@ -118,17 +104,6 @@ class _GrowingBatch:
         self._deadline_s = leader.deadline_s
         self.seconds = cost.seconds(1, self._tokens, self._longest, self._needed_cells, leader.hidden)
 
-    def fill_by_age(self, others: Iterator[Sequence]) -> None:
-        """Let the first of these sequences join that fit without much padding."""
-        passed_over = 0
-        for candidate in others:
-            token_s = self._extra_s_per_token(candidate, _PADDING_SHARE_FOR_AGE)
-            if token_s != _NEVER:
-                self._join(candidate, token_s)
-            elif (passed_over := passed_over + 1) == _MOST_PASSED_OVER:
-                break
-        self.close_reason = CloseReason.DRAINED
-
     def fill(self, shorter: Iterator[Sequence], longer: Iterator[Sequence]) -> None:
         """Let sequences join, each time the cheaper of the next shorter and the next longer one."""
         sides = [shorter, longer]
@@ -143,13 +118,8 @@ class _GrowingBatch:
             nearest[side] = next(sides[side], None)
             token_s = [self._extra_s_per_token(candidate) for candidate in nearest]
 
-    def _extra_s_per_token(self, candidate: Sequence | None, padding_share: float = 1.0) -> float:
-        """Return the seconds that a candidate would add, per token of the candidate; infinity if it must not join.
-
-        Args:
-            candidate: the sequence; None stands for no sequence.
-            padding_share: how much of the launch of another batch the padding of this batch may take.
-        """
+    def _extra_s_per_token(self, candidate: Sequence | None) -> float:
+        """Return the seconds that a candidate would add, per token of the candidate; infinity if it must not join."""
         if candidate is None:
             return _NEVER
         length = candidate.length_tokens
@@ -168,7 +138,7 @@ class _GrowingBatch:
         padded_length = limits.padded_length(longest)
         padded_tokens = sequence_count * padded_length
         too_large = padded_tokens > limits.padded_tokens or padded_tokens * padded_length > limits.cells
-        if wasted_s > padding_share * cost.launch_s or too_large or sequence_count > limits.sequences:
+        if wasted_s > cost.launch_s or too_large or sequence_count > limits.sequences:
             self.close_reason = CloseReason.CELLS
             return _NEVER
         seconds = cost.seconds(sequence_count, tokens, longest, needed_cells, hidden_tokens > 0)

@@ -198,9 +198,8 @@ class Scheduler:
             raise Unavailable("the server is shutting down: send the request to another replica")
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
-        arrived_s = self._clock()
-        further_work_s = queue.learnt.own_work_s(shape) * (1 - shape.longest_tokens / shape.tokens)
-        fair_start = fair_start_s(arrived_s, deadline_s, priority, further_work_s)
+        arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
+        fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
         estimate = self._wait_estimate(queue, arrived_s, self._queues.others_s)
         admit(estimate, self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start

@@ -16,11 +16,11 @@ def waiting(
     arrived_s: float = 0.0,
     deadline_s: float = float("inf"),
     priority: Priority = Priority.INTERACTIVE,
-    further_work_s: float = 0.5,
+    own_work_s: float = 0.5,
     hidden: bool = False,
 ) -> Sequence:
     """Return a sequence without a request, which the queue and the planner do not use."""
-    fair_start = fair_start_s(arrived_s, deadline_s, priority, further_work_s)
+    fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
     values, no_request = np.zeros(length, np.int64), cast(QueuedRequest, None)
     return Sequence(values, length, fair_start, deadline_s, priority, no_request, index, hidden)
 

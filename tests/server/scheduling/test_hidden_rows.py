@@ -32,6 +32,6 @@ def test_sequences_with_hidden_rows_share_a_batch_with_others_only_if_that_costs
     cost = CostModel(launch_s=3e-3, token_s=1e-4, padded_s=0.0, cell_s=0.0, hidden_row_s=hidden_row_s)
     queue = [waiting(10, index, arrived_s=index * 1e-3, hidden=each) for index, each in enumerate(hidden)]
     planned = plan(pending_of(queue), NOW_S, cost, LIMITS)
-    assert sorted(sequence.index for sequence in planned.batch) == sorted(batch)
+    assert [sequence.index for sequence in planned.batch] == batch
     rows = 10 * len(batch) if any(hidden[index] for index in batch) else 0
     assert planned.seconds == pytest.approx(3e-3 + 1e-3 * len(batch) + hidden_row_s * rows)

@@ -27,16 +27,13 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         arrived_s=st.integers(0, 60),
         deadline_s=st.integers(0, 90) | st.just(float("inf")),
         priority=st.sampled_from(Priority),
-        further_work_s=st.floats(0, 1),
+        own_work_s=st.floats(0, 1),
         hidden=st.booleans(),
     )
     def add(
-        self, length: int, arrived_s: float, deadline_s: float, priority: Priority, further_work_s: float, hidden: bool
+        self, length: int, arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float, hidden: bool
     ) -> None:
-        index, times = (
-            next(self.indices),
-            {"arrived_s": arrived_s, "deadline_s": deadline_s, "further_work_s": further_work_s},
-        )
+        index, times = next(self.indices), {"arrived_s": arrived_s, "deadline_s": deadline_s, "own_work_s": own_work_s}
         sequence = waiting(length, index, priority=priority, hidden=hidden, **times)
         self.pending.add(sequence)
         self.expected.append(sequence)

@@ -233,11 +233,11 @@ async def test_a_request_without_a_deadline_is_refused_if_its_wait_would_be_too_
 
 
 async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(harness: Harness) -> None:
-    tasks = await harness.submit_behind_held_batch(*([[2] * 4, [2] * 4] for _ in range(4)))
+    tasks = await harness.submit_behind_held_batch(*([[2] * 8] for _ in range(4)))
     # The urgent request is due before the others, whose maximum wait is 25 s.
     tasks.append(harness.submit([3], deadline_s=4.5))
     await asyncio.sleep(0)
-    assert harness.queue.queued_sequences == 9
+    assert harness.queue.queued_sequences == 5
     harness.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
-    assert harness.device.batches[1][0] == [3]
+    assert harness.device.batches[1] == [[3]]

@@ -189,10 +189,10 @@ WORKER = Worker(ManualClock())
 
 
 def queue_of(*sequences: tuple[int, float], priority: Priority = Priority.INTERACTIVE) -> ModelQueue:
-    """Return a queue of sequences of no further work, each given by its tokens and its arrival."""
+    """Return a queue of sequences of no own work, each given by its tokens and its arrival."""
     queue = ModelQueue({WORKER: Session(FakeDevice(), PROBE)}, COST, LIMITS, FakeObserver())
     for index, (tokens, arrived_s) in enumerate(sequences):
-        queue.pending.add(waiting(tokens, index, arrived_s=arrived_s, further_work_s=0.0, priority=priority))
+        queue.pending.add(waiting(tokens, index, arrived_s=arrived_s, own_work_s=0.0, priority=priority))
     return queue
 
 
