@@ -172,7 +172,7 @@ def _versions(peers: list[Peer]) -> str:
     folders = dict.fromkeys(peer.folder for peer in peers if peer.folder)
     others = sorted({version(pins(folder), "onnxruntime") for folder in folders})
     ours = metadata.version("onnxruntime-gpu")
-    return f"ONNX Runtime: {ours} in Headwaiter and in the grpc.aio server, {', '.join(others)} in the other servers."
+    return f"ONNX Runtime is {ours} in Headwaiter and in the grpc.aio server, and {', '.join(others)} in the others."
 
 
 if __name__ == "__main__":
