@@ -164,7 +164,10 @@ def _shown(value: Any) -> str:
 
 
 def check_value_count(raw: bytes, max_values: int) -> None:
-    """Check the number of values in a JSON body.
+    """Check the number of values in a JSON body before the body is parsed.
+
+    The parser holds Python's global lock: 300,000 empty lists in a body of 1 MB stop all threads for 0.2 s. The time
+    grows with the number of values, which is small in every valid request. numpy counts them without the lock.
 
     Raises:
         InvalidInput: the body has more than `max_values` values.

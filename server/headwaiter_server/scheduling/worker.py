@@ -1,4 +1,7 @@
-"""Run the batches of all models on one device in a thread, and pack the next batch in a second thread meanwhile."""
+"""The devices of a server: workers, which of them takes the next batch, and when a device hangs.
+
+A worker runs the batches of all models on one device in a thread, and packs the next batch in a second thread.
+"""
 
 import asyncio
 import time
