@@ -30,8 +30,12 @@ class Trace:
 
     def first(self, tokens: int) -> "Trace":
         """Return the trace cut to its first sequences, with at most this number of tokens."""
-        ends = np.cumsum([len(ids) for ids in self.sequences])
-        return Trace(self.name, self.sequences[: int(np.searchsorted(ends, tokens, "right"))])
+        return Trace(self.name, self.sequences[: count_within(self.sequences, tokens)])
+
+
+def count_within(sequences: Sequence[Ids], tokens: int) -> int:
+    """Return the number of first sequences that have at most this number of tokens together."""
+    return int(np.searchsorted(np.cumsum([len(ids) for ids in sequences]), tokens, "right"))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from bench.loads.traces import MEDIAN_30, MEDIAN_90
+from bench.loads.traces import MEDIAN_30, MEDIAN_90, count_within
 from bench.peers import page
 from bench.peers.calls import Answered, Api, Vector, closed_loop, lowest_cosine
 from bench.peers.environments import environment, pins, version
@@ -56,8 +56,7 @@ class Work:
 
     def first(self, tokens: int) -> list[Sentence]:
         """Return the first sentences, with at most this number of tokens."""
-        ends = np.cumsum([len(each.ids) for each in self.sentences])
-        return self.sentences[: int(np.searchsorted(ends, tokens, "right"))]
+        return self.sentences[: count_within([each.ids for each in self.sentences], tokens)]
 
     def check(self, api: Api, answered: Answered) -> None:
         """Raise RuntimeError if the answers to the first sentences differ from Headwaiter's vectors."""
@@ -99,11 +98,12 @@ def main() -> None:
         f"{each.trace}, {REQUESTERS} requesters:\n\n{trace_table(table)}"
         for each, table in zip(work, tables, strict=True)
     ]
-    sections += [busy_generator([row for table in tables for row in table]), failures(problems), _versions(peers)]
+    versions = _versions(peers)
+    sections += [busy_generator([row for table in tables for row in table]), failures(problems), versions]
     minutes = (time.monotonic() - started_s) / 60
     print(*filter(None, sections), f"{sizes.rounds} rounds, {minutes:.1f} minutes", sep="\n\n")
     figures = {each.trace: list(map(asdict, table)) for each, table in zip(work, tables, strict=True)}
-    written = {"rows": figures, "not measured": problems, "versions": _versions(peers)}
+    written = {"rows": figures, "not measured": problems, "versions": versions}
     arguments.json.write_text(json.dumps(written, indent=1, ensure_ascii=False), encoding="utf-8")
     if not arguments.quick:
         page.write(arguments.json)

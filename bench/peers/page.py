@@ -56,7 +56,7 @@ def _draw(trace: str, rows: Sequence[Row]) -> None:
         [f"{row.server}\n({row.batches})" for row in shown],
         {
             "requests/s (more is better)": list(map(_requests_per_s, shown)),
-            "p99 latency, ms (less is better)": [float(f"{row.figure('p99_ms'):.1f}") for row in shown],
+            "p99 latency, ms (less is better)": [float(row.figure("p99_ms")) for row in shown],
         },
         f"all-MiniLM-L6-v2 on one CPU core, {trace} tokens, 32 requesters",
         "Each server at its fastest setting; all servers run the same weights on ONNX Runtime.",
@@ -67,7 +67,7 @@ def _draw(trace: str, rows: Sequence[Row]) -> None:
 
 
 def _requests_per_s(row: Row) -> float:
-    return float(f"{row.figure('requests_per_s'):.1f}")
+    return float(row.figure("requests_per_s"))
 
 
 if __name__ == "__main__":
