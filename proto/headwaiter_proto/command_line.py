@@ -6,7 +6,13 @@ from typing import Any, NoReturn
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parses arguments as argparse does, and suggests a flag for an unknown one, as Python 3.14 does for choices."""
+    """Parses arguments as argparse does, and suggests a flag for an unknown one, as Python 3.14 does for choices.
+
+    It takes no abbreviated flags, because a flag of a later version could make an abbreviation ambiguous.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def add_version(self) -> None:
         """Add the flag --version."""

@@ -22,6 +22,7 @@ def _parser() -> CommandParser:
         (["--verson"], "--version"),
         (["encode", "--dtipe", "int8"], "--dtype"),
         (["encode", "--dtipe=int8"], "--dtype"),
+        (["encode", "--dtyp", "int8"], "--dtype"),
         (["encode", "--output", "x"], None),
         (["encode", "more"], None),
     ],
