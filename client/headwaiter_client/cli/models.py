@@ -113,7 +113,7 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
         f"{limits.max_message_bytes:,} bytes",
         "self-check": f"{check.sequences} sequences: "
         f"pooled vectors within {check.pooled_max_abs:.1e} ({check.pooled_max_relative:.1e} of their scale), "
-        f"hidden states within {check.hidden_max_abs:.1e} ({check.hidden_max_relative:.1e} of their scale), "
+        f"hidden rows within {check.hidden_max_abs:.1e} ({check.hidden_max_relative:.1e} of their scale), "
         f"cosine at least {check.min_cosine:.6f}, {check.mean_cosine:.6f} on average",
     }
     if cost.service_tokens_per_s:

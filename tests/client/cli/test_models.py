@@ -94,7 +94,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         "32 sequences",
         "pooled vectors within 1.5e-07",
         "3.0e-07",
-        "hidden states within 2.0e-06",
+        "hidden rows within 2.0e-06",
         "4.0e-07",
         "cosine at least 0.999000",
         "1.000000 on average",
