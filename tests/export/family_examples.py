@@ -49,6 +49,11 @@ class Example:
     save: Callable[[Path], transformers.PreTrainedModel] | None = None
 
     @property
+    def config(self) -> str:
+        """The name of the configuration class."""
+        return self.config_class or f"{self.name}Config"
+
+    @property
     def takes_features(self) -> bool:
         """Whether the family takes images or audio."""
         return self.model_types[0] in FEATURE_FAMILIES
@@ -214,3 +219,12 @@ EXAMPLES = [
     ),
     Example("Whisper (encoder blocks)", ("whisper",), ("openai/whisper-small",), "Whisper"),
 ]
+# The families of texts, by the name of their classes.
+TEXT_EXAMPLES = {each.name: each for each in EXAMPLES if not each.takes_features and not each.save}
+
+
+def save_example(folder: Path, name: str, kind: str = "", **changes: Any) -> transformers.PreTrainedModel:
+    """Save the example of a family of texts, with other fields of its configuration and a model of another kind."""
+    example = TEXT_EXAMPLES[name]
+    settings = {**example.settings, **changes}
+    return save_family(folder, name, kind or example.kind, example.config_class, **settings)

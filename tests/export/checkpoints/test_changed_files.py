@@ -21,8 +21,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.export.changed_files import changed_file, changed_files
-from tests.export.family_checkpoints import save_family
-from tests.export.family_examples import EXAMPLES
+from tests.export.family_examples import TEXT_EXAMPLES, save_example
 from tests.export.test_after_pooling import encode
 from tests.export.tokenizer_cases import ADDED, DECLARED
 from tests.export.tokenizer_folders import (
@@ -266,13 +265,9 @@ def _quiet() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("name", "every_run"),
-    _parts([each.name for each in EXAMPLES if not each.takes_features and not each.save]),
-)
+@pytest.mark.parametrize(("name", "every_run"), _parts([*TEXT_EXAMPLES]))
 def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> None:
-    example = next(each for each in EXAMPLES if each.name == name)
-    save_family(tmp_path, name, example.kind, example.config_class, **example.settings)
+    save_example(tmp_path, name)
     sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (1, 7, 20)]
 
     def actual() -> list[Array]:
@@ -281,7 +276,7 @@ def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> 
             return [encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[1].numpy() for ids in sequences]
 
     def expected() -> list[Array]:
-        model, info = getattr(transformers, f"{name}{example.kind}").from_pretrained(
+        model, info = getattr(transformers, f"{name}{TEXT_EXAMPLES[name].kind}").from_pretrained(
             tmp_path, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
         )
         assert not info["missing_keys"]
