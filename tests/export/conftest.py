@@ -1,17 +1,21 @@
 """Fixtures for the tests of the export."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from headwaiter_export.bundle import export
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs import plans
 from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
+from headwaiter_server.runtime import tokenizer_cost
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
 
@@ -19,6 +23,22 @@ from tests.shared_folders import SharedFolders
 @pytest.fixture(scope="session", autouse=True)
 def _operators(operators: None) -> None:
     """Load the tracer's operators once, before the first graph is traced."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _tokenizer_costs() -> Iterator[None]:
+    """Measure the cost of equal tokenizers once, because that takes a fifth of a second."""
+    problems: dict[str, str | None] = {}
+
+    def cost_problem(tokenizer: Tokenizer) -> str | None:
+        content = tokenizer.to_str()
+        if content not in problems:
+            problems[content] = tokenizer_cost.cost_problem(tokenizer)
+        return problems[content]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(comparison, "cost_problem", cost_problem)
+        yield
 
 
 @pytest.fixture

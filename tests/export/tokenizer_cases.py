@@ -1,6 +1,5 @@
 """Cases of tokenizers: how each is built, the model type of its checkpoint, and the files beside it."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,18 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers
 
 from tests.checkpoints import write_json
-from tests.export.helpers import edit_json
 from tests.export.tokenizer_folders import (
     ALBERT_TOKENS,
     BERT_TOKENS,
     byte_level_bpe,
     compiled_normalizer,
     edited,
+    gemma,
     json_of,
+    llama,
     mpnet,
+    qwen2,
+    t5,
     unigram,
     with_added,
     word_level,
@@ -24,6 +26,8 @@ from tests.export.tokenizer_folders import (
 )
 
 Files = dict[str, dict[str, Any]]
+# How the tokenizer is built, the model type, and the files beside tokenizer.json.
+Case = tuple[Callable[[], Tokenizer], str, Files]
 
 ADDED: dict[str, Any] = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False}
 
@@ -40,7 +44,19 @@ DECLARED = {
 }
 FAST = "PreTrainedTokenizerFast"
 XLM = "XLMRobertaTokenizerFast"
-CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
+# Places of the declaration of a special token of Qwen2.
+NAMED_TOKENS: tuple[tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
+    ("special_tokens_map.json", "eos_token", lambda token: {"eos_token": token}),
+    ("special_tokens_map.json", "image_token", lambda token: {"image_token": token}),
+    ("tokenizer_config.json", "eos_token", lambda token: {"eos_token": {"__type": "AddedToken", **token}}),
+    (
+        "tokenizer_config.json",
+        "added_tokens_decoder",
+        lambda token: {"eos_token": "[NEW]", "added_tokens_decoder": {"502": token}},
+    ),
+)
+SENTINELS = [f"<extra_id_{number}>" for number in range(100)]
+CASES: dict[str, Case] = {
     "WordPiece uncased, no settings": (word_piece, "bert", {}),
     "WordPiece uncased": (word_piece, "bert", config("BertTokenizer", do_lower_case=True)),
     "WordPiece uncased, settings cased": (word_piece, "bert", config("BertTokenizer", do_lower_case=False)),
@@ -187,16 +203,99 @@ CASES: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
         "bert",
         config("TokenizersBackend", do_lower_case=False, added_tokens_decoder=DECLARED),
     ),
+    "RoFormer with a class": (word_piece, "roformer", config(FAST)),
+    "DistilBERT, no settings": (lambda: word_piece(lowercase=False), "distilbert", {}),
+    # transformers ignores the classes of these two families.
+    "XLM-RoBERTa-XL": (lambda: unigram(normalizers.NFKC()), "xlm-roberta-xl", config(XLM)),
+    "ModernBERT with a class of BERT": (byte_level_bpe, "modernbert", config("BertTokenizer")),
+    "ModernBERT": (byte_level_bpe, "modernbert", config(FAST)),
+    "Nomic BERT": (lambda: word_piece(lowercase=False), "nomic_bert", {}),
+    "Nomic BERT, cased": (
+        lambda: word_piece(lowercase=False),
+        "nomic_bert",
+        config("BertTokenizer", do_lower_case=False),
+    ),
+    "GTE, multilingual": (lambda: unigram(normalizers.NFKC()), "gte", {}),
+    "GTE, English": (word_piece, "gte", config("BertTokenizer")),
+    "Qwen3": (qwen2, "qwen3", config("Qwen2Tokenizer", eos_token="<|im_end|>", unk_token=None)),
+    "Qwen3 with a prefix": (qwen2, "qwen3", config(add_prefix_space=True)),
+    "Qwen3 with null": (qwen2, "qwen3", config(add_prefix_space=None)),
+    "Qwen3, tokens off": (qwen2, "qwen3", config(add_bos_token=False, add_eos_token=False)),
+    "Qwen3, tokens on": (qwen2, "qwen3", config(add_bos_token=True, add_eos_token=True, bos_token="<s>")),
+    "Qwen3 without tokens": (byte_level_bpe, "qwen3", config("Qwen2TokenizerFast")),
+    "Qwen3 with a class of Llama": (llama, "qwen3", config("LlamaTokenizer")),
+    "Gemma 3": (gemma, "gemma3_text", config("GemmaTokenizer", add_bos_token=True, mask_token="<mask>")),
+    "Gemma 3 without steps": (
+        lambda: edited(gemma(), normalizer=None, pre_tokenizer=None),
+        "gemma3_text",
+        config(extra_special_tokens={"boi_token": "[B]"}),
+    ),
+    "EuroBERT": (byte_level_bpe, "eurobert", config(FAST)),
+    "EuroBERT without a class": (byte_level_bpe, "eurobert", {}),
+    "Llama without a class": (llama, "llama", {}),
+    "Llama 2": (llama, "llama", config("LlamaTokenizer", add_bos_token=True, legacy=False)),
+    "Llama 2, legacy": (llama, "llama", config("LlamaTokenizerFast", legacy=True, add_eos_token=True)),
+    "Llama 2 without a prefix": (
+        llama,
+        "llama",
+        config("LlamaTokenizer", add_prefix_space=False, unk_token="<pad>"),
+    ),
+    "Llama 2 with added tokens": (
+        lambda: with_added(llama()),
+        "llama",
+        config("LlamaTokenizer", legacy=None, add_prefix_space=None),
+    ),
+    "Llama 3": (byte_level_bpe, "llama", config(FAST)),
+    "Llama 3 with a class of Llama 2": (byte_level_bpe, "llama", config("LlamaTokenizer")),
+    "Mistral": (llama, "mistral", config("LlamaTokenizer", legacy=False)),
+    "Mistral without a class": (llama, "mistral", {}),
+    "T5 without a class": (t5, "t5", {}),
+    "T5": (t5, "t5", config("T5Tokenizer", extra_ids=100, additional_special_tokens=SENTINELS)),
+    "T5 with ten sentinels": (
+        t5,
+        "t5",
+        config("T5TokenizerFast", extra_ids=10, additional_special_tokens=SENTINELS[:10]),
+    ),
+    "T5, another end": (t5, "t5", config("T5Tokenizer", add_prefix_space=False, eos_token="<pad>")),
+    "T5, extra tokens": (t5, "t5", config(extra_ids=100, extra_special_tokens=SENTINELS)),
+    "T5 kept": (t5, "t5", config(FAST)),
+    # The special tokens of Qwen2 lose their flags.
+    **{
+        f"Qwen3, {flag} of {field} in {file}": (
+            qwen2,
+            "qwen3",
+            {file: named({**ADDED, "content": "[NEW]", flag: True})},
+        )
+        for file, field, named in NAMED_TOKENS
+        for flag in ("lstrip", "rstrip", "single_word")
+    },
+}
+# Cases of a vocabulary in vocab.txt, without tokenizer.json.
+LINES: dict[str, Case] = {
+    "BERT": (word_piece, "bert", {}),
+    "BERT, cased": (lambda: word_piece(lowercase=False), "bert", config(do_lower_case=False)),
+    "BERT, token files": (
+        word_piece,
+        "bert",
+        {"special_tokens_map.json": {"mask_token": "[NEW]"}, "added_tokens.json": {"a": 285}},
+    ),
+    "BERT, declared tokens": (word_piece, "bert", config(added_tokens_decoder=DECLARED, unk_token="[MASK]")),
+    "DistilBERT": (word_piece, "distilbert", config("DistilBertTokenizer")),
+    "ELECTRA": (word_piece, "electra", {}),
+    "MPNet": (mpnet, "mpnet", {}),
+    "GTE": (word_piece, "gte", config("BertTokenizerFast")),
 }
 
 
-def save_case(name: str, model: Path, folder: Path) -> Path:
-    """Save a model with the tokenizer and the settings of a case."""
-    build, model_type, files = CASES[name]
-    shutil.copytree(model, folder)
-    edit_json(folder / "config.json", model_type=model_type, **files.get("config.json", {}))
-    build().save(str(folder / "tokenizer.json"))
-    for file, content in files.items():
-        if file != "config.json":
-            write_json(folder / file, content)
+def save_case(case: Case, folder: Path, *, lines: bool = False) -> Path:
+    """Save the tokenizer and the settings of a case, and a config.json that has only the model type."""
+    build, model_type, files = case
+    write_json(folder / "config.json", {"model_type": model_type, **files.get("config.json", {})})
+    if lines:
+        vocabulary = sorted(build().get_vocab().items(), key=lambda item: item[1])
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8")
+    else:
+        build().save(str(folder / "tokenizer.json"))
+    for file in files.keys() - {"config.json"}:
+        write_json(folder / file, files[file])
     return folder
