@@ -13,8 +13,10 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs import plans
-from headwaiter_export.graphs.plans import GRAPHS
-from headwaiter_proto.encoder_pb2 import PRECISION_INT8
+from headwaiter_export.graphs.float16 import to_float16
+from headwaiter_export.graphs.plans import GRAPHS, WEIGHTS_FILES
+from headwaiter_export.graphs.tracing import WeightsFile, trace
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from headwaiter_server.runtime import tokenizer_cost
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
@@ -59,11 +61,14 @@ def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_graphs(monkeypatch, "packed-cpu.fp32.onnx")
 
 
-def export_masked(encoder: Encoder, folder: Path) -> None:
-    """Export without int8, whose masks are the same, and without attention weights, which have their own test."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        keep_graphs(monkeypatch, *(plan.file for plan in GRAPHS if plan.precision != PRECISION_INT8))
-        export_bundle(encoder, None, folder, folder.name)
+def write_plans(encoder: Encoder, folder: Path) -> None:
+    """Write the graphs of a bundle in fp32 and fp16, unchecked and without the other files."""
+    folder.mkdir()
+    for precision, converted in ((PRECISION_FP32, encoder), (PRECISION_FP16, to_float16(encoder))):
+        with WeightsFile(folder / WEIGHTS_FILES[precision]) as weights:
+            for plan in GRAPHS:
+                if plan.precision == precision:
+                    weights.write_graph(trace(converted, plan.layout), folder / plan.file)
 
 
 @pytest.fixture(scope="session")
@@ -74,8 +79,8 @@ def causal_encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders) -> Path:
-    """The bundle "tiny-causal"."""
-    return shared_folders.get("tiny-causal", lambda folder: export_masked(causal_encoder, folder))
+    """The graphs of the causal encoder, without the other files of a bundle."""
+    return shared_folders.get("tiny-causal", lambda folder: write_plans(causal_encoder, folder))
 
 
 @pytest.fixture(scope="session")
@@ -93,5 +98,11 @@ def self_excluding_encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def self_excluding_bundle(self_excluding_encoder: Encoder, shared_folders: SharedFolders) -> Path:
-    """The bundle "tiny-self-excluding"."""
-    return shared_folders.get("tiny-self-excluding", lambda folder: export_masked(self_excluding_encoder, folder))
+    """The bundle "tiny-self-excluding", without int8, whose masks are the same, and without attention weights."""
+
+    def export_masked(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            keep_graphs(monkeypatch, *(plan.file for plan in GRAPHS if plan.precision != PRECISION_INT8))
+            export_bundle(self_excluding_encoder, None, folder, folder.name)
+
+    return shared_folders.get("tiny-self-excluding", export_masked)

@@ -18,7 +18,6 @@ from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import (
     VOCABULARY,
     bert_hidden,
-    randomize,
     save_bert,
     save_sentence_transformer,
     save_tokenizer,
@@ -43,54 +42,6 @@ def assert_equal_hidden(checkpoint: LoadedModel, model: transformers.PreTrainedM
 def edit_tensors(path: Path, edit: Callable[[Tensors], Tensors]) -> None:
     tensors = edit(safetensors.torch.load_file(path))
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
-def test_bert_equals_transformers(activation: str, tmp_path: Path) -> None:
-    model = save_bert(tmp_path, hidden_act=activation)
-    assert_equal_hidden(read_checkpoint(tmp_path), model)
-
-
-@pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "Camembert"])
-def test_roberta_equals_transformers_although_positions_follow_the_padding_id(family: str, tmp_path: Path) -> None:
-    config = getattr(transformers, f"{family}Config")(
-        vocab_size=60,
-        hidden_size=32,
-        num_attention_heads=4,
-        num_hidden_layers=2,
-        intermediate_size=64,
-        max_position_embeddings=18,
-        pad_token_id=1,
-    )
-    model = getattr(transformers, f"{family}Model")(config).eval()
-    randomize(model)
-    model.save_pretrained(tmp_path)
-    checkpoint = read_checkpoint(tmp_path)
-    assert checkpoint.encoder.config.max_tokens == 16
-    assert_equal_hidden(checkpoint, model)
-
-
-def test_distilbert_equals_transformers(tmp_path: Path) -> None:
-    config = transformers.DistilBertConfig(
-        vocab_size=60, dim=32, n_heads=4, n_layers=2, hidden_dim=64, max_position_embeddings=16
-    )
-    model = transformers.DistilBertModel(config).eval()
-    randomize(model)
-    model.save_pretrained(tmp_path)
-    assert_equal_hidden(read_checkpoint(tmp_path), model)
-    # DistilBERT ignores the field, unlike the other families.
-    edit_json(tmp_path / "config.json", layer_norm_eps=0.5)
-    assert_equal_hidden(read_checkpoint(tmp_path), transformers.DistilBertModel.from_pretrained(tmp_path).eval())
-
-
-def test_a_language_modelling_head_is_ignored(tmp_path: Path) -> None:
-    config = transformers.BertConfig(
-        vocab_size=60, hidden_size=32, num_attention_heads=4, num_hidden_layers=1, intermediate_size=64
-    )
-    model = transformers.BertForMaskedLM(config).eval()
-    randomize(model)
-    model.save_pretrained(tmp_path)
-    assert_equal_hidden(read_checkpoint(tmp_path, Pooling.MEAN), model.bert)
 
 
 def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:

@@ -49,11 +49,21 @@ def other_value(field: str, value: Any) -> Any:
     return 2 * value
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_equals_transformers(name: str, tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, name)
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        *((name, "Model", {}) for name in FAMILIES),
+        ("ViT", "Model", {"qkv_bias": False, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+        # Other parts of a model are ignored.
+        ("ViT", "ForMaskedImageModeling", {"encoder_stride": 4}),
+        ("Whisper", "ForConditionalGeneration", {}),
+    ],
+)
+def test_a_family_equals_transformers(name: str, kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name, kind, **settings)
     values = draw_input(model)
-    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
+    base = model.vit if kind == "ForMaskedImageModeling" else model
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(base, values))
 
 
 @pytest.mark.parametrize(("name", "field", "value"), REFUSED)
@@ -72,10 +82,3 @@ def test_each_field_of_a_configuration_is_followed_or_refused_by_name(name: str,
         assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
         return
     assert_checkpoint_refused(tmp_path, field)
-
-
-@pytest.mark.parametrize("kind", ["ForConditionalGeneration", "Model"])
-def test_the_decoder_of_whisper_is_ignored(kind: str, tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, "Whisper", kind)
-    values = draw_input(model)
-    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))

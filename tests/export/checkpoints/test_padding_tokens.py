@@ -1,7 +1,5 @@
 """A padding token inside a sequence takes no position in RoBERTa and its relatives, as in `transformers`."""
 
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +7,13 @@ import pytest
 import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.cli import main
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.graphs.layouts import Portable
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
-from tests.e2e.in_process_server import connect, serving
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_close, run_graph, write_graphs
 
@@ -41,24 +38,12 @@ def test_positions_follow_the_ids(family: str, tmp_path: Path) -> None:
         assert_close(hidden.numpy(), bert_hidden(model, ids))
 
 
-def test_positions_follow_the_ids_in_a_padded_batch(tmp_path: Path) -> None:
-    model = save_family(tmp_path, "Roberta", pad_token_id=PAD)
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, Portable)[Portable]
-    hidden = run_graph(path, "cpu", SEQUENCES).hidden
-    assert hidden is not None
-    assert_close(hidden, np.concatenate([bert_hidden(model, ids) for ids in SEQUENCES]))
-
-
-@pytest.mark.usefixtures("packed_cpu_alone")
-async def test_positions_follow_the_ids_in_a_packed_batch_of_a_server(tmp_path: Path) -> None:
-    model = save_family(tmp_path / "checkpoint", "XLMRoberta", pad_token_id=PAD)
-    with redirect_stdout(StringIO()):
-        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
-    async with serving(tmp_path / "bundle") as server, connect(server) as client:
-        encoding = await client.encode_tokens(SEQUENCES, hidden=True)
-    assert encoding.hidden is not None
-    for rows, ids in zip(encoding.hidden, SEQUENCES, strict=True):
-        assert_close(rows, bert_hidden(model, ids))
+@pytest.mark.parametrize("layout", [PackedCpu, Portable])
+def test_positions_follow_the_ids_in_a_batch(layout: type[PackedCpu] | type[Portable], tmp_path: Path) -> None:
+    model = save_family(tmp_path, "Roberta", pad_token_id=PAD, num_hidden_layers=1)
+    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
+    expected = np.concatenate([bert_hidden(model, ids) for ids in SEQUENCES])
+    assert_close(run_graph(path, "cpu", SEQUENCES).hidden, expected)
 
 
 def test_golden_inputs_contain_padding_tokens() -> None:
