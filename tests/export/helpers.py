@@ -1,7 +1,7 @@
 """Helpers for the tests of the export."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -133,6 +133,23 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     if "token_logits" in outputs:
         logits = batch.split(outputs["token_logits"][: batch.tokens])
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits)
+
+
+def assert_others_change_no_bit(run: Callable[[list[Array]], Outputs], sequences: list[Array], content: float) -> None:
+    """Check that sequences of any content beside a sequence change no bit of its hidden rows and pooled vector."""
+    before = _results(run(sequences), sequences)
+    for kept in range(len(sequences)):
+        others = [each if i == kept else np.full_like(each, content) for i, each in enumerate(sequences)]
+        after = _results(run(others), others)[kept]
+        for old, new in zip(before[kept], after, strict=True):
+            assert np.isfinite(new).all()
+            assert old.tobytes() == new.tobytes()
+
+
+def _results(outputs: Outputs, sequences: list[Array]) -> list[tuple[Array, Array]]:
+    assert outputs.pooled is not None
+    assert outputs.hidden is not None
+    return list(zip(outputs.pooled, pack(sequences).split(outputs.hidden), strict=True))
 
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.

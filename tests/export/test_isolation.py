@@ -1,5 +1,6 @@
 """Other sequences in a batch never change a sequence's result, with every mask."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,14 @@ import pytest
 
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.encoder import EncoderConfig
-from tests.export.helpers import FP32_GRAPHS, Runtime, random_sequences, run_graph, run_hidden
+from tests.export.helpers import (
+    FP32_GRAPHS,
+    Runtime,
+    assert_others_change_no_bit,
+    random_sequences,
+    run_graph,
+    run_hidden,
+)
 from tests.oracle import Array
 
 GRAPHS = [
@@ -42,19 +50,7 @@ def test_the_content_of_other_sequences_changes_no_bit_of_a_result(
 ) -> None:
     bundle, config = exported
     sequences = random_sequences(config, LENGTHS)
-    before = run_graph(bundle / file, runtime, sequences)
-    for kept, length in enumerate(LENGTHS):
-        poisoned = [each if i == kept else np.full_like(each, poison) for i, each in enumerate(sequences)]
-        after = run_graph(bundle / file, runtime, poisoned)
-        first = sum(LENGTHS[:kept])
-        for old, new, own in (
-            (before.pooled, after.pooled, slice(kept, kept + 1)),
-            (before.hidden, after.hidden, slice(first, first + length)),
-        ):
-            assert old is not None
-            assert new is not None
-            assert np.isfinite(new[own]).all()
-            assert old[own].tobytes() == new[own].tobytes()
+    assert_others_change_no_bit(partial(run_graph, bundle / file, runtime), sequences, poison)
 
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)

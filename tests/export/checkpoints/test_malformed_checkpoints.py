@@ -92,50 +92,73 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "field", "value", "allowed"),
+    ("file", "changes", "facts"),
     [
-        ("config.json", "hidden_size", "x", "from 1 to"),
-        ("config.json", "hidden_size", None, "from 1 to"),
-        ("config.json", "vocab_size", 10**30, "from 1 to"),
-        ("config.json", "intermediate_size", 2.5, "from 1 to"),
-        ("config.json", "num_attention_heads", 0, "from 1 to"),
-        ("config.json", "max_position_embeddings", -64, "from 1 to"),
-        ("config.json", "model_type", {}, "bert"),
-        ("config.json", "hidden_act", [], "gelu"),
-        ("config.json", "architectures", [1], "list of strings"),
-        ("sentence_bert_config.json", "max_seq_length", "x", "at least 1"),
-        ("sentence_bert_config.json", "max_seq_length", -1, "at least 1"),
-    ],
-)
-def test_a_malformed_field_is_named_with_its_value_and_the_allowed_values(
-    file: str, field: str, value: Any, allowed: str, folder: Path
-) -> None:
-    edit_json(folder / file, **{field: value})
-    assert_checkpoint_refused(folder, file, f"{field} {value!r}", allowed)
-
-
-@pytest.mark.parametrize(
-    ("file", "settings", "facts"),
-    [
-        ("1_Pooling/config.json", {"pooling_mode": ["mean"]}, ["pooling_mode ['mean']", "cls"]),
+        ("config.json", {"auto_map": {"AutoModel": "code.Model"}}, ["auto_map"]),
+        ("config.json", {"quantization_config": {"bits": 4}}, ["quantization_config"]),
+        ("config.json", {"configuration_files": ["config.5.0.0.json"]}, ["configuration_files"]),
+        ("config.json", {"transformers_weights": "other.safetensors"}, ["transformers_weights 'other.safetensors'"]),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, ["transformer_task 'fill-mask'", "'feature-"]),
+        ("sentence_bert_config.json", {"processor_kwargs": {"model_max_length": 8}}, ["processor_kwargs"]),
+        ("sentence_bert_config.json", {"tokenizer_args": {"do_lower_case": False}}, ["tokenizer_args"]),
+        ("sentence_bert_config.json", {"query_length": 8}, ["query_length 8"]),
+        ("sentence_bert_config.json", {"module_output_name": "x"}, ["module_output_name 'x'", "token_embeddings"]),
+        ("sentence_bert_config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
+        ("1_Pooling/config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
+        ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, ["truncate_dim 8"]),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),
+        ("config_sentence_transformers.json", {"model_type": None}, ["model_type None", "SentenceTransformer"]),
+        ("adapter_config.json", {}, ["adapter_config.json", "adapter"]),
+        ("config.json", {"model_type": "gpt2"}, ["model_type", "'gpt2'"]),
+        ("config.json", {"is_decoder": True}, ["is_decoder"]),
+        ("config.json", {"position_embedding_type": "relative_key"}, ["position_embedding_type", "'relative_key'"]),
+        ("config.json", {"hidden_act": "mish"}, ["hidden_act", "'mish'"]),
+        ("config.json", {"num_attention_heads": 5}, ["heads is 5", "d_model 32"]),
+        ("config.json", {"num_hidden_layers": 3}, ["encoder.layer.2.attention.self.query.weight"]),
+        ("config.json", {"num_hidden_layers": 1}, ["encoder.layer.1."]),
+        ("config.json", {"intermediate_size": 48}, ["intermediate.dense.weight", "[64, 32]", "[48, 32]"]),
+        ("config.json", {"hidden_size": "x"}, ["hidden_size 'x'", "from 1 to"]),
+        ("config.json", {"hidden_size": None}, ["hidden_size None", "from 1 to"]),
+        ("config.json", {"vocab_size": 10**30}, ["vocab_size 1000000000000000000000000000000", "from 1 to"]),
+        ("config.json", {"intermediate_size": 2.5}, ["intermediate_size 2.5", "from 1 to"]),
+        ("config.json", {"num_attention_heads": 0}, ["num_attention_heads 0", "from 1 to"]),
+        ("config.json", {"max_position_embeddings": -64}, ["max_position_embeddings -64", "from 1 to"]),
+        ("config.json", {"model_type": {}}, ["model_type {}", "bert"]),
+        ("config.json", {"hidden_act": []}, ["hidden_act []", "gelu"]),
+        ("config.json", {"architectures": [1]}, ["architectures [1]", "list of strings"]),
+        ("sentence_bert_config.json", {"max_seq_length": "x"}, ["max_seq_length 'x'", "at least 1"]),
+        ("sentence_bert_config.json", {"max_seq_length": -1}, ["max_seq_length -1", "at least 1"]),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "a"}, "default_prompt_name": "passage"},
+            ["default_prompt_name", "'passage'", "query"],
+        ),
+        ("config_sentence_transformers.json", {"prompts": {"query": 1}}, ["prompts", "{'query': 1}"]),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "rain " * 30}},
+            ["'query' has 32 tokens", "at most 32"],
+        ),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "query", "prompts": ["query: "]},
             ["prompts", "['query: ']", "object"],
         ),
+        ("sentence_bert_config.json", {"do_lower_case": True}, ["do_lower_case", "True"]),
+        # Positions after padding need the id of the padding token.
+        *(
+            ("config.json", {"model_type": "roberta", "pad_token_id": value}, [f"pad_token_id {value!r}", "from 0 to"])
+            for value in (None, "1", -1)
+        ),
     ],
 )
-def test_a_malformed_field_of_sentence_transformers_is_named(
-    file: str, settings: dict[str, Any], facts: list[str], folder: Path
+def test_a_setting_that_would_change_results_is_refused_by_name(
+    file: str, changes: dict[str, Any], facts: list[str], folder: Path
 ) -> None:
-    write_json(folder / file, settings)
+    content = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    write_json(folder / file, {**content, **changes})
     assert_checkpoint_refused(folder, file, *facts)
-
-
-@pytest.mark.parametrize("value", [None, "1", -1])
-def test_positions_after_padding_need_the_id_of_the_padding_token(value: Any, folder: Path) -> None:
-    edit_json(folder / "config.json", model_type="roberta", pad_token_id=value)
-    assert_checkpoint_refused(folder, f"pad_token_id {value!r}", "from 0 to")
 
 
 def test_more_layers_than_tensors_are_refused_before_the_layers_are_built(folder: Path) -> None:
@@ -154,6 +177,13 @@ def test_more_layers_than_tensors_are_refused_before_the_layers_are_built(folder
 def test_modules_must_have_a_type_and_a_path(modules: Any, folder: Path) -> None:
     write_json(folder / "modules.json", modules)
     assert_checkpoint_refused(folder, "modules.json", "type", "path")
+
+
+def test_a_module_with_code_of_its_own_is_refused(folder: Path) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "custom_st.Transformer"
+    write_json(folder / "modules.json", modules)
+    assert_checkpoint_refused(folder, "modules.json", "'custom_st.Transformer'")
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../..", ".."])
