@@ -16,6 +16,7 @@ from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
+from tests.export.family_examples import WINDOW, save_example
 from tests.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
@@ -27,7 +28,6 @@ from tests.export.helpers import (
     write_graphs,
 )
 
-WINDOW = 5
 LLAMA3 = {
     **ROPE,
     "rope_type": "llama3",
@@ -48,37 +48,17 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "yarn between whole pairs": {**YARN, "beta_fast": 1.5, "beta_slow": 0.1, "truncate": False},
     "yarn with the factor of the lengths": {**YARN, "factor": None},
 }
-TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"), 1)
-FAMILIES: dict[str, dict[str, Any]] = {
-    "NomicBert": {},
-    "Gte": {},
-    "Llama": {"num_key_value_heads": 2},
-    "EuroBert": {"bos_token_id": 1, "eos_token_id": 1, "mask_token_id": 1},
-    "Mistral": {"num_key_value_heads": 2, "sliding_window": WINDOW},
-    "Qwen3": {
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-    },
-}
+FAMILIES = ("NomicBert", "Gte", "Llama", "EuroBert", "Mistral", "Qwen3")
 # Families whose global and local layers have parameters of their own.
-LAYERED: dict[str, dict[str, Any]] = {
-    "ModernBert": {"local_attention": 2 * WINDOW, **TOKENS},
-    "Gemma3": {"num_key_value_heads": 2, "head_dim": 12, "sliding_window": 2 * WINDOW, "bos_token_id": 1},
-}
+LAYERED = ("ModernBert", "Gemma3")
 
 
 def save_scaled(folder: Path, name: str, parameters: dict[str, Any], local: dict[str, Any] | None = None) -> Any:
     """Save a random checkpoint; in a family of LAYERED, `local` has the parameters of the second layer."""
-    settings: dict[str, Any] = {"pad_token_id": 0, **FAMILIES.get(name, {}), "rope_parameters": {**parameters}}
     if name in LAYERED:
-        settings |= LAYERED[name]
-        settings["layer_types"] = ["full_attention", "sliding_attention"]
-        settings["rope_parameters"] = {"full_attention": {**parameters}, "sliding_attention": {**(local or ROPE)}}
-    kind = ("TextModel", "Gemma3TextConfig") if name == "Gemma3" else ()
-    return save_family(folder, name, *kind, **settings)
+        kinds = {"full_attention": {**parameters}, "sliding_attention": {**(local or ROPE)}}
+        return save_example(folder, name, layer_types=[*kinds], rope_parameters=kinds, max_position_embeddings=24)
+    return save_example(folder, name, rope_parameters={**parameters})
 
 
 # One family of each kind in every run; the others share their code.

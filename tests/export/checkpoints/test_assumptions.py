@@ -33,19 +33,26 @@ def test_a_plain_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "limit"),
+    ("settings", "limit", "source"),
     [
-        ({}, "texts have at most 64 tokens, the maximum of the model"),
-        ({"model_max_length": 10**30}, "texts have at most 64 tokens, the maximum of the model"),
-        ({"model_max_length": 20}, "texts have at most 20 tokens, model_max_length of tokenizer_config.json"),
-        ({"max_len": 20}, "texts have at most 20 tokens, max_len of tokenizer_config.json"),
+        ({}, 64, "the maximum of the model"),
+        ({"model_max_length": 10**30}, 64, "the maximum of the model"),
+        ({"model_max_length": None, "max_len": 20}, 64, "the maximum of the model"),
+        ({"model_max_length": 20}, 20, "model_max_length of tokenizer_config.json"),
+        ({"max_len": 20}, 20, "max_len of tokenizer_config.json"),
+        ({"model_max_length": 30, "max_len": 20}, 30, "model_max_length of tokenizer_config.json"),
     ],
 )
-def test_the_source_of_the_limit_of_texts_is_named(settings: dict[str, Any], limit: str, tmp_path: Path) -> None:
+def test_the_limit_of_texts_is_used_and_its_source_is_named(
+    settings: dict[str, Any], limit: int, source: str, tmp_path: Path
+) -> None:
     save_bert(tmp_path, type_vocab_size=1)
     save_tokenizer(tmp_path)
     write_json(tmp_path / "tokenizer_config.json", settings)
-    assert assumptions(tmp_path) == [NO_POOLING, limit, POOLER]
+    loaded = read_checkpoint(tmp_path)
+    assert list(loaded.assumptions) == [NO_POOLING, f"texts have at most {limit} tokens, {source}", POOLER]
+    assert loaded.text is not None
+    assert loaded.text.max_tokens == limit
 
 
 def test_token_ids_that_were_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

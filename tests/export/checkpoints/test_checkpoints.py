@@ -4,39 +4,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import tokenizers
 import torch
-import transformers
 
-from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import Prompt
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import (
     VOCABULARY,
-    bert_hidden,
     save_bert,
     save_sentence_transformer,
-    save_tokenizer,
     write_json,
 )
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.export.family_checkpoints import assert_equals_transformers
+from tests.export.helpers import assert_checkpoint_refused, edit_json
 
 Tensors = dict[str, torch.Tensor]
-
-
-def assert_equal_hidden(checkpoint: LoadedModel, model: transformers.PreTrainedModel) -> None:
-    """Compare hidden rows for sequences of edge lengths."""
-    config = checkpoint.encoder.config
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 3, config.max_tokens):
-        ids = rng.integers(0, config.vocabulary_size, n)
-        with torch.inference_mode():
-            _, hidden = checkpoint.encoder(torch.from_numpy(ids), SingleSequence(n))
-        assert_close(hidden.numpy(), bert_hidden(model, ids))
+LENGTHS = (1, 2, 3, 64)
 
 
 def edit_tensors(path: Path, edit: Callable[[Tensors], Tensors]) -> None:
@@ -48,14 +34,14 @@ def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:
     model = save_bert(tmp_path / "whole")
     model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
-    assert_equal_hidden(read_checkpoint(tmp_path / "shards"), model)
+    assert_equals_transformers(read_checkpoint(tmp_path / "shards").encoder, model, LENGTHS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_weights_of_other_precisions_become_float32(dtype: torch.dtype, tmp_path: Path) -> None:
     model = save_bert(tmp_path).to(dtype)
     model.save_pretrained(tmp_path)
-    assert_equal_hidden(read_checkpoint(tmp_path), model.float())
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model.float(), LENGTHS)
 
 
 def test_tensorflow_names_of_norms_are_accepted(tmp_path: Path) -> None:
@@ -68,35 +54,7 @@ def test_tensorflow_names_of_norms_are_accepted(tmp_path: Path) -> None:
         return tensors
 
     edit_tensors(tmp_path / "model.safetensors", rename)
-    assert_equal_hidden(read_checkpoint(tmp_path), model)
-
-
-def test_a_sentence_transformer_keeps_the_limits_of_its_model_and_of_its_texts(text_checkpoint: Path) -> None:
-    checkpoint = read_checkpoint(text_checkpoint)
-    assert checkpoint.text is not None
-    assert (checkpoint.encoder.config.max_tokens, checkpoint.text.max_tokens) == (64, 32)
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"),
-    [
-        ({"model_max_length": 20}, 20),
-        ({"model_max_length": int(1e30)}, 64),
-        ({"max_len": 20}, 20),
-        ({"model_max_length": 30, "max_len": 20}, 30),
-        ({"model_max_length": None, "max_len": 20}, 64),
-        ({}, 64),
-    ],
-)
-def test_the_text_limit_of_a_plain_checkpoint_is_that_of_its_tokenizer_or_its_positions(
-    limit: dict[str, int], expected: int, tmp_path: Path
-) -> None:
-    save_bert(tmp_path)
-    save_tokenizer(tmp_path)
-    write_json(tmp_path / "tokenizer_config.json", limit)
-    text = read_checkpoint(tmp_path).text
-    assert text is not None
-    assert text.max_tokens == expected
+    assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, LENGTHS)
 
 
 def test_the_tokenizer_neither_truncates_nor_pads(text_checkpoint: Path) -> None:

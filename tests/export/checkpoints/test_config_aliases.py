@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import transformers
@@ -10,20 +9,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.export.family_checkpoints import assert_equals_transformers, save_family
+from tests.export.family_checkpoints import assert_equals_transformers
+from tests.export.family_examples import save_example
 from tests.export.feature_checkpoints import save_feature_model
 from tests.export.helpers import assert_checkpoint_refused, edit_json
 from tests.export.hub_checkpoints import save_nomic
 
-DISTILBERT: dict[str, Any] = {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 64}
-T5: dict[str, Any] = {"d_model": 32, "d_kv": 12, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-
 
 def save(folder: Path, name: str) -> transformers.PreTrainedModel:
-    if name == "Whisper":
-        return save_feature_model(folder, name)
-    kind, settings = ("EncoderModel", T5) if name == "T5" else ("Model", DISTILBERT)
-    return save_family(folder, name, kind, **settings)
+    return save_feature_model(folder, name) if name == "Whisper" else save_example(folder, name)
 
 
 @pytest.mark.parametrize("model_type", [*FAMILIES, *FEATURE_FAMILIES])

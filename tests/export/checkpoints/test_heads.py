@@ -20,6 +20,7 @@ from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.graphs.layouts import Packed, Portable
 from tests.checkpoints import save_sentence_transformer, save_tokenizer, save_vit, write_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
+from tests.export.family_examples import save_example
 from tests.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
@@ -31,9 +32,6 @@ from tests.export.helpers import (
 )
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
-MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {
-    "pad_token_id": 0
-}
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
@@ -61,14 +59,8 @@ MODERN_TOKENS: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = (
-        {"type_vocab_size": token_types or 1} if name != "DistilBert" else {"dim": 32, "hidden_dim": 64}
-    )
-    if name == "DistilBert":
-        sizes |= {"n_heads": 4, "n_layers": 2}
-    if name in ("NomicBert", "Gte", "JinaEmbeddingsV3"):
-        sizes |= {"pad_token_id": 0}
-    model = save_family(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
+    sizes: dict[str, Any] = {} if name == "DistilBert" else {"type_vocab_size": token_types or 1}
+    model = save_example(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.token_types == token_types
     assert encoder.config.head is not None
@@ -82,15 +74,15 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
         ("Bert", "ForQuestionAnswering", {}),
         ("Bert", "ForSequenceClassification", {"problem_type": "other", "id2label": {0: ""}}),
         ("Roberta", "ForSequenceClassification", {}),
-        ("ModernBert", "ForTokenClassification", MODERN_TOKENS),
-        ("DistilBert", "ForSequenceClassification", {"dim": 32, "hidden_dim": 64, "n_heads": 4, "n_layers": 2}),
-        ("Qwen3", "ForSequenceClassification", {"head_dim": 8, "num_key_value_heads": 2}),
+        ("ModernBert", "ForTokenClassification", {}),
+        ("DistilBert", "ForSequenceClassification", {}),
+        ("Qwen3", "ForSequenceClassification", {}),
     ],
 )
 def test_an_embedder_of_sentence_transformers_has_no_head(
     name: str, kind: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = save_family(tmp_path, name, kind, **{**settings, "pad_token_id": 0, "problem_type": None})
+    model = save_example(tmp_path, name, kind, **{**settings, "pad_token_id": 0, "problem_type": None})
     edit_json(tmp_path / "config.json", **settings)
     save_sentence_transformer(tmp_path)
     encoder = read_checkpoint(tmp_path).encoder
@@ -117,7 +109,7 @@ def test_an_embedder_of_sentence_transformers_has_no_head(
 )
 def test_a_head_of_modernbert_equals_transformers(settings: dict[str, Any], kind: str, tmp_path: Path) -> None:
     labels: dict[str, Any] = {} if "num_labels" in settings else {"id2label": LABELS, "label2id": {}}
-    model = save_family(tmp_path, "ModernBert", kind, **{"local_attention": 10, **MODERN_TOKENS, **labels, **settings})
+    model = save_example(tmp_path, "ModernBert", kind, **labels, **settings)
     assert_equal_logits(read_checkpoint(tmp_path).encoder, model, (1, 2, 4, 5, 6, 24))
 
 
@@ -131,13 +123,13 @@ def test_a_head_of_modernbert_equals_transformers(settings: dict[str, Any], kind
     ],
 )
 def test_an_unsupported_field_of_the_head_of_modernbert_is_named(field: str, value: Any, tmp_path: Path) -> None:
-    save_family(tmp_path, "ModernBert", "ForSequenceClassification", **MODERN_TOKENS)
+    save_example(tmp_path, "ModernBert", "ForSequenceClassification")
     edit_json(tmp_path / "config.json", **{field: value})
     assert_checkpoint_refused(tmp_path, field, repr(value))
 
 
 def test_a_bias_that_the_head_of_modernbert_lacks_is_named(tmp_path: Path) -> None:
-    save_family(tmp_path, "ModernBert", "ForSequenceClassification", classifier_bias=True, **MODERN_TOKENS)
+    save_example(tmp_path, "ModernBert", "ForSequenceClassification", classifier_bias=True)
     edit_json(tmp_path / "config.json", classifier_bias=False)
     assert_checkpoint_refused(tmp_path, "head.dense.bias", "classifier_bias")
 
@@ -168,8 +160,8 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
 def test_the_served_head_of_modernbert_equals_transformers(
     layout: type[Packed] | type[Portable], kind: str, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"local_attention": 10, "classifier_pooling": "mean", "id2label": LABELS, "label2id": {}}
-    model = save_family(tmp_path, "ModernBert", kind, **MODERN_TOKENS, **settings)
+    settings = {"classifier_pooling": "mean", "id2label": LABELS, "label2id": {}}
+    model = save_example(tmp_path, "ModernBert", kind, **settings)
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
     rng = np.random.default_rng(0)
     sequences = [rng.integers(2, 60, n) for n in (1, 2, 4, 5, 6, 24)]
@@ -231,18 +223,12 @@ def test_the_score_function_is_that_of_the_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "settings"),
-    [
-        ("Bert", "ForQuestionAnswering", {}),
-        ("Bert", "ForMultipleChoice", {}),
-        ("Qwen3", "ForSequenceClassification", {"head_dim": 8, "num_key_value_heads": 2, "pad_token_id": 0}),
-    ],
+    ("name", "kind"),
+    [("Bert", "ForQuestionAnswering"), ("Bert", "ForMultipleChoice"), ("Qwen3", "ForSequenceClassification")],
 )
-def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(
-    name: str, kind: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(name: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's"
-    model = save_family(folder, name, kind, **settings)
+    model = save_example(folder, name, kind, pad_token_id=0)
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(folder)
     assert f"{name}{kind}" in str(error.value)
@@ -253,19 +239,17 @@ def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "settings", "pooling"),
+    ("name", "kind"),
     [
-        ("Bert", "ForMaskedLM", {}, "mean"),
-        ("Qwen3", "ForCausalLM", {"head_dim": 8, "num_key_value_heads": 2, "pad_token_id": 0}, "mean"),
-        ("T5", "ForConditionalGeneration", {"d_model": 32, "num_layers": 1, "num_heads": 4, "d_ff": 64}, "mean"),
-        ("ModernBert", "ForMaskedLM", MODERN_TOKENS, "mean"),
+        ("Bert", "ForMaskedLM"),
+        ("Qwen3", "ForCausalLM"),
+        ("T5", "ForConditionalGeneration"),
+        ("ModernBert", "ForMaskedLM"),
     ],
 )
-def test_a_language_model_is_an_embedder_only_with_a_pooling(
-    name: str, kind: str, settings: dict[str, Any], pooling: str, tmp_path: Path
-) -> None:
-    save_family(tmp_path, name, kind, **settings)
-    assert_checkpoint_refused(tmp_path, f"architectures ['{name}{kind}']", "head", f"--pooling {pooling}")
+def test_a_language_model_is_an_embedder_only_with_a_pooling(name: str, kind: str, tmp_path: Path) -> None:
+    save_example(tmp_path, name, kind)
+    assert_checkpoint_refused(tmp_path, f"architectures ['{name}{kind}']", "head", "--pooling mean")
     for chosen in (Pooling.LAST, Pooling.NONE):
         assert read_checkpoint(tmp_path, chosen).encoder.config.pooling is chosen
     save_sentence_transformer(tmp_path)

@@ -80,6 +80,17 @@ def test_a_sequence_has_the_same_result_alone_and_in_any_order(feature_bundle: P
     assert cosines(backwards[::-1], together).min() >= 0.9999
 
 
+def assert_layer_equals(
+    layer: QuantizedLinear, x: Array, expected: Array, path: Path, vnni: bool | None = None
+) -> None:
+    """Compare the outputs of a layer in PyTorch and in a graph."""
+    torch.onnx.export(layer, (torch.from_numpy(x),), path, dynamo=True, verbose=False)
+    session = open_session(path, "cpu", session_options(1, vnni))
+    (in_graph,) = session.run(None, {session.get_inputs()[0].name: x})
+    for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # from the tracer
 @pytest.mark.parametrize("vnni", [None, False, True], ids=["as served", "without VNNI", "with VNNI"])
 def test_an_int8_layer_equals_its_formula(vnni: bool | None, tmp_path: Path) -> None:
@@ -100,11 +111,7 @@ def test_an_int8_layer_equals_its_formula(vnni: bool | None, tmp_path: Path) -> 
     integers = np.rint(rows / row_scales) @ np.rint(smoothed / weight_scales[:, None]).T
     expected = integers * row_scales * weight_scales + bias
 
-    torch.onnx.export(layer, (torch.from_numpy(x),), tmp_path / "layer.onnx", dynamo=True, verbose=False)
-    session = open_session(tmp_path / "layer.onnx", "cpu", session_options(1, vnni))
-    (in_graph,) = session.run(None, {session.get_inputs()[0].name: x})
-    for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    assert_layer_equals(layer, x, expected, tmp_path / "layer.onnx", vnni)
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
 
 
@@ -125,11 +132,7 @@ def test_an_int8_layer_of_inputs_with_a_lower_bound_uses_all_256_integers(tmp_pa
     assert (integers.min(), integers.max()) == (0, 255)
     expected = (integers * row_scales - 0.17 * factors) @ weights.T + bias
 
-    torch.onnx.export(layer, (torch.from_numpy(x),), tmp_path / "layer.onnx", dynamo=True, verbose=False)
-    session = open_session(tmp_path / "layer.onnx", "cpu", session_options(1))
-    (in_graph,) = session.run(None, {session.get_inputs()[0].name: x})
-    for actual in (layer(torch.from_numpy(x)).detach().numpy(), in_graph):
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    assert_layer_equals(layer, x, expected, tmp_path / "layer.onnx")
 
 
 def test_no_activation_is_below_its_lower_bound() -> None:
