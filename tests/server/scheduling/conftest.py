@@ -12,6 +12,7 @@ async def harness() -> AsyncIterator[Harness]:
     """A scheduler on a fake device; its queue must be empty after the test."""
     harness = Harness()
     yield harness
+    harness.device.resumed.set()
     harness.device.release()
     await drain(harness.scheduler)
     assert harness.queue.queued_sequences == harness.queue.queued_tokens == 0

@@ -2,9 +2,6 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
-from collections.abc import Sequence as Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,18 +14,17 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.model_queue import ModelQueue
-from headwaiter_server.scheduling.observer import FailureCause, Observer
+from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
 from headwaiter_server.scheduling.queued_request import Outcome, Sequence
 from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Graph, Session, Worker
+from headwaiter_server.scheduling.worker import Session, Worker
 
 LIMITS = BatchLimits(tokens=8, cells=1000)
 COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
 QUEUE = QueueLimits(tokens=64, wait_s=1000.0)
-# Token ids for which the fake device raises, answers with infinity, and answers with infinite hidden rows.
-POISON, INFINITE, INFINITE_HIDDEN = 666, 777, 888
+# Token ids for which the fake device raises, answers with infinity, answers with infinite hidden rows, dies and hangs.
+POISON, INFINITE, INFINITE_HIDDEN, KILL, HANG = 666, 777, 888, 555, 999
 # The batch that a working device always answers; FakeDevice.batches leaves it out.
 PROBE = pack([np.array([0])])
 UNLIMITED = 1000
@@ -45,13 +41,16 @@ class FakeDevice:
         fails_batches: whether the device fails every batch but no probe.
         most_tokens: the device fails batches of more tokens, because they do not fit in its memory.
         probes_left: number of probes after which the device is dead.
+        hangs_on_probe: whether a probe hangs.
+        resumed: set to end what hangs.
     """
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.prepared_tokens: list[int] = []
         self.pools = True
-        self.dead = self.fails_batches = False
+        self.dead = self.fails_batches = self.hangs_on_probe = False
+        self.resumed = threading.Event()
         self.most_tokens = UNLIMITED
         self.probes_left = UNLIMITED
         self._allowed = threading.Semaphore(UNLIMITED)
@@ -78,6 +77,9 @@ class FakeDevice:
         return replace(batch, inputs={"rows": batch.rows})
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        if HANG in batch.rows or (self.hangs_on_probe and batch is PROBE):
+            self.resumed.wait(60)
+        self.dead |= KILL in batch.rows
         if batch is PROBE:
             self.dead |= self.probes_left == 0
             self.probes_left -= 1
@@ -130,26 +132,20 @@ class ManualClock:
         return self.now_s
 
 
-def one_model(
-    graphs: Collection[Graph],
-    *,
-    limits: BatchLimits = LIMITS,
-    queue_limits: QueueLimits = QUEUE,
-    observer: Observer | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[Scheduler, ModelQueue]:
-    """Return a scheduler with a worker for each graph of one model, and the queue of the model."""
-    sessions = {Worker(clock): Session(graph, PROBE) for graph in graphs}
-    scheduler = Scheduler(sessions, queue_limits, clock)
-    return scheduler, scheduler.add_model(sessions, COST, limits, observer or FakeObserver())
-
-
 class Harness:
-    """A scheduler with one model on a fake device, an observer and a clock."""
+    """A scheduler with one model on fake devices, an observer and a clock; `device` is the first device."""
 
-    def __init__(self, limits: BatchLimits = LIMITS) -> None:
-        self.device, self.observer, self.clock = FakeDevice(), FakeObserver(), ManualClock()
-        self.scheduler, self.queue = one_model([self.device], limits=limits, observer=self.observer, clock=self.clock)
+    def __init__(self, limits: BatchLimits = LIMITS, *, devices: int = 1, observer: FakeObserver | None = None) -> None:
+        self.devices = [FakeDevice() for _ in range(devices)]
+        self.device, self.observer, self.clock = self.devices[0], observer or FakeObserver(), ManualClock()
+        sessions = {Worker(self.clock): Session(device, PROBE) for device in self.devices}
+        self.scheduler = Scheduler(sessions, QUEUE, self.clock)
+        self.queue = self.scheduler.add_model(sessions, COST, limits, self.observer)
+
+    @property
+    def batches(self) -> list[list[list[int]]]:
+        """The batches of all devices."""
+        return [batch for device in self.devices for batch in device.batches]
 
     @property
     def planned(self) -> list[Sequence]:

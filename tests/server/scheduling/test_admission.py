@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Overloaded
 from headwaiter_server.scheduling.admission import Backlog, QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from tests.server.scheduling.sequences import pending_of, waiting
@@ -82,12 +82,6 @@ def test_a_request_is_not_told_to_try_again_where_its_deadline_is_too_short_with
         admit(estimate, QUEUE, Shape.of([8]), NEVER, time_left_s)
     assert (type(refusal.value), refusal.value.retry_after_s) == (DeadlineExceeded, None)
     assert "try again" not in str(refusal.value)
-
-
-def test_a_request_larger_than_the_queue_is_invalid_input() -> None:
-    with pytest.raises(InvalidInput, match=r"65.*64") as error:
-        admit(_estimate([], 0.0), QUEUE, Shape.of([32, 33]), NEVER, NEVER)
-    assert (error.value.limit, error.value.actual) == (64, 65)
 
 
 estimates = st.builds(

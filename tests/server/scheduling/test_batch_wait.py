@@ -7,14 +7,7 @@ import pytest
 
 from headwaiter_server.scheduling.batch_wait import BatchWait
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import LIMITS, Harness, sums
-
-
-async def test_after_a_shared_batch_the_next_requests_share_a_batch(harness: Harness) -> None:
-    await _answer_two_together(harness)
-    again = await _submit_in_sequence(harness, [4], [5])
-    assert [sums(outcome) for outcome in await asyncio.gather(*again)] == [[4], [5]]
-    assert harness.device.batches == [[[4], [5]]]
+from tests.server.scheduling.fakes import LIMITS, Harness
 
 
 async def test_after_a_batch_of_one_request_the_device_is_not_held(harness: Harness) -> None:

@@ -40,9 +40,3 @@ async def test_a_drain_ends_when_all_waiting_requests_have_expired(harness: Harn
     assert sums(held.result()) == [1]
     with pytest.raises(DeadlineExceeded):
         await late
-
-
-async def test_an_idle_scheduler_drains_at_once(harness: Harness) -> None:
-    assert sums(await harness.submit([1])) == [1]
-    assert sums(await harness.submit([2])) == [2]
-    await harness.scheduler.drain(30.0)

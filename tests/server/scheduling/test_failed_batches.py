@@ -1,4 +1,4 @@
-"""A faulty sequence fails alone; a dead device fails all requests and ends the scheduler."""
+"""A faulty sequence fails alone, a lack of memory lowers the limits, and a dead device ends the scheduler."""
 
 import asyncio
 import gc
@@ -11,18 +11,17 @@ import pytest
 from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Outcome
 from tests.server.scheduling.fakes import (
     INFINITE,
     INFINITE_HIDDEN,
     POISON,
     UNLIMITED,
-    FakeDevice,
     FakeObserver,
     Harness,
     drain,
     halves,
-    one_model,
     sums,
 )
 
@@ -71,12 +70,6 @@ async def test_a_partial_request_whose_sequences_all_fail_still_has_an_outcome(h
     assert sorted(outcome.failures) == [0, 1]
 
 
-async def test_a_partial_request_fails_if_the_device_dies(harness: Harness) -> None:
-    harness.device.dead = True
-    with pytest.raises(Unavailable):
-        await harness.submit([2], [3], failures={})
-
-
 async def test_the_other_sequences_of_a_failed_request_do_not_run(harness: Harness) -> None:
     with pytest.raises(InferenceFailed, match=r"\b0\b") as error:
         await harness.submit([POISON] * 8, [2] * 8, [3] * 8)
@@ -109,10 +102,10 @@ async def test_failed_raises_an_error_of_the_loop() -> None:
         def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
             raise ZeroDivisionError
 
-    scheduler, queue = one_model([FakeDevice()], observer=Broken())
-    request = asyncio.create_task(scheduler.submit(queue, [np.array([1])], hidden=False))
+    harness = Harness(observer=Broken())
+    request = harness.submit([1])
     with pytest.raises(ZeroDivisionError):
-        await scheduler.failed()
+        await harness.scheduler.failed()
     request.cancel()
 
 
@@ -171,7 +164,9 @@ async def test_an_idle_scheduler_does_not_keep_the_last_answer(harness: Harness)
 
 
 async def test_when_the_device_dies_every_request_is_answered_and_the_scheduler_ends(harness: Harness) -> None:
-    tasks = await harness.submit_behind_held_batch([[2]], [[3] * 8], [[4]])
+    tasks = await harness.submit_behind_held_batch([[2]], [[3] * 8])
+    tasks.append(harness.submit([4], failures={}))
+    await asyncio.sleep(0)
     harness.device.dead = True
     harness.device.release()
     errors = await asyncio.gather(*tasks, return_exceptions=True)
@@ -186,21 +181,21 @@ async def test_when_the_device_dies_every_request_is_answered_and_the_scheduler_
 
 async def test_the_batch_that_another_device_runs_when_a_device_dies_counts_as_one_that_may_have_killed_it() -> None:
     # Two sessions of one GPU die together, and the one that notices first may not be the one to blame.
-    dying, other = FakeDevice(), FakeDevice()
-    scheduler, queue = one_model([dying, other])
-    for device in (dying, other):
+    harness = Harness(devices=2)
+    dying, other = harness.devices
+    for device in harness.devices:
         device.hold()
-    requests = [asyncio.create_task(scheduler.submit(queue, [np.full(8, value)], hidden=False)) for value in (2, 3)]
-    for device in (dying, other):
+    requests = [harness.submit([value] * 8) for value in (2, 3)]
+    for device in harness.devices:
         await device.busy()
     dying.dead = True
     dying.release()
     errors = await asyncio.gather(*requests, return_exceptions=True)
     assert [type(error) for error in errors] == [DeviceFailed] * 2
     with pytest.raises(DeviceLost):
-        await scheduler.failed()
+        await harness.scheduler.failed()
     other.release()
-    await drain(scheduler)
+    await drain(harness.scheduler)
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -219,3 +214,40 @@ async def test_no_thread_outlives_the_scheduler(dies: bool) -> None:
     for thread in started:
         await asyncio.to_thread(thread.join, 10)
     assert not any(thread.is_alive() for thread in started)
+
+
+@pytest.mark.parametrize(
+    ("most_tokens", "values", "cause", "tokens_limit"),
+    [
+        # The whole batch is too large; each half fits.
+        (4, [1] * 8, FailureCause.SIZE, 4),
+        # The halves are too large as well.
+        (2, [1] * 8, FailureCause.SIZE, 2),
+        # A faulty sequence, and memory for the whole batch.
+        (UNLIMITED, [1, 2, POISON, 4, 5, 6, 7, 8], FailureCause.SEQUENCE, 8),
+        # A faulty sequence in the first half; the second half does not fit.
+        (2, [1, 2, POISON, 4, 5, 6, 7, 8], FailureCause.SIZE, 2),
+    ],
+)
+async def test_a_batch_that_fails_while_its_halves_run_lowers_the_limits(
+    harness: Harness, most_tokens: int, values: list[int], cause: FailureCause, tokens_limit: int
+) -> None:
+    held, *tasks = await harness.submit_behind_held_batch(*([[value]] for value in values))
+    harness.device.most_tokens = most_tokens
+    harness.device.release()
+    await held
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [value for value, answer in zip(values, answers, strict=True) if isinstance(answer, Exception)] == [
+        value for value in values if value == POISON
+    ]
+    await asyncio.sleep(0.01)
+    assert harness.observer.failure_causes == [cause]
+    assert harness.queue.limits.current.tokens == tokens_limit
+
+
+async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None:
+    harness.device.most_tokens = 4
+    outcome = await harness.submit(*([value] for value in range(48)))
+    assert sums(outcome) == list(range(48))
+    # Of six full batches, the first fails, and perhaps those that were planned before its halves had run.
+    assert 1 <= sum(len(batch) > 4 for batch in harness.device.batches) <= 3

@@ -20,17 +20,9 @@ UNEVEN_S, UNEVEN_PADDING_S = 1 + 3 + 2, 0.5
 A_MAJORITY = 16
 
 
-@pytest.fixture
-def learnt() -> LearntCost:
-    return LearntCost(COST)
-
-
-def test_before_the_first_batch_nothing_is_corrected(learnt: LearntCost) -> None:
-    assert learnt.cost.seconds(*UNEVEN) == UNEVEN_S
+def test_after_a_majority_of_slow_batches_slow_batches_are_predicted() -> None:
+    learnt = LearntCost(COST)
     assert learnt.own_work_s(UNEVEN) == UNEVEN_S - UNEVEN_PADDING_S
-
-
-def test_after_a_majority_of_slow_batches_slow_batches_are_predicted(learnt: LearntCost) -> None:
     predicted_s = [learnt.note_batch(UNEVEN, 3 * UNEVEN_S) for _ in range(A_MAJORITY + 1)]
     assert predicted_s == [UNEVEN_S] * A_MAJORITY + [3 * UNEVEN_S]
     assert learnt.cost.seconds(*UNEVEN) == 3 * UNEVEN_S
@@ -55,6 +47,8 @@ def _ratio_after(*ratios: float) -> float:
         ([2.0] * 40 + [50.0], 2.0),
         ([2.0] * 40 + [1.0] * 16, 1.0),
         ([0.5] * 31, 0.5),
+        # A coarse clock measures no time.
+        ([0.0] * 31, 1.0),
     ],
 )
 def test_one_slow_batch_changes_nothing_and_sixteen_slow_batches_change_the_ratio(
@@ -73,10 +67,6 @@ def test_a_minority_of_batches_does_not_change_the_ratio(
 ) -> None:
     disturbed = dict(zip(positions, ratios, strict=True))
     assert _ratio_after(*(disturbed.get(position, steady) for position in range(31))) == pytest.approx(steady)
-
-
-def test_batches_that_took_no_time_on_a_coarse_clock_are_ignored() -> None:
-    assert _ratio_after(*[0.0] * 31) == 1
 
 
 # What a disturbed start measured, and what is true.

@@ -199,12 +199,6 @@ def test_a_long_sequence_and_many_short_ones_cost_at_most_one_extra_launch(long:
     assert taken_s <= _seconds([long], CPU) + _seconds([1] * 150, CPU) + CPU.launch_s
 
 
-def test_a_long_sequence_does_not_share_a_batch_with_many_sequences_of_one_token() -> None:
-    queue = [waiting(200, 0)] + [waiting(1, order) for order in range(1, 151)]
-    assert plan(pending_of(queue), NOW_S, CPU, LIMITS).batch == (queue[0],)
-    assert _lengths(plan(pending_of(queue[1:]), NOW_S, CPU, LIMITS).batch) == [1] * 150
-
-
 def test_shorter_and_longer_sequences_than_the_leader_join_its_batch() -> None:
     queue = [waiting(length, order) for order, length in enumerate([30, 28, 31, 29, 32, 27, 33])]
     assert _lengths(plan(pending_of(queue), NOW_S, CPU, LIMITS).batch) == [27, 28, 29, 30, 31, 32, 33]
@@ -239,6 +233,7 @@ def test_the_sequence_that_costs_least_per_token_joins_first(shorter: int, longe
 @pytest.mark.parametrize(
     ("lengths", "deadline_s", "limits", "close_reason"),
     [
+        ([], float("inf"), LIMITS, CloseReason.DRAINED),
         ([10] * 3, float("inf"), LIMITS, CloseReason.DRAINED),
         ([10] * 3, float("inf"), BatchLimits(tokens=20, cells=10**6), CloseReason.BUDGET),
         ([10] * 3, float("inf"), BatchLimits(tokens=512, cells=250), CloseReason.CELLS),
@@ -269,13 +264,28 @@ def test_bulk_work_leads_before_interactive_work_that_arrives_20_s_later() -> No
         assert (plan(pending_of([bulk, interactive]), NOW_S, CPU, LIMITS).batch[0] is bulk) is leads
 
 
-def test_a_small_request_overtakes_a_long_queue_of_large_requests() -> None:
-    long = [waiting(300, order, arrived_s=order, own_work_s=3.0) for order in range(8)]
-    small = waiting(3, 8, arrived_s=8.0, own_work_s=0.01)
-    slow = CostModel(launch_s=0.0, token_s=0.01, padded_s=0.0, cell_s=0.0)
-    assert plan(pending_of([*long, small]), 8.5, slow, LIMITS).batch[0] is small
-
-
-def test_an_empty_queue_has_no_next_batch() -> None:
-    planned = plan(pending_of([]), NOW_S, CPU, LIMITS)
-    assert (planned.batch, planned.expired, planned.close_reason) == ((), (), CloseReason.DRAINED)
+@pytest.mark.parametrize(
+    ("hidden_row_s", "hidden", "batch"),
+    [
+        # Copies are cheap: all sequences share a batch, those of the leader's kind first.
+        (1e-6, [True, False, False, True], [0, 3, 1, 2]),
+        (0.0, [False, True, False, True], [0, 2, 1, 3]),
+        # A copy of 10 rows costs half a launch: one other sequence may join.
+        (1.5e-4, [True, False, False, True], [0, 3, 1, 2]),
+        (1.6e-4, [True, False, False, True], [0, 3, 1]),
+        (3.1e-4, [True, False, False, True], [0, 3]),
+        # The rows of the leader would be copied without need.
+        (3.1e-4, [False, False, False, True], [0, 1, 2]),
+        # No rows are wasted.
+        (1.0, [True, True, True, True], [0, 1, 2, 3]),
+    ],
+)
+def test_sequences_with_hidden_rows_share_a_batch_with_others_only_if_that_costs_less_than_a_launch(
+    hidden_row_s: float, hidden: list[bool], batch: list[int]
+) -> None:
+    cost = CostModel(launch_s=3e-3, token_s=1e-4, padded_s=0.0, cell_s=0.0, hidden_row_s=hidden_row_s)
+    queue = [waiting(10, index, arrived_s=index * 1e-3, hidden=each) for index, each in enumerate(hidden)]
+    planned = plan(pending_of(queue), NOW_S, cost, LIMITS)
+    assert [sequence.index for sequence in planned.batch] == batch
+    rows = 10 * len(batch) if any(hidden[index] for index in batch) else 0
+    assert planned.seconds == pytest.approx(3e-3 + 1e-3 * len(batch) + hidden_row_s * rows)

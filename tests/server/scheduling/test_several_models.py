@@ -14,7 +14,7 @@ from headwaiter_proto.rules.errors import DeviceFailed, Overloaded, Unavailable
 from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -188,46 +188,26 @@ async def test_a_turn_after_the_drain_fails(models: TwoModels) -> None:
 WORKER = Worker(ManualClock())
 
 
-def queue_of(*sequences: tuple[int, float], priority: Priority = Priority.INTERACTIVE) -> ModelQueue:
-    """Return a queue of sequences of no own work, each given by its tokens and its arrival."""
+def add_queue(queues: ModelQueues, priority: Priority = Priority.INTERACTIVE) -> ModelQueue:
+    """Add a queue with a waiting sequence."""
     queue = ModelQueue({WORKER: Session(FakeDevice(), PROBE)}, COST, LIMITS, FakeObserver())
-    for index, (tokens, arrived_s) in enumerate(sequences):
-        queue.pending.add(waiting(tokens, index, arrived_s=arrived_s, own_work_s=0.0, priority=priority))
+    queue.pending.add(waiting(1, 0, own_work_s=0.0, priority=priority))
+    queues.append(queue)
     return queue
 
 
-def queues_of(*queues: ModelQueue) -> ModelQueues:
-    together = ModelQueues()
-    for queue in queues:
-        together.append(queue)
-    return together
-
-
 def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields() -> None:
-    busy, bulk = queue_of((1, 0.0)), queue_of((1, 0.0), priority=Priority.BULK)
-    queues = queues_of(busy, bulk)
+    queues = ModelQueues()
+    busy, bulk = add_queue(queues), add_queue(queues, Priority.BULK)
     busy.used_s = 50.0
     queues.note_turn(busy, 0.0)
     assert bulk.used_s == 50.0
 
 
-def test_among_models_that_used_the_devices_equally_the_earlier_fair_start_goes_first() -> None:
-    late, early = queue_of((1, 2.0)), queue_of((1, 1.0))
-    assert queues_of(late, early).next(WORKER, 0.0) is early
-
-
-def test_interactive_work_of_any_model_goes_before_bulk_work_that_may_still_wait() -> None:
-    bulk, interactive = queue_of((1, 0.0), priority=Priority.BULK), queue_of((1, 0.0))
-    interactive.used_s = 5.0
-    queues = queues_of(bulk, interactive)
-    assert queues.next(WORKER, BULK_DELAY_S - 1) is interactive
-    assert queues.next(WORKER, BULK_DELAY_S) is bulk
-
-
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=5), st.integers(10, 100))
 def test_models_with_much_work_get_equal_device_time(batch_s: list[float], batches: int) -> None:
-    models = [queue_of((1, 0.0)) for _ in batch_s]
-    queues = queues_of(*models)
+    queues = ModelQueues()
+    models = [add_queue(queues) for _ in batch_s]
     for _ in range(batches):
         chosen = queues.next(WORKER, 0.0)
         assert chosen is not None
