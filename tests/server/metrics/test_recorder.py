@@ -39,15 +39,10 @@ def batches(recorder: Recorder, tmp_path: Path) -> ModelRecorder:
     return batches
 
 
-def _names(recorder: Recorder) -> dict[str, str]:
-    text = generate_latest(recorder.registry).decode()
-    families = text_string_to_metric_families(text)
-    return {family.name: family.type for family in families if not family.name.endswith("_created")}
-
-
 def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder) -> None:
+    families = text_string_to_metric_families(generate_latest(recorder.registry).decode())
     # The parser gives the name of a counter without its `_total`.
-    assert _names(recorder) == {
+    assert {family.name: family.type for family in families if not family.name.endswith("_created")} == {
         "headwaiter_requests": "counter",
         "headwaiter_request_duration_seconds": "histogram",
         "headwaiter_stage_duration_seconds": "histogram",
@@ -78,6 +73,56 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
     }
 
 
+def test_before_the_first_request_the_model_its_queue_and_every_counter_are_exposed(recorder: Recorder) -> None:
+    reasons = ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]
+    measures = {"pooled_max_abs": 0.5, "hidden_max_abs": 0.125, "pooled_max_relative": 0.25}
+    measures |= {"hidden_max_relative": 0.0625, "min_cosine": 0.75, "mean_cosine": 0.875}
+    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125, "hidden_row": 0.0625}
+    expected: list[tuple[str, dict[str, str], float]] = [
+        ("token_budget", {}, 2),
+        ("batch_limits_ratio", {}, 0.5),
+        ("service_tokens_per_second", {}, 0.75),
+        ("cost_correction_ratio", {}, CORRECTION),
+        ("calibration_error_ratio", {}, 0.0625),
+        ("queue_sequences", {}, 3),
+        ("queue_tokens", {}, 40),
+        ("estimated_wait_seconds", {}, 0.5),
+        ("model_info", {"digest": "ab" * 32, "provider": "cpu", "graph": "g.onnx"}, 1),
+        ("provider_fallback", {}, 1),
+        *(("batch_cost_seconds", {"term": term}, seconds) for term, seconds in terms.items()),
+        *(("self_check", {"measure": measure}, value) for measure, value in measures.items()),
+        *(("stage_duration_seconds_count", {"stage": stage}, 0) for stage in STAGES),
+        *(("batches_closed_total", {"reason": reason}, 0) for reason in ("budget", "cells", "urgent", "drained")),
+        *(("batches_failed_total", {"reason": reason}, 0) for reason in ("sequence", "size", "unknown")),
+    ]
+    for name, labels, value in expected:
+        assert sample(recorder, name, **TINY, **labels) == value, (name, labels)
+    assert [sample(recorder, "refused_total", reason=reason) for reason in reasons] == [0] * len(reasons)
+
+
+def test_histogram_buckets_cover_the_usual_range(recorder: Recorder) -> None:
+    recorder.received()
+    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
+    for name, labels, smallest, largest in (
+        ("request_duration_seconds", {"method": "Encode"}, "0.00025", "30.0"),
+        ("stage_duration_seconds", {"stage": "compute"}, "0.00025", "30.0"),
+        ("batch_tokens", {}, "1.0", "131072.0"),
+        ("batch_sequences", {}, "1.0", "4096.0"),
+        ("batch_cost_error_ratio", {}, "0.05", "2.0"),
+    ):
+        for bound in (smallest, largest):
+            assert sample(recorder, f"{name}_bucket", le=bound, **TINY, **labels) is not None, (name, bound)
+
+
+def test_refusals_expired_sequences_and_close_reasons_are_counted(recorder: Recorder, batches: ModelRecorder) -> None:
+    recorder.refused("OVERLOADED")
+    batches.expired(3)
+    batches.batch_closed(CloseReason.BUDGET)
+    assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
+    assert sample(recorder, "expired_total", **TINY) == 3
+    assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1
+
+
 def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorder: Recorder) -> None:
     recorder.received()
     recorder.received()
@@ -85,25 +130,6 @@ def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorde
     assert sample(recorder, "inflight_requests") == 1
     assert sample(recorder, "requests_total", **TINY, method="Encode", code="OK") == 1
     assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
-
-
-def test_every_stage_is_exposed_before_the_first_request(recorder: Recorder) -> None:
-    for stage in STAGES:
-        assert sample(recorder, "stage_duration_seconds_count", **TINY, stage=stage) == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "reasons"),
-    [
-        ("refused_total", {}, ["INVALID_INPUT", "SEQUENCE_TOO_LONG", "MODEL_NOT_FOUND", "OVERLOADED", "UNAVAILABLE"]),
-        ("batches_closed_total", TINY, ["budget", "cells", "urgent", "drained"]),
-        ("batches_failed_total", TINY, ["sequence", "size", "unknown"]),
-    ],
-)
-def test_every_reason_is_exposed_before_it_occurs(
-    recorder: Recorder, name: str, labels: dict[str, str], reasons: list[str]
-) -> None:
-    assert [sample(recorder, name, **labels, reason=reason) for reason in reasons] == [0] * len(reasons)
 
 
 def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder, batches: ModelRecorder) -> None:
@@ -114,11 +140,6 @@ def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder, ba
     assert sample(recorder, "batch_cost_error_ratio_sum", **TINY) == pytest.approx(0.25)
 
 
-def test_batches_are_counted_by_their_close_reason(recorder: Recorder, batches: ModelRecorder) -> None:
-    batches.batch_closed(CloseReason.BUDGET)
-    assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1
-
-
 @pytest.mark.parametrize(("predicted_s", "error"), [(1.0, 0.5), (3.0, 0.5), (2.0, 0.0)])
 def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
     recorder: Recorder, predicted_s: float, error: float, batches: ModelRecorder
@@ -127,61 +148,6 @@ def test_the_error_of_a_prediction_is_relative_to_the_actual_time(
     assert sample(recorder, "batch_cost_error_ratio_sum", **TINY) == error
     batches.batch_ran(Shape.of([2]), predicted_s, actual_s=0.0)
     assert sample(recorder, "batch_cost_error_ratio_count", **TINY) == 1
-
-
-def test_each_term_of_the_batch_cost_is_exposed(recorder: Recorder) -> None:
-    terms = {"launch": 1.0, "token": 0.5, "padded": 0.25, "cell": 0.125, "hidden_row": 0.0625}
-    assert {term: sample(recorder, "batch_cost_seconds", **TINY, term=term) for term in terms} == terms
-    assert sample(recorder, "token_budget", **TINY) == 2
-    assert sample(recorder, "batch_limits_ratio", **TINY) == 0.5
-    assert sample(recorder, "service_tokens_per_second", **TINY) == 0.75
-    assert sample(recorder, "cost_correction_ratio", **TINY) == CORRECTION
-    assert sample(recorder, "calibration_error_ratio", **TINY) == 0.0625
-
-
-def test_refusals_are_counted_by_reason_and_expired_sequences_in_total(
-    recorder: Recorder, batches: ModelRecorder
-) -> None:
-    recorder.refused("OVERLOADED")
-    batches.expired(3)
-    assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
-    assert sample(recorder, "expired_total", **TINY) == 3
-
-
-def test_the_queue_is_read_at_each_scrape(recorder: Recorder) -> None:
-    assert sample(recorder, "queue_sequences", **TINY) == 3
-    assert sample(recorder, "queue_tokens", **TINY) == 40
-    assert sample(recorder, "estimated_wait_seconds", **TINY) == 0.5
-
-
-def test_the_model_its_self_check_and_its_fallback_to_the_cpu_are_exposed(recorder: Recorder) -> None:
-    assert sample(recorder, "model_info", **TINY, digest="ab" * 32, provider="cpu", graph="g.onnx") == 1
-    assert sample(recorder, "self_check", **TINY, measure="pooled_max_abs") == 0.5
-    assert sample(recorder, "self_check", **TINY, measure="hidden_max_abs") == 0.125
-    assert sample(recorder, "self_check", **TINY, measure="pooled_max_relative") == 0.25
-    assert sample(recorder, "self_check", **TINY, measure="hidden_max_relative") == 0.0625
-    assert sample(recorder, "self_check", **TINY, measure="min_cosine") == 0.75
-    assert sample(recorder, "self_check", **TINY, measure="mean_cosine") == 0.875
-    assert sample(recorder, "provider_fallback", **TINY) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "smallest", "largest"),
-    [
-        ("request_duration_seconds", {**TINY, "method": "Encode"}, "0.00025", "30.0"),
-        ("stage_duration_seconds", {**TINY, "stage": "compute"}, "0.00025", "30.0"),
-        ("batch_tokens", TINY, "1.0", "131072.0"),
-        ("batch_sequences", TINY, "1.0", "4096.0"),
-        ("batch_cost_error_ratio", TINY, "0.05", "2.0"),
-    ],
-)
-def test_histogram_buckets_cover_the_usual_range(
-    recorder: Recorder, name: str, labels: dict[str, str], smallest: str, largest: str
-) -> None:
-    recorder.received()
-    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
-    assert sample(recorder, f"{name}_bucket", le=smallest, **labels) is not None
-    assert sample(recorder, f"{name}_bucket", le=largest, **labels) is not None
 
 
 def test_the_series_of_a_version_end_when_the_version_is_unloaded(recorder: Recorder, batches: ModelRecorder) -> None:

@@ -28,8 +28,10 @@ async def _handler(
     return await interceptor.intercept_service(continuation, cast(grpc.HandlerCallDetails, details))
 
 
-async def test_a_call_with_the_token_is_answered() -> None:
+async def test_a_call_with_the_token_and_health_checks_without_it_are_answered() -> None:
     assert await _handler(ENCODE, ("authorization", "Bearer s3cret")) is HANDLER
+    for method in ("Check", "Watch"):
+        assert await _handler(f"/grpc.health.v1.Health/{method}") is HANDLER
 
 
 @pytest.mark.parametrize(
@@ -49,11 +51,6 @@ async def test_loading_and_unloading_need_the_token_of_their_own(method: str, to
         assert await _handler(method, *metadata, tokens=tokens) is not HANDLER
     assert (await _handler(ENCODE, ("authorization", "Bearer 4dmin"), tokens=tokens) is HANDLER) is (token is None)
     assert (await _handler(ENCODE, tokens=tokens) is HANDLER) is (token is None)
-
-
-@pytest.mark.parametrize("method", ["Check", "Watch"])
-async def test_health_checks_need_no_token(method: str) -> None:
-    assert await _handler(f"/grpc.health.v1.Health/{method}") is HANDLER
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The methods of the Encoder service, from message bytes to message bytes."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,6 @@ async def test_sequences_are_answered_in_the_order_they_were_sent(service: Servi
     assert list(reply.lengths) == [2, 1, 3]
     assert reply.request_id == "r-1"
     assert reply.model.name == "tiny"
-
-
-async def test_a_request_without_an_id_gets_a_unique_one(service: Service) -> None:
-    first, second = await service.encode(token_request([1])), await service.encode(token_request([1]))
-    assert first.request_id
-    assert first.request_id != second.request_id
 
 
 async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Service) -> None:
@@ -96,16 +91,12 @@ async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
         assert 0 <= batch.ended_s_ago < 60
         assert batch.predicted_s > 0
         assert batch.measured_s > 0
-    with pytest.raises(ModelNotFound):
-        await service.rpc.answer("ListBatches", pb.ListBatchesRequest(model="x").SerializeToString(), endless_call())
-
-
-@pytest.mark.parametrize(
-    ("raw", "error"), [(b"\xff", InvalidInput), (pb.GetModelRequest(name="x").SerializeToString(), ModelNotFound)]
-)
-async def test_an_unknown_model_is_not_described(service: Service, raw: bytes, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        await service.rpc.answer("GetModel", raw, endless_call())
+    for method, unknown in (
+        ("ListBatches", pb.ListBatchesRequest(model="x")),
+        ("GetModel", pb.GetModelRequest(name="x")),
+    ):
+        with pytest.raises(ModelNotFound):
+            await service.rpc.answer(method, unknown.SerializeToString(), endless_call())
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
@@ -135,3 +126,35 @@ async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
     reply = await service.encode(token_request([3, 4], [5, 6], output=pb.OutputOptions(hidden=True)))
     rows = np.frombuffer(reply.hidden.data, "<f4").reshape(tuple(reply.hidden.shape))
     assert rows.tolist() == [[3, 1], [4, 1], [5, 1], [6, 1]]
+
+
+async def test_a_partial_request_is_answered_except_for_its_bad_sequence(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headwaiter_server")
+    reply = await service.encode(token_request([1, 2], [3, 10], [4], partial=True, request_id="r-1"))
+    assert (pooled_rows(reply), list(reply.lengths)) == ([[3, 2], [0, 0], [4, 1]], [2, 0, 1])
+    (failure,) = reply.failures
+    assert (failure.sequence, failure.reason) == (1, pb.INVALID_INPUT)
+    assert "sequence 1" in failure.message
+    assert failure.metadata == {"sequence": "1", "field": "tokens.data", "limit": "9", "actual": "10"}
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("Encode r-1: InvalidInput: 1 sequences")
+    assert failure.message in line
+
+
+async def test_a_partial_request_with_only_bad_sequences_is_answered_without_a_batch(service: Service) -> None:
+    reply = await service.encode(
+        token_request([10], [11], partial=True, output=pb.OutputOptions(pooled=True, hidden=True))
+    )
+    assert (pooled_rows(reply), list(reply.lengths), list(reply.hidden.shape)) == ([[0, 0], [0, 0]], [0, 0], [0, 2])
+    assert [failure.sequence for failure in reply.failures] == [0, 1]
+    stages_s = [getattr(reply.timings, f"{stage}_s") for stage in STAGES]
+    assert (sum(stages_s), reply.timings.batches) == (pytest.approx(reply.timings.total_s), 0)
+    assert min(stages_s) >= 0
+
+
+async def test_a_partial_request_with_too_many_sequences_is_refused(service: Service) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        await service.encode(token_request([1], [1], [1], [1], partial=True))
+    assert (refusal.value.limit, refusal.value.actual) == (3, 4)

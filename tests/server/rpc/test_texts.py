@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ async def test_texts_are_tokenised_by_the_server(service: Service) -> None:
     assert list(reply.lengths) == [2, 1]
 
 
-async def test_other_requests_are_answered_while_texts_are_tokenised(tmp_path: Path) -> None:
+async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Callable[..., Service]) -> None:
     answered = threading.Event()
 
     class Slow(WordLengths):
@@ -27,30 +27,27 @@ async def test_other_requests_are_answered_while_texts_are_tokenised(tmp_path: P
             assert answered.wait(30.0)
             return super().tokenize(*arguments)
 
-    service = Service(tmp_path, Slow())
+    service = serve(Slow())
     slow = asyncio.create_task(service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"]))))
     await asyncio.sleep(0)
     assert pooled_rows(await service.encode(token_request([3]))) == [[3, 1]]
     answered.set()
     assert pooled_rows(await slow) == [[4, 2], [2, 1]]
-    await service.scheduler.drain(30.0)
 
 
-async def test_a_model_without_a_tokenizer_refuses_texts(tmp_path: Path) -> None:
-    service = Service(tmp_path, None)
+async def test_a_model_without_a_tokenizer_refuses_texts(serve: Callable[..., Service]) -> None:
+    service = serve()
     with pytest.raises(InvalidInput, match="tokenizer") as refusal:
         await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a"])))
     assert refusal.value.field == "texts"
-    await service.scheduler.drain(30.0)
 
 
-async def test_a_model_that_needs_two_tokens_refuses_a_text_of_one(tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths(), min_tokens=2)
+async def test_a_model_that_needs_two_tokens_refuses_a_text_of_one(serve: Callable[..., Service]) -> None:
+    service = serve(WordLengths(), min_tokens=2)
     for request in (pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"])), token_request([1, 3], [2])):
         with pytest.raises(InvalidInput, match="sequence 1") as refused:
             await service.encode(request)
         assert (refused.value.sequence, refused.value.limit, refused.value.actual) == (1, 2, 1)
-    await service.scheduler.drain(30.0)
 
 
 async def test_texts_with_too_many_bytes_are_refused_before_they_are_tokenised(service: Service) -> None:
@@ -63,30 +60,33 @@ async def test_texts_with_too_many_bytes_are_refused_before_they_are_tokenised(s
     assert str(texts.ByteSize()) in str(error)
 
 
-async def test_texts_get_the_requested_prompt_or_else_the_default_one(tmp_path: Path) -> None:
-    prompts = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]
-    service = Service(tmp_path, WordLengths(), prompts=prompts, default_prompt="query", pooling_skips_prompt=False)
-    for name, pooled in (("", [5, 2]), ("query", [5, 2]), ("none", [3, 1])):
-        reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["cde"], prompt=name)))
-        assert pooled_rows(reply) == [pooled]
-    with pytest.raises(InvalidInput, match=r"'passage'.*'query', 'none'") as refusal:
-        await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="passage")))
-    assert refusal.value.field == "texts.prompt"
-    assert list((await service.attend(pb.AttendRequest(texts=pb.Texts(values=["cde"])))).tokens) == ["<2>", "<3>"]
-    await service.scheduler.drain(30.0)
-
-
-async def test_pooling_leaves_out_the_prompt_if_the_model_does(tmp_path: Path) -> None:
-    prompts = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]
-    service = Service(tmp_path, WordLengths(), prompts=prompts, pooling_skips_prompt=True)
-    for name, pooled in (("", [4, 3]), ("none", [4, 3]), ("query", [2, 1])):
-        reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["c d ef"], prompt=name)))
-        # The graph returns sums. With the prompt "query", the host pools to the mean of the rows after the prompt.
-        assert pooled_rows(reply) == [pooled if name != "query" else [pytest.approx(4 / 3), 1]]
-    await service.scheduler.drain(30.0)
-
-
 async def test_a_text_without_tokens_is_refused_with_the_reason(service: Service) -> None:
     with pytest.raises(InvalidInput, match="sequence 1 has no tokens: send a text of at least one word") as refusal:
         await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a", ""])))
     assert (refusal.value.sequence, refusal.value.field) == (1, "texts")
+
+
+PROMPTS = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "by_default", "with_prompt"),
+    [
+        ({"default_prompt": "query", "pooling_skips_prompt": False}, [10, 4], [10, 4]),
+        # The graph returns sums. The host pools to the mean of the rows after the prompt.
+        ({"pooling_skips_prompt": True}, [8, 3], [pytest.approx(8 / 3), 1]),
+    ],
+    ids=["default prompt", "pooling without the prompt"],
+)
+async def test_texts_get_the_requested_prompt_or_else_the_default_one(
+    manifest: dict[str, Any], by_default: list[float], with_prompt: list[float], serve: Callable[..., Service]
+) -> None:
+    service = serve(WordLengths(), prompts=PROMPTS, **manifest)
+    for name, pooled in (("", by_default), ("query", with_prompt), ("none", [8, 3])):
+        reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["cd ef ghij"], prompt=name)))
+        assert pooled_rows(reply) == [pooled]
+    tokens = (await service.attend(pb.AttendRequest(texts=pb.Texts(values=["cde"])))).tokens
+    assert list(tokens) == (["<2>", "<3>"] if "default_prompt" in manifest else ["<3>"])
+    with pytest.raises(InvalidInput, match=r"'passage'.*'query', 'none'") as refusal:
+        await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="passage")))
+    assert refusal.value.field == "texts.prompt"

@@ -40,6 +40,17 @@ def with_shape(name: str, datatype: str, shape: list[int]) -> oip.ModelInferRequ
     return request
 
 
+def twice(request: oip.ModelInferRequest) -> oip.ModelInferRequest:
+    request.inputs.append(request.inputs[0])
+    request.raw_input_contents.append(request.raw_input_contents[0])
+    return request
+
+
+def with_contents(request: oip.ModelInferRequest) -> oip.ModelInferRequest:
+    request.inputs[0].contents.int64_contents.append(1)
+    return request
+
+
 def check_packed(sequences: list[NDArray[Any]], tokens: pb.TokenSequences) -> None:
     assert list(tokens.lengths) == [len(sequence) for sequence in sequences]
     dtype = "<i8" if tokens.dtype == pb.DATA_TYPE_INT64 else "<i4"
@@ -161,6 +172,8 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
         (with_parameter("pair_truncation", string_param="both"), "parameters.pair_truncation", "'both'"),
         (with_parameter("pair_truncation", string_param="only_second"), "parameters.pair_truncation", "tokens"),
         (oip.ModelInferRequest(), None, "none of them"),
+        (twice(raw_request("m", input_ids=IDS)), None, "same name"),
+        (with_contents(raw_request("m", input_ids=IDS)), "input_ids", "raw_input_contents"),
         (infer_request(outputs=[{"name": "logits"}]), "outputs", "'logits'"),
         (infer_request(inputs=[{"name": "token_type_ids"}]), "inputs", "'token_type_ids'"),
         (raw_request("m", attention_mask=MASK), None, "none of them"),
@@ -186,22 +199,6 @@ def test_a_wrong_request_is_refused(request_: oip.ModelInferRequest, field: str 
         read_infer_request(request_, LIMITS)
     assert words in str(refused.value)
     assert field in (None, refused.value.field)
-
-
-def test_two_inputs_of_one_name_are_refused() -> None:
-    request = raw_request("m", input_ids=IDS)
-    request.inputs.append(request.inputs[0])
-    request.raw_input_contents.append(request.raw_input_contents[0])
-    with pytest.raises(InvalidInput, match="same name"):
-        read_infer_request(request, LIMITS)
-
-
-def test_contents_beside_raw_contents_are_refused() -> None:
-    request = raw_request("m", input_ids=IDS)
-    request.inputs[0].contents.int64_contents.append(1)
-    with pytest.raises(InvalidInput, match="raw_input_contents") as refused:
-        read_infer_request(request, LIMITS)
-    assert refused.value.field == "input_ids"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A server that starts is live and not ready; a server that is ready answers typed and raw requests."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,8 @@ async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_pa
             await method(b"", endless_call())
 
 
-async def test_a_reply_echoes_the_id_and_the_call_adopts_it(tmp_path: Path) -> None:
-    service = Service(tmp_path, None)
+async def test_a_reply_echoes_the_id_and_the_call_adopts_it(serve: Callable[..., Service]) -> None:
+    service = serve()
     inference = OpenInferenceService(service.path, calls_of(service.path), OpenStreams(service.path))
     request = raw_request("tiny", ("hidden", "pooled"), input_ids=np.array([[1, 2], [3, 4]], np.int32))
     request.id = "r-1"
@@ -45,4 +46,3 @@ async def test_a_reply_echoes_the_id_and_the_call_adopts_it(tmp_path: Path) -> N
     with pytest.raises(InvalidInput):
         await inference.model_infer(oip.ModelInferRequest().SerializeToString(), endless_call())
     assert service.served.recorder.statistics.totals().failed.count == 1
-    await service.scheduler.drain(30.0)
