@@ -62,8 +62,7 @@ def counted(service: Service, code: str, method: str = "POST /test") -> float | 
     return sample(service.recorder, "requests_total", model="", version="", method=method, code=code)
 
 
-async def test_a_request_is_answered_as_over_grpc(tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths())
+async def test_a_request_is_answered_as_over_grpc(service: Service) -> None:
     reply = await send_request(api(service), "POST", URL, as_json({"input": ["a bb", "ccc"], "model": "tiny"}))
     assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
     # The stand-in for the graph adds up the lengths of the words, and counts the words.
@@ -74,36 +73,31 @@ async def test_a_request_is_answered_as_over_grpc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "field"), [(URL, "input"), ("/embed", "inputs")])
-async def test_a_model_without_pooling_is_named(path: str, field: str, tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths(), pooling="POOLING_NONE")
+async def test_a_model_without_pooling_is_named(path: str, field: str, serve: Callable[..., Service]) -> None:
+    service = serve(WordLengths(), pooling="POOLING_NONE")
     reply = await send_request(api(service), "POST", path, as_json({field: "a"}))
     assert reply.status == 501
     assert b"--pooling" in reply.body
     assert b"output." not in reply.body
 
 
-async def test_a_path_with_a_slash_at_its_end_is_refused(tmp_path: Path) -> None:
-    reply = await send_request(api(Service(tmp_path, WordLengths())), "POST", f"{URL}/", TEXT)
-    assert (reply.status, f"{URL}/" in reply.json["error"]["message"]) == (404, True)
-
-
-async def test_without_the_api_only_metrics_and_health_answer(tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths())
-    application = http_application(Settings(bundle=tmp_path), service.path, None, asyncio.get_running_loop())
+async def test_without_the_api_only_metrics_and_health_answer(service: Service) -> None:
+    application = http_application(Settings(bundle=Path("bundle")), service.path, None, asyncio.get_running_loop())
     for path in (URL, "/v1/models", "/embed", "/", "/../etc/passwd"):
         assert (await send_request(application, "POST", path, TEXT)).status == 404
     assert (await send_request(application, "GET", "/health/live")).status == 200
     assert b"headwaiter_inflight_requests" in (await send_request(application, "GET", "/metrics")).body
 
 
-async def test_a_wrong_method_is_refused_with_the_right_one(tmp_path: Path) -> None:
-    reply = await send_request(api(Service(tmp_path, WordLengths())), "PUT", URL, TEXT)
+async def test_a_slash_at_the_end_and_a_wrong_method_are_refused(service: Service) -> None:
+    reply = await send_request(api(service), "POST", f"{URL}/", TEXT)
+    assert (reply.status, f"{URL}/" in reply.json["error"]["message"]) == (404, True)
+    reply = await send_request(api(service), "PUT", URL, TEXT)
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "s3cret", "Bearer s3cret "])
-async def test_a_request_without_the_token_is_refused(given: str | None, tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths())
+async def test_a_request_without_the_token_is_refused(given: str | None, service: Service) -> None:
     application = api(service, "s3cret")
     headers = {} if given is None else {"Authorization": given}
     reply = await send_request(application, "POST", URL, TEXT, headers=headers)
@@ -130,11 +124,11 @@ async def test_a_request_without_the_token_is_refused(given: str | None, tmp_pat
         (ValueError("secret"), 500),
     ],
 )
-async def test_each_error_has_its_status(error: Exception, status: int, tmp_path: Path) -> None:
+async def test_each_error_has_its_status(error: Exception, status: int, service: Service) -> None:
     async def fail(_: None, call: Call) -> bytes:
         raise error
 
-    reply = await send_request(endpoint(Service(tmp_path, None), fail), "POST", "/test", b"{}")
+    reply = await send_request(endpoint(service, fail), "POST", "/test", b"{}")
     assert reply.status == status
     assert reply.headers["x-request-id"]
     assert ("secret" in reply.body.decode()) is False
@@ -150,10 +144,9 @@ async def test_each_error_has_its_status(error: Exception, status: int, tmp_path
 
 @pytest.mark.parametrize(("parts", "complete"), [((6, 5), True), ((100,), True), ((6, 80), False)])
 async def test_a_large_body_is_refused(
-    parts: tuple[int, ...], complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: tuple[int, ...], complete: bool, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwaiter_server.http.bodies._MAX_DISCARDED_BYTES", 70)
-    service = Service(tmp_path, None)
     application = endpoint(service, answer_yes, bodies=Bodies(10, 100))
     assert (await send_request(application, "POST", "/test", b"1" * 6, b"2" * 4)).status == 200
     reply = await send_request(application, "POST", "/test", *(b"1" * size for size in parts), complete=complete)
@@ -161,17 +154,16 @@ async def test_a_large_body_is_refused(
     assert reply.json["error"]["limit"] == 10
 
 
-async def test_a_slow_body_is_refused_at_the_time_limit(tmp_path: Path) -> None:
-    service = Service(tmp_path, None)
+async def test_a_slow_body_is_refused_at_the_time_limit(service: Service) -> None:
     application = endpoint(service, answer_yes, timeout_s=0.05)
     reply = await send_request(application, "POST", "/test", b"{", complete=False)
     assert (reply.status, reply.headers["connection"]) == (408, "close")
     assert counted(service, "DEADLINE_EXCEEDED") == 1
 
 
-async def test_incomplete_bodies_have_a_limit_together(tmp_path: Path) -> None:
+async def test_incomplete_bodies_have_a_limit_together(service: Service) -> None:
     gone = asyncio.Event()
-    application = endpoint(Service(tmp_path, None), answer_yes, bodies=Bodies(10, 15))
+    application = endpoint(service, answer_yes, bodies=Bodies(10, 15))
     slow = asyncio.create_task(send_request(application, "POST", "/test", b"1" * 9, complete=False, disconnect=gone))
     await asyncio.sleep(0.01)
     assert (await send_request(application, "POST", "/test", b"1" * 6)).status == 200
@@ -182,8 +174,8 @@ async def test_incomplete_bodies_have_a_limit_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("during_the_body", [False, True])
-async def test_a_caller_that_disconnects_cancels_its_request(during_the_body: bool, tmp_path: Path) -> None:
-    service, released, started, gone = Service(tmp_path, None), asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_a_caller_that_disconnects_cancels_its_request(during_the_body: bool, service: Service) -> None:
+    released, started, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def wait(_: None, call: Call) -> bytes:
         call.held.callback(released.set)
@@ -207,15 +199,14 @@ async def test_a_caller_that_disconnects_cancels_its_request(during_the_body: bo
     assert sample(service.recorder, "inflight_requests") == 0
 
 
-async def test_a_request_ends_at_its_own_time_limit_or_at_that_of_the_server(tmp_path: Path) -> None:
-    service = Service(tmp_path, WordLengths())
+async def test_a_request_ends_at_its_own_time_limit_or_at_that_of_the_server(service: Service) -> None:
     late = as_json({"input": "a", "timeout_s": 1e-9})
     assert (await send_request(api(service), "POST", URL, late)).status == 504
     assert (await send_request(api(service, http_timeout_s=1e-6), "POST", URL, TEXT)).status in (408, 504)
 
 
-async def test_an_answer_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
-    service, cancelled = Service(tmp_path, None), asyncio.Event()
+async def test_an_answer_that_takes_too_long_is_cancelled(service: Service) -> None:
+    cancelled = asyncio.Event()
 
     async def wait(_: None, call: Call) -> bytes:
         try:
@@ -229,8 +220,7 @@ async def test_an_answer_that_takes_too_long_is_cancelled(tmp_path: Path) -> Non
     assert counted(service, "DEADLINE_EXCEEDED") == 1
 
 
-async def test_the_limit_of_calls_holds_for_http(tmp_path: Path) -> None:
-    service = Service(tmp_path, None)
+async def test_the_limit_of_calls_holds_for_http(service: Service) -> None:
     limit = service.path.settings.max_calls
 
     async def hold(question: None, call: Call) -> bytes:

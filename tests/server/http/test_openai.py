@@ -109,10 +109,13 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(body: bytes, field: 
     assert caught.value.field == field
 
 
-def test_a_wrong_sequence_is_named() -> None:
-    with pytest.raises(InvalidInput) as caught:
-        read(input=[[1], [2, "a"]])
-    assert (caught.value.field, caught.value.sequence) == ("input", 1)
+@pytest.mark.parametrize(
+    ("value", "index", "words"), [("", 0, "empty"), (["a", ""], 1, "empty"), ([[1], [2, "a"]], 1, "token ids")]
+)
+def test_a_wrong_sequence_is_named(value: Any, index: int, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as refusal:
+        read(input=value)
+    assert (refusal.value.sequence, refusal.value.field) == (index, "input")
 
 
 @pytest.mark.parametrize("in_base64", [False, True])
@@ -167,11 +170,3 @@ def test_an_error_has_a_type_a_code_and_the_field(
 def test_an_error_names_the_field_of_the_json() -> None:
     content = json.loads(error_body(InvalidInput("output.dimensions is 9", field="output.dimensions"), 400))["error"]
     assert (content["message"], content["param"]) == ("dimensions is 9", "dimensions")
-
-
-@pytest.mark.parametrize(("value", "index"), [("", 0), (["a", ""], 1)])
-def test_the_empty_text_is_refused_as_by_openai(value: Any, index: int) -> None:
-    with pytest.raises(InvalidInput, match="empty") as refusal:
-        read_embeddings_request(json.dumps({"input": value}).encode())
-    assert (refusal.value.sequence, refusal.value.field) == (index, "input")
-    assert read_embeddings_request(b'{"input": " "}').encode.texts.values == [" "]

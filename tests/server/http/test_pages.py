@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -16,18 +16,22 @@ from starlette.applications import Starlette
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
 from headwaiter_server.settings.flags import Settings
+from tests.server.http.asgi_caller import send_request
 
 HOST = "127.0.0.1"
 
 
-@contextmanager
-def pages(registry: CollectorRegistry, *, ready: bool = True, port: int = 0) -> Iterator[HttpServer]:
+def application(registry: CollectorRegistry, *, ready: bool) -> Starlette:
     async def write_metrics(accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
 
-    application = Starlette(routes=public_routes(write_metrics, lambda: ready))
-    server = HttpServer(listen(HOST, port), application, Settings(bundle=Path("bundle")))
+    return Starlette(routes=public_routes(write_metrics, lambda: ready))
+
+
+@contextmanager
+def pages(registry: CollectorRegistry, port: int = 0) -> Iterator[HttpServer]:
+    server = HttpServer(listen(HOST, port), application(registry, ready=True), Settings(bundle=Path("bundle")))
     server.start()
     try:
         yield server
@@ -35,31 +39,25 @@ def pages(registry: CollectorRegistry, *, ready: bool = True, port: int = 0) -> 
         asyncio.run(server.stop(1.0))
 
 
-def test_the_metrics_are_served_until_the_server_is_stopped() -> None:
+def test_metrics_are_served_beside_idle_connections_until_the_server_is_stopped() -> None:
     registry = CollectorRegistry()
     Gauge("answer", "Some text.", registry=registry).set(42)
     with pages(registry) as server:
         url = f"http://{HOST}:{server.port}/metrics"
-        with urlopen(url) as response:
+        idle = [socket.create_connection((HOST, server.port)) for _ in range(50)]
+        with urlopen(url, timeout=5) as response:
             assert "answer 42.0" in response.read().decode().splitlines()
             assert response.headers["content-type"].startswith("text/plain")
+        for connection in idle:
+            connection.close()
     with pytest.raises(URLError):
         urlopen(url)
 
 
-def status_of(url: str) -> int:
-    try:
-        with urlopen(url) as response:
-            return int(response.status)
-    except HTTPError as error:
-        return error.code
-
-
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 503)])
-def test_health_says_whether_the_server_is_ready(ready: bool, status: int) -> None:
-    with pages(CollectorRegistry(), ready=ready) as server:
-        assert status_of(f"http://{HOST}:{server.port}/health/live") == 200
-        assert status_of(f"http://{HOST}:{server.port}/health/ready") == status
+async def test_health_says_whether_the_server_is_ready(ready: bool, status: int) -> None:
+    assert (await send_request(application(CollectorRegistry(), ready=ready), "GET", "/health/live")).status == 200
+    assert (await send_request(application(CollectorRegistry(), ready=ready), "GET", "/health/ready")).status == status
 
 
 def test_a_port_in_use_is_an_error_and_free_again_after_a_stop() -> None:
@@ -69,12 +67,3 @@ def test_a_port_in_use_is_an_error_and_free_again_after_a_stop() -> None:
             pass
     with pages(CollectorRegistry(), port=port) as second:
         assert second.port == port
-
-
-def test_idle_connections_do_not_stop_the_metrics() -> None:
-    with pages(CollectorRegistry()) as server:
-        idle = [socket.create_connection((HOST, server.port)) for _ in range(50)]
-        with urlopen(f"http://{HOST}:{server.port}/metrics", timeout=5) as response:
-            assert response.status == 200
-        for connection in idle:
-            connection.close()

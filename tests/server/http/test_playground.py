@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http.application import http_application
 from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
-from tests.server.rpc.service_under_test import Service, WordLengths, pooled_rows, token_request
+from tests.server.rpc.service_under_test import Service, pooled_rows, token_request
 from tests.server.rpc.stand_ins import sample
 
 JSON_TYPE = "application/json"
@@ -30,20 +29,12 @@ def playground(service: Service, token: str | None = None, **settings: Any) -> S
     return http_application(changed, service.path, token, asyncio.get_running_loop())
 
 
-@pytest.fixture
-async def texts(tmp_path: Path) -> AsyncIterator[Service]:
-    """A service that takes texts: the id of a word is its length."""
-    service = Service(tmp_path, WordLengths())
-    yield service
-    await service.scheduler.drain(30.0)
-
-
 async def post(application: Starlette, method: str, fields: Any, headers: dict[str, str] = JSON) -> Reply:
     return await send_request(application, "POST", f"/playground/call/{method}", as_json(fields), headers=headers)
 
 
-async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and_hosts(texts: Service) -> None:
-    application = playground(texts, token="s3cret")
+async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and_hosts(service: Service) -> None:
+    application = playground(service, token="s3cret")
     for path, media_type in (("", "text/html"), ("index.html", "text/html"), ("style.css", "text/css")):
         reply = await send_request(application, "GET", f"/playground/{path}")
         assert (reply.status, reply.headers["content-type"]) == (200, f"{media_type}; charset=utf-8")
@@ -55,21 +46,18 @@ async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and
         assert reply.body
 
 
-async def test_the_address_without_a_slash_leads_to_the_page(texts: Service) -> None:
-    reply = await send_request(playground(texts), "GET", "/playground", headers={"Host": "evil.example"})
+async def test_the_address_without_a_slash_leads_to_the_page(service: Service) -> None:
+    reply = await send_request(playground(service), "GET", "/playground", headers={"Host": "evil.example"})
     assert (reply.status, reply.headers["location"]) == (307, "playground/")
 
 
 @pytest.mark.parametrize("settings", [{"playground": "off"}, {"playground": "off", "http_api": "on"}])
-async def test_the_playground_is_off_unless_asked_for(settings: dict[str, str], texts: Service) -> None:
-    application = playground(texts, **settings)
+async def test_the_playground_and_the_api_are_off_unless_asked_for(settings: dict[str, str], service: Service) -> None:
+    application = playground(service, **settings)
     assert (await send_request(application, "GET", "/playground/")).status == 404
     assert (await post(application, "Encode", TEXT)).status == 404
-
-
-async def test_the_playground_does_not_open_the_api(texts: Service) -> None:
-    reply = await send_request(playground(texts), "POST", "/v1/embeddings", as_json({"input": "a"}), headers=JSON)
-    assert reply.status == 404
+    api = "/v1/embeddings"
+    assert (await send_request(playground(service), "POST", api, as_json({"input": "a"}), headers=JSON)).status == 404
 
 
 @pytest.mark.parametrize(
@@ -94,9 +82,9 @@ async def test_the_playground_does_not_open_the_api(texts: Service) -> None:
         f"/playground/{HTML}",
     ],
 )
-async def test_no_other_path_under_the_page_has_an_answer(path: str, texts: Service) -> None:
+async def test_no_other_path_under_the_page_has_an_answer(path: str, service: Service) -> None:
     for method in ("GET", "POST"):
-        reply = await send_request(playground(texts), method, path, as_json(TEXT), headers=JSON)
+        reply = await send_request(playground(service), method, path, as_json(TEXT), headers=JSON)
         assert reply.status in (404, 405, 307), method
         if reply.status == 307:
             assert path.endswith("/"), "Starlette takes the slash away"
@@ -104,14 +92,14 @@ async def test_no_other_path_under_the_page_has_an_answer(path: str, texts: Serv
             assert (reply.headers["content-type"], reply.headers["x-content-type-options"]) == (JSON_TYPE, "nosniff")
 
 
-async def test_a_missing_file_does_not_send_to_flags_that_are_on(texts: Service) -> None:
-    reply = await send_request(playground(texts), "GET", "/playground/nofile")
+async def test_a_missing_file_does_not_send_to_flags_that_are_on(service: Service) -> None:
+    reply = await send_request(playground(service), "GET", "/playground/nofile")
     assert (reply.status, reply.json["code"]) == (404, "UNIMPLEMENTED")
     assert "--playground" not in reply.json["message"]
 
 
-async def test_the_page_encodes_as_grpc_does(texts: Service) -> None:
-    application = playground(texts)
+async def test_the_page_encodes_as_grpc_does(service: Service) -> None:
+    application = playground(service)
     sent = {"texts": {"values": ["a bb", "ccc"]}, "output": {"pooled": True, "hidden": True}, "requestId": "r-1"}
     reply = await post(application, "Encode", sent)
     assert (reply.status, reply.headers["content-type"]) == (200, JSON_TYPE)
@@ -119,27 +107,29 @@ async def test_the_page_encodes_as_grpc_does(texts: Service) -> None:
     pooled = reply.json["pooled"]
     rows = np.frombuffer(base64.b64decode(pooled["data"]), "<f4").reshape(pooled["shape"]).tolist()
     request = pb.EncodeRequest(texts=pb.Texts(values=["a bb", "ccc"]))
-    assert rows == pooled_rows(await texts.encode(request)) == [[3, 2], [3, 1]]
+    assert rows == pooled_rows(await service.encode(request)) == [[3, 2], [3, 1]]
     assert reply.json["lengths"] == [2, 1]
     assert reply.json["hidden"]["shape"] == [3, 2]
     assert reply.json["timings"]["totalS"] > 0
-    assert sample(texts.recorder, "requests_total", model="tiny", version="1", method=f"POST {ENCODE}", code="OK") == 1
+    assert (
+        sample(service.recorder, "requests_total", model="tiny", version="1", method=f"POST {ENCODE}", code="OK") == 1
+    )
 
 
-async def test_the_page_attends_and_lists_models_and_batches_as_grpc_does(texts: Service) -> None:
-    application = playground(texts)
+async def test_the_page_attends_and_lists_models_and_batches_as_grpc_does(service: Service) -> None:
+    application = playground(service)
     weights = (await post(application, "Attend", {**TEXT, "layers": [1], "heads": [2]})).json
-    expected = await texts.attend(pb.AttendRequest(texts=pb.Texts(values=["a bb"]), layers=[1], heads=[2]))
+    expected = await service.attend(pb.AttendRequest(texts=pb.Texts(values=["a bb"]), layers=[1], heads=[2]))
     assert base64.b64decode(weights["weights"]["data"]) == expected.weights.data
     assert weights["tokens"] == ["<1>", "<2>"]
     assert (await post(application, "GetModel", {"name": "tiny"})).json["model"]["digest"] == "ab" * 32
     assert [model["name"] for model in (await post(application, "ListModels", {})).json["models"]] == ["tiny"]
-    await texts.encode(token_request([1, 2]))
+    await service.encode(token_request([1, 2]))
     assert [batch["lengths"] for batch in (await post(application, "ListBatches", {})).json["batches"]] == [[2]]
 
 
-async def test_calls_need_the_token_and_files_do_not(texts: Service) -> None:
-    application = playground(texts, token="s3cret")
+async def test_calls_need_the_token_and_files_do_not(service: Service) -> None:
+    application = playground(service, token="s3cret")
     for given in ({}, {"Authorization": "Bearer wrong"}):
         reply = await post(application, "ListModels", {}, {**JSON, **given})
         assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
@@ -166,10 +156,10 @@ async def test_calls_need_the_token_and_files_do_not(texts: Service) -> None:
     ],
 )
 async def test_only_bodies_that_a_foreign_page_cannot_send_are_read(
-    content_type: str | None, status: int, texts: Service
+    content_type: str | None, status: int, service: Service
 ) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
-    reply = await post(playground(texts), "Encode", TEXT, {**headers, "Origin": "https://evil.example"})
+    reply = await post(playground(service), "Encode", TEXT, {**headers, "Origin": "https://evil.example"})
     assert reply.status == status
     assert not [name for name in reply.headers if name.startswith("access-control-")]
     if status == 415:
@@ -196,26 +186,26 @@ async def test_only_bodies_that_a_foreign_page_cannot_send_are_read(
     ],
 )
 async def test_without_a_token_a_foreign_name_of_the_server_gets_no_answer(
-    host: str, status: int, texts: Service
+    host: str, status: int, service: Service
 ) -> None:
     headers = {**JSON, "Host": host, "Origin": f"http://{host}"}
-    application = playground(texts, http_address="models.example:9464")
+    application = playground(service, http_address="models.example:9464")
     reply = await post(application, "Encode", TEXT, headers)
     assert reply.status == status
     if status == 403:
         assert reply.json["code"] == "INVALID_ARGUMENT"
         assert "--token-file" in reply.json["message"]
-    signed_in = playground(texts, token="s3cret", http_address="models.example:9464")
+    signed_in = playground(service, token="s3cret", http_address="models.example:9464")
     assert (await post(signed_in, "Encode", TEXT, {**headers, "Authorization": "Bearer s3cret"})).status == 200
 
 
-async def test_a_foreign_page_does_not_get_the_consent_of_the_server(texts: Service) -> None:
+async def test_a_foreign_page_does_not_get_the_consent_of_the_server(service: Service) -> None:
     asked = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    reply = await send_request(playground(texts), "OPTIONS", ENCODE, headers=asked)
+    reply = await send_request(playground(service), "OPTIONS", ENCODE, headers=asked)
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     assert not [name for name in reply.headers if name.startswith("access-control-")]
 
@@ -233,9 +223,9 @@ async def test_a_foreign_page_does_not_get_the_consent_of_the_server(texts: Serv
     ],
 )
 async def test_html_comes_back_only_inside_json_that_no_browser_takes_for_html(
-    fields: dict[str, Any], status: int, texts: Service
+    fields: dict[str, Any], status: int, service: Service
 ) -> None:
-    reply = await post(playground(texts), "Encode", fields)
+    reply = await post(playground(service), "Encode", fields)
     assert (reply.status, reply.headers["content-type"]) == (status, JSON_TYPE)
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert isinstance(reply.json, dict)
@@ -267,38 +257,38 @@ async def test_html_comes_back_only_inside_json_that_no_browser_takes_for_html(
         b'{"@type": "type.googleapis.com/headwaiter.v1.EncodeRequest"}',
     ],
 )
-async def test_a_wrong_body_is_refused(body: bytes, texts: Service) -> None:
-    reply = await send_request(playground(texts), "POST", ENCODE, body, headers=JSON)
+async def test_a_wrong_body_is_refused(body: bytes, service: Service) -> None:
+    reply = await send_request(playground(service), "POST", ENCODE, body, headers=JSON)
     assert (reply.status, reply.json["code"], reply.json["reason"]) == (400, "INVALID_ARGUMENT", "INVALID_INPUT")
 
 
-async def test_a_large_body_is_refused(texts: Service) -> None:
+async def test_a_large_body_is_refused(service: Service) -> None:
     body = as_json({"texts": {"values": ["a" * (256 << 10)]}})
-    reply = await send_request(playground(texts), "POST", ENCODE, body, headers=JSON)
+    reply = await send_request(playground(service), "POST", ENCODE, body, headers=JSON)
     assert (reply.status, reply.json["metadata"]["limit"]) == (413, str(256 << 10))
 
 
-async def test_a_large_reply_is_refused(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_reply_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwaiter_server.http.playground._MAX_REPLY_BYTES", 100)
-    reply = await post(playground(texts), "Encode", TEXT)
+    reply = await post(playground(service), "Encode", TEXT)
     assert (reply.status, reply.json["reason"], reply.json["metadata"]["limit"]) == (413, "MESSAGE_TOO_LARGE", "100")
 
 
-async def test_the_bytes_of_replies_in_a_second_are_bounded(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_of_replies_in_a_second_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 10.0
     monkeypatch.setattr("headwaiter_server.http.playground.clock", lambda: now_s)
-    size = (await texts.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bb"])))).ByteSize()
+    size = (await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bb"])))).ByteSize()
     monkeypatch.setattr("headwaiter_server.http.playground._REPLY_BYTES_PER_S", 5 * size // 2)
-    application = playground(texts)
+    application = playground(service)
     assert [(await post(application, "Encode", TEXT)).status for _ in range(3)] == [200, 200, 429]
     now_s = 11.0
     assert (await post(application, "Encode", TEXT)).status == 200
 
 
-async def test_the_rate_of_calls_is_bounded(texts: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rate_of_calls_is_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 10.0
     monkeypatch.setattr("headwaiter_server.http.playground.clock", lambda: now_s)
-    application = playground(texts, token="s3cret")
+    application = playground(service, token="s3cret")
     good = {**JSON, "Authorization": "Bearer s3cret"}
     # Calls without the token take nothing from those that have it.
     assert [(await post(application, "ListModels", {})).status for _ in range(60)] == [401] * 60

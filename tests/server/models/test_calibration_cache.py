@@ -131,8 +131,9 @@ def test_the_stored_cost_of_another_machine_is_not_used(
 
 
 @pytest.mark.parametrize(
-    "change",
+    "damage",
     [
+        *(b"", b"\xff\x00", b"{}", b"[1]", b"null", b'{"token_s": ', b"[" * 100_000),
         {"token_s": float("nan")},
         {"token_s": -1.0},
         {"token_s": "much"},
@@ -144,26 +145,15 @@ def test_the_stored_cost_of_another_machine_is_not_used(
         {"token_budget": float("inf")},
         {"about": {}},
     ],
-    ids=lambda change: str(change)[:40],
+    ids=lambda damage: str(damage)[:40],
 )
-def test_a_stored_cost_with_a_wrong_value_is_measured_again_and_replaced(
-    change: dict[str, Any], simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+def test_a_damaged_file_or_a_wrong_value_is_replaced_by_a_new_measurement(
+    damage: bytes | dict[str, Any], simulated: tuple[Model, SimulatedGraph], tmp_path: Path
 ) -> None:
     model, _ = simulated
     _calibrate(model, tmp_path)
     (file,) = tmp_path.iterdir()
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    assert not _calibrate(model, tmp_path).remembered
-    assert _calibrate(model, tmp_path).remembered
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"{}", b"[1]", b"null", b'{"token_s": ', b"[" * 100_000])
-def test_a_damaged_file_is_replaced_by_a_new_measurement(
-    content: bytes, simulated: tuple[Model, SimulatedGraph], tmp_path: Path
-) -> None:
-    model, _ = simulated
-    _calibrate(model, tmp_path)
-    (file,) = tmp_path.iterdir()
+    content = damage if isinstance(damage, bytes) else json.dumps({**json.loads(file.read_text()), **damage}).encode()
     file.write_bytes(content)
     assert not _calibrate(model, tmp_path).remembered
     assert _calibrate(model, tmp_path).remembered

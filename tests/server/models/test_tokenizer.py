@@ -114,10 +114,6 @@ def test_token_strings_are_spelled_as_in_the_vocabulary(tokenizer: BundleTokeniz
     assert tokenizer.token_strings(tokens.ids) == ["[CLS]", "table", "##s", "[UNK]", "[SEP]"]
 
 
-def test_a_text_has_the_same_ids_alone_and_among_other_texts(tokenizer: BundleTokenizer) -> None:
-    assert _ids(tokenizer, TEXTS) == [_ids(tokenizer, [text])[0] for text in TEXTS]
-
-
 @pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
 @pytest.mark.parametrize("prompt", ["", "the table: "])
 def test_an_empty_text_has_the_ids_of_transformers(
@@ -128,11 +124,14 @@ def test_an_empty_text_has_the_ids_of_transformers(
     assert len(expected) >= 2
 
 
-def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(tokenizer: BundleTokenizer) -> None:
-    with pytest.raises(SequenceTooLong, match=r"sequence 2.* 33 .* 32 ") as refusal:
-        _tokenize(tokenizer, ["bread", "bread " * 30, "bread " * 31])
+@pytest.mark.parametrize(("text", "tokens"), [("bread " * 31, 33), ("." * 2049, 2051)], ids=["short", "long"])
+def test_a_text_over_the_maximum_is_refused_with_its_length_and_the_limit(
+    text: str, tokens: int, tokenizer: BundleTokenizer
+) -> None:
+    with pytest.raises(SequenceTooLong, match=rf"sequence 2.* {tokens:,} .* 32 ") as refusal:
+        _tokenize(tokenizer, ["bread", "bread " * 30, text])
     found = refusal.value
-    assert (found.sequence, found.field, found.limit, found.actual) == (2, "texts", 32, 33)
+    assert (found.sequence, found.field, found.limit, found.actual) == (2, "texts", 32, tokens)
 
 
 @pytest.mark.parametrize("truncation", Truncation)
@@ -156,12 +155,6 @@ def test_a_text_of_100000_characters_is_truncated_as_by_transformers(
     (found,) = _tokenize(tokenizer, [text], truncation=truncation)
     assert found.ids.tolist() == reference(text, truncation=True, max_length=32)["input_ids"]
     assert found.original_tokens == len(reference(text)["input_ids"])
-
-
-def test_the_tokens_of_a_long_text_are_counted(tokenizer: BundleTokenizer) -> None:
-    with pytest.raises(SequenceTooLong, match="sequence 1") as refusal:
-        _tokenize(tokenizer, ["bread", "." * 2049])
-    assert (refusal.value.sequence, refusal.value.limit, refusal.value.actual) == (1, 32, 2051)
 
 
 def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reached(
@@ -217,15 +210,18 @@ def test_a_file_that_is_no_tokenizer_is_refused(content: bytes, text_bundle: Pat
     assert "cannot be read" in _refusal(Bundle.open(folder))
 
 
-def _repeated(kind: str, name: str, count: int, step: dict[str, Any]) -> dict[str, Any]:
-    return {kind: {"type": "Sequence", name: [step] * count}}
+def _repeated(kind: str, name: str, step: dict[str, Any]) -> dict[str, Any]:
+    return {kind: {"type": "Sequence", name: [step] * 40}}
 
 
 _SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
 _WORD_PIECE = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": {"[UNK]": 0}}
 _UNIGRAM = {"type": "Unigram", "unk_id": 0, "byte_fallback": False}
 _DOUBLE = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_TEMPLATE = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
 _TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
+_UNKNOWN = [{"SpecialToken": {"id": "[X]", "type_id": 0}}]
 
 
 @pytest.mark.parametrize(
@@ -240,45 +236,16 @@ _TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
         ({"model": {**_WORD_PIECE, "max_input_chars_per_word": 8192}}, "max_input_chars_per_word 8,192"),
         # A text of 60,000 times "q" took 62 s.
         ({"model": {**_UNIGRAM, "vocab": [["[UNK]", 0.0], ["q" * 20_000, -1.0]]}}, "20,000 characters"),
-        (
-            _repeated("normalizer", "normalizers", 40, _DOUBLE),
-            "256 times",
-        ),
-        (
-            _repeated(
-                "pre_tokenizer",
-                "pretokenizers",
-                40,
-                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-            ),
-            "256 times",
-        ),
-        (
-            _repeated(
-                "post_processor",
-                "processors",
-                40,
-                {"type": "TemplateProcessing", "single": _TWICE, "pair": [], "special_tokens": {}},
-            ),
-            "256 times",
-        ),
+        (_repeated("normalizer", "normalizers", _DOUBLE), "256 times"),
+        (_repeated("pre_tokenizer", "pretokenizers", _BYTES), "256 times"),
+        (_repeated("post_processor", "processors", {**_TEMPLATE, "single": _TWICE}), "256 times"),
         # These three make the library panic.
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "precompiled_charsmap"),
-        (
-            {
-                "post_processor": {
-                    "type": "TemplateProcessing",
-                    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
-                    "pair": [],
-                    "special_tokens": {},
-                }
-            },
-            "no entry found",
-        ),
+        ({"post_processor": {**_TEMPLATE, "single": _UNKNOWN}}, "no entry found"),
         ({"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]], "byte_fallback": False}}, "unk_id"),
         ({"added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 71}, "unk_token": "a"}}, "token id 71"),
     ],
-)  # fmt: skip
+)
 def test_a_tokenizer_that_fails_or_costs_too_much_is_refused(
     parts: dict[str, Any], fact: str, text_bundle: Path, tmp_path: Path
 ) -> None:
