@@ -63,9 +63,7 @@ def _set_entry(key: str, value: str) -> Callable[[onnx.ModelProto], None]:
         (GRAPH, "*/_ORT_MEM_ADDR_/*"),
     ],
 )
-def test_weights_in_another_file_than_the_manifest_lists_are_refused(
-    name: str, location: str, folder: Path
-) -> None:
+def test_weights_in_another_file_than_the_manifest_lists_are_refused(name: str, location: str, folder: Path) -> None:
     (folder / "other.bin").write_bytes((folder / WEIGHTS).read_bytes())
     _change_graph(folder, name, _set_entry("location", location))
     _check_refusal(folder, str(folder / name), "encoder.embedding.tokens.weight", repr(location), WEIGHTS)
@@ -291,9 +289,7 @@ def _set(field: str, value: Any) -> Callable[[Manifest], None]:
         (_swap_weights, "weights"),
     ],
 )
-def test_a_manifest_that_lies_is_refused(
-    change: Callable[[Manifest], None], fact: str, folder: Path
-) -> None:
+def test_a_manifest_that_lies_is_refused(change: Callable[[Manifest], None], fact: str, folder: Path) -> None:
     manifest = read_manifest(folder)
     change(manifest)
     write_manifest(folder, manifest)
