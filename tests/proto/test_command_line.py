@@ -1,7 +1,5 @@
 """The parser of all three commands."""
 
-from importlib.metadata import version
-
 import pytest
 
 from headwaiter_proto.command_line import CommandParser
@@ -37,14 +35,3 @@ def test_an_unknown_flag_is_refused_with_the_flag_that_it_may_mean(
     assert arguments[-1] in printed
     assert ("did you mean" in printed) == (suggested is not None)
     assert suggested is None or f"did you mean {suggested}?" in printed
-
-
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        _parser().parse_args(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"command {version('headwaiter')}\n"
-
-
-def test_known_arguments_are_returned() -> None:
-    assert _parser().parse_args(["encode", "--dtype", "int8"]).dtype == "int8"

@@ -6,17 +6,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules import errors
 
 
-def test_an_error_has_its_message_and_the_sequence_field_and_values_that_are_wrong() -> None:
-    error = errors.InvalidInput("sequence 3 is empty", sequence=3, field="tokens.lengths", limit=1, actual=0)
-    assert str(error) == "sequence 3 is empty"
-    assert (error.sequence, error.field, error.limit, error.actual) == (3, "tokens.lengths", 1, 0)
-
-
-def test_a_sequence_that_is_too_long_is_invalid_input() -> None:
-    with pytest.raises(errors.InvalidInput):
-        raise errors.SequenceTooLong("too long")
-
-
 def test_transient_errors_are_those_of_overloaded_and_unavailable_servers() -> None:
     transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, errors.Transient)}
     assert transient == {errors.Overloaded, errors.Unavailable, errors.DeviceFailed}

@@ -15,13 +15,13 @@ from headwaiter_proto.rules.inputs import (
     check_texts,
     read_features,
     read_prompt,
-    read_rows,
     read_tokenized,
     read_tokens,
 )
 from headwaiter_proto.rules.requests import RequestLimits
 
 TOKENS = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
+AT_LEAST_TWO = Manifest(vocabulary_size=10, min_tokens=2, max_tokens=4)
 FEATURES = Manifest(name="tiny", feature_width=2, max_tokens=4, width=8, pooling=pb.POOLING_NONE)
 LIMITS = RequestLimits(sequences=3, tokens=8, message_bytes=1000, attend_bytes=1000)
 
@@ -66,127 +66,22 @@ def test_sequences_are_read_as_they_were_sent(sequences: list[list[int]]) -> Non
     assert _read(_tokens(flat, [len(sequence) for sequence in sequences])) == sequences
 
 
+# tests/e2e/bad_requests.py has the refusals of a whole request, which tests/client/test_bad_requests.py checks too.
 @pytest.mark.parametrize(
     ("message", "manifest", "error", "expected", "in_message"),
     [
         # `expected` is (field, sequence, limit, actual).
-        (_tokens([], []), TOKENS, InvalidInput, (None, None, None, None), ("no sequences",)),
-        (_tokens([1] * 4, [1] * 4), TOKENS, InvalidInput, (None, None, 3, 4), ()),
-        (_tokens([1], [1, 0]), TOKENS, InvalidInput, ("tokens.lengths", 1, None, None), ()),
-        (
-            _tokens([1] * 6, [1, 5]),
-            TOKENS,
-            SequenceTooLong,
-            ("tokens.lengths", 1, 4, 5),
-            (),
-        ),
-        (
-            _tokens([1], [1, 2**32 - 1]),
-            TOKENS,
-            SequenceTooLong,
-            ("tokens.lengths", 1, 4, 2**32 - 1),
-            (),
-        ),
-        (
-            _tokens([1] * 3, [2, 1]),
-            Manifest(vocabulary_size=10, min_tokens=2, max_tokens=4),
-            InvalidInput,
-            ("tokens.lengths", 1, 2, 1),
-            (),
-        ),
-        (_tokens([1] * 9, [3, 3, 3]), TOKENS, InvalidInput, (None, None, 8, 9), ()),
-        (
-            _tokens([1] * 3, [2, 2]),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", None, 16, 12),
-            ("4 × 1",),
-        ),
-        (_tokens([1] * 4, [2, 1]), TOKENS, InvalidInput, ("tokens.data", None, 12, 16), ("3 × 1",)),
-        (
-            pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=b"123", lengths=[1]),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", None, 4, 3),
-            ("1 × 1",),
-        ),
-        (
-            _tokens([1, 2, 10], [1, 2]),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", 1, 9, 10),
-            ("position 1",),
-        ),
-        (
-            _tokens([1, 10, 2], [1, 2]),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", 1, 9, 10),
-            ("position 0",),
-        ),
-        (
-            _tokens([-1, 2, 11], [1, 2]),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", 0, 9, -1),
-            ("position 0",),
-        ),
-        (
-            _tokens([2**40], [1], pb.DATA_TYPE_INT64, "<i8"),
-            TOKENS,
-            InvalidInput,
-            ("tokens.data", 0, 9, 2**40),
-            ("position 0",),
-        ),
-        (
-            _tokens([1], [1], pb.DATA_TYPE_FLOAT32),
-            TOKENS,
-            InvalidInput,
-            ("tokens.dtype", None, None, None),
-            ("FLOAT32", "INT32", "INT64"),
-        ),
-        (_tokens([1], [1], 77), TOKENS, InvalidInput, ("tokens.dtype", None, None, None), ("77", "INT32", "INT64")),
-        (
-            _tokens([1], [1]),
-            FEATURES,
-            InvalidInput,
-            ("tokens", None, None, None),
-            ("width 2",),
-        ),
-        (_features([], []), FEATURES, InvalidInput, (None, None, None, None), ("no sequences",)),
-        (_features([], [], width=0), FEATURES, InvalidInput, (None, None, None, None), ("no sequences",)),
-        (_features([1, 2], [0, 1]), FEATURES, InvalidInput, ("features.lengths", 0, None, None), ()),
-        (_features([1] * 10, [5]), FEATURES, SequenceTooLong, ("features.lengths", 0, 4, 5), ()),
-        (_features([1, 2, 3], [2]), FEATURES, InvalidInput, ("features.data", None, 16, 12), ("2 × 2",)),
-        (
-            _features([1, 2, 3], [1], width=3),
-            FEATURES,
-            InvalidInput,
-            ("features.width", None, 2, 3),
-            (),
-        ),
-        (
-            _features([1, 2], [1], dtype=pb.DATA_TYPE_INT32),
-            FEATURES,
-            InvalidInput,
-            ("features.dtype", None, None, None),
-            ("INT32", "FLOAT32", "FLOAT16"),
-        ),
-        (
-            _features([0, 0, 0, 0, float("nan"), 0], [1, 2]),
-            FEATURES,
-            InvalidInput,
-            ("features.data", 1, None, None),
-            ("position 1",),
-        ),
+        (_tokens([1], [1, 2**32 - 1]), TOKENS, SequenceTooLong, ("tokens.lengths", 1, 4, 2**32 - 1), ""),
+        (_tokens([1] * 3, [2, 1]), AT_LEAST_TWO, InvalidInput, ("tokens.lengths", 1, 2, 1), ""),
+        (_tokens([1, 10, 2], [1, 2]), TOKENS, InvalidInput, ("tokens.data", 1, 9, 10), "position 0"),
+        (_features([], [], width=0), FEATURES, InvalidInput, (None, None, None, None), "no sequences"),
         (
             _features([0, float("-inf"), 0, 0], [2]),
             FEATURES,
             InvalidInput,
             ("features.data", 0, None, None),
-            ("position 0",),
+            "position 0",
         ),
-        (_features([1, 2], [1]), TOKENS, InvalidInput, ("features", None, None, None), ("token ids",)),
     ],
 )
 def test_a_bad_sequence_is_refused_with_its_facts(
@@ -194,7 +89,7 @@ def test_a_bad_sequence_is_refused_with_its_facts(
     manifest: Manifest,
     error: type[HeadwaiterError],
     expected: tuple[str | None, int | None, int | None, int | None],
-    in_message: tuple[str, ...],
+    in_message: str,
 ) -> None:
     with pytest.raises(error) as refusal:
         _read(message, manifest)
@@ -202,11 +97,7 @@ def test_a_bad_sequence_is_refused_with_its_facts(
     assert type(found) is error
     assert (found.field, found.sequence, found.limit, found.actual) == expected
     assert str(found).isprintable()
-    values = [str(value) for value in (found.limit, found.actual) if value is not None]
-    if found.sequence is not None:
-        values.append(f"sequence {found.sequence}")
-    for value in (*values, *in_message):
-        assert value in str(found)
+    assert in_message in str(found)
 
 
 def test_the_first_error_of_each_sequence_is_kept_on_request() -> None:
@@ -225,29 +116,15 @@ def test_the_first_error_of_each_sequence_is_kept_on_request() -> None:
     assert {index: error.sequence for index, error in failures.by_sequence.items()} == {1: 1, 2: 2}
 
 
-def test_a_request_without_an_input_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no input"):
-        read_rows(pb.EncodeRequest(), TOKENS, LIMITS, Failures())
-
-
 def test_texts_that_have_too_many_bytes_are_refused_before_tokenisation() -> None:
     failures = Failures(keep=True)
     size = MAX_BYTES_OF_ONE_TEXT
     check_texts(["a", "", "a" * size, "a" * (size + 1), "é" * (size // 2), "a" + "é" * (size // 2)], failures)
-    found = {
-        index: (type(error), error.field, error.limit, error.actual) for index, error in failures.by_sequence.items()
+    errors = failures.by_sequence
+    facts = {
+        index: (type(error), error.sequence, error.field, error.limit, error.actual) for index, error in errors.items()
     }
-    assert found == {
-        3: (InvalidInput, "texts", size, size + 1),
-        5: (InvalidInput, "texts", size, size + 1),
-    }
-    assert all(error.sequence == index for index, error in failures.by_sequence.items())
-
-
-def test_a_model_without_a_tokenizer_has_no_prompt() -> None:
-    with pytest.raises(InvalidInput, match="tokenizer") as refusal:
-        read_prompt(pb.Texts(values=["a"]), TOKENS, LIMITS)
-    assert refusal.value.field == "texts"
+    assert facts == {index: (InvalidInput, index, "texts", size, size + 1) for index in (3, 5)}
 
 
 def test_an_error_about_a_prompt_is_short_enough_for_a_reply() -> None:

@@ -21,13 +21,10 @@ def _read(manifest: Manifest, **options: Any) -> Output:
 @pytest.mark.parametrize(
     ("manifest", "options", "field", "limit", "actual", "value"),
     [
-        (POOLED, {"pooling": 9}, "output.pooling", None, None, "9"),
         (UNPOOLED, {"pooled": True}, "output.pooled", None, None, "no pooling"),
         (POOLED, {"pooled": True, "pooling": pb.POOLING_NONE}, "output.pooled", None, None, "NONE"),
-        (POOLED, {"dtype": pb.DATA_TYPE_INT32}, "output.dtype", None, None, "INT32"),
         (POOLED, {"dtype": 99}, "output.dtype", None, None, "99"),
         (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype", None, None, "INT64"),
-        (POOLED, {"dimensions": 9}, "output.dimensions", 8, 9, "9"),
         (PROJECTED, {"dimensions": 5}, "output.dimensions", 4, 5, "5"),
         (PROJECTED, {"pooling": pb.POOLING_CLS}, "output.pooling", None, None, "CLS"),
     ],
