@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
+from typing import Any
 
 from headwaiter_client import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client.transport.interface import CancelScope
 
 
 class BlockingEncoder(FakeEncoder):
@@ -20,17 +20,10 @@ class BlockingEncoder(FakeEncoder):
         self.release = threading.Event()
         self._release_after = release_after
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, *scope: Any) -> bytes:
         if request_id and (request_id == "r") is (self._release_after is not None):
             assert self.release.wait(30)
-        reply = super().unary(method, request, timeout_s, request_id, cancel_scope)
+        reply = super().unary(method, request, timeout_s, request_id, *scope)
         if request_id and len(self.requests) == self._release_after:
             self.release.set()
         return reply
@@ -90,20 +83,13 @@ class ConcurrencyCounter(FakeEncoder):
         self._barrier = barrier
         self._lock = threading.Lock()
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None, *scope: Any) -> bytes:
         if not request_id:
-            return super().unary(method, request, timeout_s, request_id, cancel_scope)
+            return super().unary(method, request, timeout_s, request_id, *scope)
         with self._lock:
             self._in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self._in_flight)
         self._barrier.wait(30)
         with self._lock:
             self._in_flight -= 1
-        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+        return super().unary(method, request, timeout_s, request_id, *scope)

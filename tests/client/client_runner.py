@@ -7,7 +7,6 @@ from typing import Any
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, SequenceEncoding
 from headwaiter_client.calls.steps import METHODS
-from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 
 # The client splits this list into three requests of at most 256 texts.
@@ -60,16 +59,9 @@ class RecordingEncoder(FakeEncoder):
         self.calls: list[tuple[str, float]] = []
         self._change_reply = change_reply
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, timeout_s: float, *rest: Any) -> bytes:
         self.calls.append((method.rpartition("/")[2], timeout_s))
-        reply = super().unary(method, request, timeout_s, request_id, cancel_scope)
+        reply = super().unary(method, request, timeout_s, *rest)
         if self._change_reply and method == METHODS["Encode"]:
             response = pb.EncodeResponse.FromString(reply)
             self._change_reply(pb.EncodeRequest.FromString(request), response)

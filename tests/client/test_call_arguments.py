@@ -159,22 +159,25 @@ def test_a_text_that_is_not_a_str_is_named(texts: Any) -> None:
     assert caught.value.field == "texts.values"
 
 
+_NO_TIMEOUTS = [
+    *(-1, 0, -0.0, math.nan, math.inf, True, False, "3", b"3", np.array([1.0, 2.0]), 10**400, np.True_, [3])
+]
+
+
 @pytest.mark.parametrize(
-    "timeout_s", [-1, 0, -0.0, math.nan, math.inf, True, False, "3", b"3", np.array([1.0, 2.0]), 10**400, np.True_, [3]]
-)
-@pytest.mark.parametrize(
-    ("method", "arguments"),
+    ("method", "arguments", "timeout_s"),
     [
-        ("encode", [["a"]]),
-        ("encode_tokens", [[[1]]]),
-        ("encode_features", [[[[1.0] * 8]]]),
-        ("attend", ["a"]),
-        ("models", []),
-        ("model", []),
-        ("is_serving", []),
-        ("wait_ready", []),
-        ("encode_stream", [["a"]]),
+        *(("encode", [["a"]], timeout_s) for timeout_s in _NO_TIMEOUTS),
+        ("encode_tokens", [[[1]]], 0),
+        ("encode_features", [[[[1.0] * 8]]], 0),
+        ("attend", ["a"], 0),
+        ("models", [], 0),
+        ("model", [], 0),
+        ("is_serving", [], 0),
+        ("wait_ready", [], 0),
+        ("encode_stream", [["a"]], 0),
     ],
+    ids=ascii,
 )
 def test_a_timeout_that_is_not_a_finite_number_above_0_is_invalid_input(
     runner: ClientRunner, method: str, arguments: list[Any], timeout_s: Any

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Cancelled, Client, FakeEncoder, InvalidInput
-from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
 from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
@@ -195,10 +194,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight() -> None:
-    fake = FakeEncoder()
+    fake = FakeEncoder(max_request_sequences=16)
     with Client(transport=fake, max_in_flight=3) as client:
-        for one in client.encode_stream(f"text {number}" for number in range(256 * 7)):
-            expected = min(7, one.index // 256 + 3)
+        for one in client.encode_stream(f"text {number}" for number in range(16 * 7)):
+            expected = min(7, one.index // 16 + 3)
             deadline_s = time.monotonic() + 30
             while len(_encode_requests(fake)) < expected and time.monotonic() < deadline_s:
                 time.sleep(0.001)
@@ -207,17 +206,17 @@ def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight() -> None:
 
 @pytest.mark.usefixtures("patient")
 async def test_a_slow_async_reader_always_has_the_maximum_of_requests_in_flight() -> None:
-    fake = FakeEncoder()
+    fake = FakeEncoder(max_request_sequences=16)
 
     async def texts() -> AsyncIterator[str]:
-        for number in range(256 * 7):
+        for number in range(16 * 7):
             yield f"text {number}"
 
     async with AsyncClient(transport=AsyncFakeEncoder(fake), max_in_flight=3) as client:
         async for one in client.encode_stream(texts()):
             for _ in range(20):  # Let the source be read and the requests be answered.
                 await asyncio.sleep(0)
-            assert len(_encode_requests(fake)) == min(7, one.index // 256 + 3)
+            assert len(_encode_requests(fake)) == min(7, one.index // 16 + 3)
 
 
 class _SourceError(Exception):
@@ -323,8 +322,8 @@ def test_a_stream_of_a_client_that_is_closed_meanwhile_is_cancelled() -> None:
     class ClosingEncoder(FakeEncoder):
         """Closes the client while it asks for the limits."""
 
-        def unary(self, method: str, *arguments: Any) -> bytes:
-            reply = super().unary(method, *arguments)
+        def unary(self, *call: Any) -> bytes:
+            reply = super().unary(*call)
             client.close()
             return reply
 
@@ -411,7 +410,7 @@ def test_a_closed_stream_sends_no_more_requests() -> None:
 
 def test_the_memory_of_a_stream_does_not_grow_with_its_length() -> None:
     def peak_bytes(count: int) -> int:
-        with Client(transport=_ForgettingEncoder(), max_in_flight=2) as client:
+        with Client(transport=_ForgettingEncoder(max_request_sequences=64), max_in_flight=2) as client:
             tracemalloc.start()
             assert sum(1 for _ in client.encode_stream(f"text {number % 10}" for number in range(count))) == count
             peak = tracemalloc.get_traced_memory()[1]
@@ -419,19 +418,12 @@ def test_the_memory_of_a_stream_does_not_grow_with_its_length() -> None:
         return peak
 
     peak_bytes(1)
-    assert peak_bytes(6_000) < 2 * peak_bytes(1_500)
+    assert peak_bytes(1_600) < 2 * peak_bytes(400)
 
 
 class _ForgettingEncoder(FakeEncoder):
     """Does not keep the requests of earlier calls."""
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, *call: Any) -> bytes:
         self.requests.clear()
-        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+        return super().unary(*call)

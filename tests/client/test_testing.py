@@ -68,24 +68,14 @@ def test_vectors_of_ids_and_features_depend_on_their_values(client: Client) -> N
     assert (first != third).any()
 
 
+# Further bad requests are in tests/e2e/bad_requests.py.
 @pytest.mark.parametrize(
     ("method", "sequence", "options", "field", "values"),
     [
-        ("encode", "a", {"prompt": "title"}, "texts.prompt", ["'title'", "'query'", "'passage'"]),
-        ("encode", "a", {"dimensions": 9}, "output.dimensions", ["9", "8"]),
         ("encode", "a", {"request_id": "a\nb"}, "request_id", [r"'\n'"]),
         ("encode", "a", {"request_id": "a" * 300}, "request_id", ["300", "256"]),
-        ("encode_tokens", [1], {"truncation": "left"}, "truncation", ["tokens"]),
-        ("encode_tokens", [1], {"offsets": True}, "output.offsets", ["tokens"]),
-        ("encode_tokens", [1, -2], {}, "tokens.data", ["sequence 0", "-2", "30521"]),
-        ("encode_tokens", [30522], {}, "tokens.data", ["sequence 0", "30522", "30521"]),
-        ("encode_features", np.ones((2, 9)), {}, "features.width", ["9", "8"]),
-        ("encode_features", np.array([np.ones(8), np.full(8, np.nan)]), {}, "features.data", ["position 1"]),
-        ("encode_features", np.full((1, 8), 1e39), {}, "features.data", ["position 0"]),
         ("attend", "a " * 15, {}, "texts", ["sequence 0", "17", "16"]),
-        ("attend", "a", {"layers": [99]}, "layers", ["99", "0 to 1"]),
         ("attend", "a", {"heads": [0, 0]}, "heads", ["[0, 0]"]),
-        ("attend", "a", {"query": 99}, "query", ["99", "0 to 2"]),
         ("attend", None, {}, None, ["NoneType"]),
         ("attend", b"a", {}, None, ["bytes"]),
     ],
@@ -98,12 +88,6 @@ def test_a_fake_refuses_options_and_sequences_that_servers_refuse(
     assert field is None or caught.value.field == field
     for value in values:
         assert value in str(caught.value)
-
-
-def test_a_fake_has_only_its_own_model(client: Client) -> None:
-    for call in (lambda: client.encode(["a"], model="another"), lambda: client.model("another")):
-        with pytest.raises(ModelNotFound, match="'another'"):
-            call()
 
 
 @pytest.mark.parametrize(
@@ -232,21 +216,46 @@ def test_a_model_takes_only_the_inputs_that_it_is_given_a_size_for() -> None:
 
 
 def test_a_long_text_is_truncated_on_request_and_keeps_its_special_tokens() -> None:
-    client = Client(transport=FakeEncoder(max_tokens=4))
-    for truncation, spans in (("right", [(0, 0), (0, 1), (2, 3), (0, 0)]), ("left", [(0, 0), (4, 5), (6, 7), (0, 0)])):
+    for truncation, max_tokens, spans in (
+        ("right", 4, [[0, 0], [0, 1], [2, 3], [0, 0]]),
+        ("left", 4, [[0, 0], [4, 5], [6, 7], [0, 0]]),
+        ("left", 2, [[0, 0], [0, 0]]),
+    ):
+        client = Client(transport=FakeEncoder(max_tokens=max_tokens))
         encoding = client.encode(["a b c d"], truncation=truncation, offsets=True)  # type: ignore[call-overload]
-        assert (encoding.lengths.tolist(), encoding.truncated) == ([4], {0: 6})
-        assert [tuple(span) for span in encoding.offsets[0].tolist()] == spans
+        assert (encoding.lengths.tolist(), encoding.truncated) == ([max_tokens], {0: 6})
+        assert encoding.offsets[0].tolist() == spans
 
 
-def test_a_text_that_has_failed_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_a_text_of_two_words_and_40000_spaces_is_not_too_long() -> None:
+    encoding = Client(transport=FakeEncoder(max_tokens=4)).encode(["hello" + " " * 40_000 + "world"], partial=True)
+    assert (encoding.failures, encoding.lengths.tolist()) == ({}, [4])
+
+
+@pytest.mark.parametrize("truncation", ["left", "right"])
+@pytest.mark.parametrize("limits", [{"max_tokens": 1}, {"max_text_tokens": 1}])
+def test_special_tokens_are_never_cut_so_a_lower_limit_refuses_every_text(
+    truncation: Any, limits: dict[str, int]
+) -> None:
+    client = Client(transport=FakeEncoder(**limits))  # type: ignore[arg-type]
+    with pytest.raises(SequenceTooLong) as caught:
+        client.encode(["a b c"], truncation=truncation)
+    assert (caught.value.sequence, caught.value.field) == (0, "texts")
+    assert (caught.value.limit, caught.value.actual) == (1, 5)
+    partial = client.encode(["a b c"], truncation=truncation, partial=True)
+    assert (partial.lengths.tolist(), partial.truncated, list(partial.failures)) == ([0], {}, [0])
+
+
+def test_a_text_that_has_failed_is_neither_tokenized_nor_given_to_the_function_of_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
     tokenize = fake_inputs.tokenize
     monkeypatch.setattr(fake_inputs, "tokenize", lambda texts, prompt: seen.extend(texts) or tokenize(texts, prompt))  # type: ignore[func-returns-value]
-    result = Client(transport=FakeEncoder(max_tokens=4)).encode(
-        ["a", "x" * (MAX_BYTES_OF_ONE_TEXT + 1), "b"], partial=True
-    )
-    assert (sorted(seen), list(result.failures)) == (["", "a", "b"], [1])
+    client = Client(transport=FakeEncoder(width=2, vectors=lambda text: [len(text), 0]))
+    result = client.encode(["a", "x" * (MAX_BYTES_OF_ONE_TEXT + 1), "bc"], partial=True, normalize=False)
+    assert (sorted(seen), list(result.failures)) == (["", "a", "bc"], [1])
+    assert result.pooled.tolist() == [[1, 0], [0, 0], [2, 0]]
 
 
 def test_vectors_come_from_a_function_of_the_sequence() -> None:
@@ -266,13 +275,6 @@ def test_vectors_come_from_a_function_of_the_sequence() -> None:
     client.encode_features([[[7], [8]]])
     assert seen[:3] == ["a", "a", "a"]
     assert [each.tolist() for each in seen[3:]] == [[5, 6], [[7], [8]]]
-
-
-def test_the_function_of_vectors_is_not_called_for_a_bad_sequence() -> None:
-    client = Client(transport=FakeEncoder(width=2, vectors=lambda text: [len(text), 0]))
-    encoding = client.encode(["abc", "long " * 10_000], partial=True, normalize=False)
-    assert encoding.pooled.tolist() == [[3, 0], [0, 0]]
-    assert list(encoding.failures) == [1]
 
 
 def test_a_vector_of_another_width_is_an_error_of_the_test() -> None:

@@ -1,9 +1,10 @@
 """Waiting for a server to accept requests."""
 
+from typing import Any
+
 import pytest
 
 from headwaiter_client import DeadlineExceeded, FakeEncoder, Unauthenticated, Unavailable
-from headwaiter_client.transport.interface import CancelScope
 from tests.client.client_runner import ClientRunner, RecordingEncoder
 
 
@@ -16,18 +17,11 @@ def test_wait_ready_returns_when_the_server_serves(runner: ClientRunner) -> None
 class _StartingEncoder(RecordingEncoder):
     """Is unreachable for the first call, does not serve for the second, serves from the third on."""
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, *call: Any) -> bytes:
         self.serving = len(self.calls) == 2
         if not self.calls:
             self.errors.append(Unavailable("connection refused"))
-        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+        return super().unary(*call)
 
 
 @pytest.mark.parametrize(("timeout_s", "reason"), [(0.05, "SERVING"), (1e-9, "no time")])

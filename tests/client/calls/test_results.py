@@ -33,11 +33,7 @@ def test_a_reply_becomes_arrays_with_one_row_per_sequence_and_one_row_per_token(
     assert result.lengths.tolist() == [2, 1, 3]
     assert result.model == ModelRef(MODEL.name, MODEL.digest)
     assert result.request_id == reply.request_id
-
-
-def test_timings_hold_the_servers_stages_and_the_clients_round_trip() -> None:
-    timings = _encoding(encode_response(texts_request(["a"])), round_trip_s=20.0).timings
-    assert timings == Timings(
+    assert result.timings == Timings(
         round_trip_s=20, tokenize_s=1, queue_s=2, assemble_s=3, compute_s=4, respond_s=5, total_s=15, batches=2
     )
 
@@ -135,16 +131,8 @@ def test_results_of_several_requests_are_joined_in_order() -> None:
 def test_the_repr_of_a_result_shows_its_contents() -> None:
     result = _encoding(encode_response(texts_request(["one two", "three"], request_id="r")))
     shown = repr(result)
-    for fact in (
-        "2 sequences",
-        "7 tokens",
-        "pooled [2, 3]",
-        "0 truncated",
-        "0 failed",
-        "model 'tiny'",
-        "request_id 'r'",
-    ):
-        assert fact in shown
+    facts = ("2 sequences", "7 tokens", "pooled [2, 3]", "0 truncated", "0 failed", "model 'tiny'", "request_id 'r'")
+    assert all(fact in shown for fact in facts)
     hidden = _encoding(encode_response(texts_request(["one"], pooled=False, hidden=True)))
     assert "pooled None" in repr(hidden)
 
@@ -155,45 +143,27 @@ def test_the_repr_of_a_stream_result_leaves_the_arrays_out() -> None:
     assert repr(one) == (f"SequenceEncoding(index=7, length=4, original_tokens=None, failure=None, model={model!r})")
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        pb.EncodeResponse(lengths=[1, 1]),
-        pb.EncodeResponse(lengths=[1], pooled=_floats([3, 1], 12)),
-        pb.EncodeResponse(lengths=[1], pooled=_floats([2, 3], 4)),
-        pb.EncodeResponse(lengths=[1], hidden=_floats([2, 1], 8)),
-        pb.EncodeResponse(lengths=[1], hidden=_floats([], 4)),
-        pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=[1, 1], data=b"\0")),
-        pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT64, shape=[1, 1], data=b"\0" * 8)),
-        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[1], end=[1, 2])]),
-        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets()] * 2),
-        pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[0, 1], end=[1, 2])]),
-        pb.EncodeResponse(lengths=[1], pooled=_floats([1], 4)),
-        pb.EncodeResponse(lengths=[1], pooled=_floats([1, 2, 3], 24)),
-        pb.EncodeResponse(lengths=[1], hidden=_floats([1, 1, 3], 12)),
-        pb.EncodeResponse(lengths=[1], pooled=_int8([[[1], [2]]], [1.0])),
-        pb.EncodeResponse(lengths=[1], truncated=[pb.Truncated(sequence=1)]),
-        pb.EncodeResponse(lengths=[1], failures=[pb.Failure(sequence=1)]),
-    ],
-    ids=[
-        "lengths",
-        "rows",
-        "bytes",
-        "hidden rows",
-        "no rank",
-        "no scales",
-        "integers",
-        "no pairs",
-        "offsets",
-        "length of offsets",
-        "pooled of rank 1",
-        "pooled of rank 3",
-        "hidden of rank 3",
-        "int8 of rank 3",
-        "truncated sequence",
-        "failed sequence",
-    ],
-)
+INCONSISTENT = {
+    "lengths": pb.EncodeResponse(lengths=[1, 1]),
+    "rows": pb.EncodeResponse(lengths=[1], pooled=_floats([3, 1], 12)),
+    "bytes": pb.EncodeResponse(lengths=[1], pooled=_floats([2, 3], 4)),
+    "hidden rows": pb.EncodeResponse(lengths=[1], hidden=_floats([2, 1], 8)),
+    "no rank": pb.EncodeResponse(lengths=[1], hidden=_floats([], 4)),
+    "no scales": pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT8, shape=[1, 1], data=b"\0")),
+    "integers": pb.EncodeResponse(lengths=[1], pooled=pb.Tensor(dtype=pb.DATA_TYPE_INT64, shape=[1, 1], data=bytes(8))),
+    "no pairs": pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[1], end=[1, 2])]),
+    "offsets": pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets()] * 2),
+    "length of offsets": pb.EncodeResponse(lengths=[1], offsets=[pb.Offsets(begin=[0, 1], end=[1, 2])]),
+    "pooled of rank 1": pb.EncodeResponse(lengths=[1], pooled=_floats([1], 4)),
+    "pooled of rank 3": pb.EncodeResponse(lengths=[1], pooled=_floats([1, 2, 3], 24)),
+    "hidden of rank 3": pb.EncodeResponse(lengths=[1], hidden=_floats([1, 1, 3], 12)),
+    "int8 of rank 3": pb.EncodeResponse(lengths=[1], pooled=_int8([[[1], [2]]], [1.0])),
+    "truncated sequence": pb.EncodeResponse(lengths=[1], truncated=[pb.Truncated(sequence=1)]),
+    "failed sequence": pb.EncodeResponse(lengths=[1], failures=[pb.Failure(sequence=1)]),
+}
+
+
+@pytest.mark.parametrize("reply", INCONSISTENT.values(), ids=INCONSISTENT)
 def test_a_reply_with_inconsistent_arrays_is_an_error(reply: pb.EncodeResponse) -> None:
     reply.request_id = "r"
     with pytest.raises(HeadwaiterError) as caught:
@@ -204,11 +174,7 @@ def test_a_reply_with_inconsistent_arrays_is_an_error(reply: pb.EncodeResponse) 
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"hidden": True, "pooled": False},
-        {},
-        {"hidden": True, "dtype": "float16"},
-    ],
+    [{"hidden": True, "pooled": False}, {}, {"hidden": True, "dtype": "float16"}],
     ids=["no pooled", "no hidden", "another type"],
 )
 def test_replies_with_different_outputs_are_not_joined(other: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwaiter_client import HeadwaiterError, InvalidInput, MessageTooLarge, Overloaded, SequenceTooLong
@@ -33,6 +33,7 @@ _ROWS = st.lists(st.integers(0, 40).map(lambda rows: [[0.5, 1.5]] * rows or [[2.
 
 
 @given(_TEXTS | _IDS | _ROWS, _LIMITS)
+@settings(max_examples=50)
 def test_each_sequence_is_sent_once_in_order_and_each_request_is_within_the_limits(
     sequences: list[Any], limits: ChunkLimits
 ) -> None:

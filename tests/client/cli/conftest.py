@@ -1,11 +1,13 @@
 """Fixtures for the commands: no outside settings, a wide terminal, and a fake server without a network."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from headwaiter_client import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client.transport.interface import CancelScope
+from headwaiter_client import AsyncFakeEncoder, Client, FakeEncoder
+from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
 
 
@@ -33,18 +35,11 @@ class ReusableFake(FakeEncoder):
         """The texts of all answered requests, in alphabetical order."""
         return sorted(text for request in self.requests for text in request.texts.values)
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, *rest: Any) -> bytes:
         for text, error in self.errors_by_text.items():
             if text.encode() in request:
                 raise error
-        return super().unary(method, request, timeout_s, request_id, cancel_scope)
+        return super().unary(method, request, *rest)
 
     def close(self) -> None:
         """Stay open for the next command."""
@@ -68,3 +63,49 @@ def six_texts(tmp_path: Path) -> Path:
     file = tmp_path / "texts"
     file.write_text("".join(f"text {number}\n" for number in range(6)))
     return file
+
+
+class EncodeJob:
+    """The command `encode` on a file of six texts, which the fake server takes in three requests.
+
+    Attributes:
+        fake: the server.
+        texts: the file of texts.
+        out: the output.
+        printed: what the last run wrote to standard output.
+        error: what the last run wrote to standard error.
+    """
+
+    def __init__(self, fake: ReusableFake, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.fake, self.texts, self.out = fake, texts, texts.with_name("out.npy")
+        self.printed = self.error = ""
+        self._capsys = capsys
+
+    @property
+    def files(self) -> list[str]:
+        """The output and its work files."""
+        return sorted(path.name for path in self.out.parent.glob("out*"))
+
+    def run(self, *flags: str, out: Path | None = None) -> int:
+        """Run the command, and return its exit status."""
+        status = main(["encode", str(self.texts), "-o", str(out or self.out), *flags])
+        self.printed, self.error = self._capsys.readouterr()
+        return status
+
+    def interrupt(self, *flags: str, out: Path | None = None) -> None:
+        """Interrupt a run after four texts."""
+        self.fake.errors_by_text["text 4"] = KeyboardInterrupt()
+        assert self.run(*flags, out=out) == 130
+        self.fake.errors_by_text.clear()
+        self.fake.requests.clear()
+
+    def check_output(self, **options: Any) -> None:
+        """Check that the output holds the vectors of all texts, and that no work file is left."""
+        encoding = Client(transport=FakeEncoder()).encode(self.texts.read_text().splitlines(), **options)
+        np.testing.assert_array_equal(np.load(self.out), encoding.pooled)
+        assert self.files == ["out.npy"]
+
+
+@pytest.fixture
+def job(fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]) -> EncodeJob:
+    return EncodeJob(fake, six_texts, capsys)

@@ -362,15 +362,15 @@ def test_the_refusal_of_a_second_run_names_the_output(
 
 
 def test_a_second_run_is_refused_even_if_the_first_still_waits_for_the_server(
-    stalling_server: StallingServer, six_texts: Path, tmp_path: Path
+    stalling_server: StallingServer, six_texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.npy"
     stalling_server.stop()
     with started(stalling_server, six_texts, out) as first:
         assert first.stderr is not None
         assert "waiting for the server" in first.stderr.readline()
-        code, error = finished(stalling_server, six_texts, out)
-        assert (code, "another run" in error) == (1, True)
+        assert main(["encode", str(six_texts), "-o", str(out), "--address", stalling_server.address]) == 1
+        assert "another run" in capsys.readouterr().err
         first.send_signal(signal.SIGINT)
         assert first.wait() == 130
     assert files(out) == []
@@ -382,7 +382,8 @@ def test_runs_on_different_outputs_of_a_folder_do_not_disturb_each_other(
     with started(stalling_server, six_texts, tmp_path / "out.npy"):
         wait_for_rows(tmp_path / "out.npy", 4)
         stalling_server.goes_on.set()
-        assert finished(stalling_server, six_texts, tmp_path / "out2.npy")[0] == 0
+        command = ["encode", str(six_texts), "-o", str(tmp_path / "out2.npy")]
+        assert main([*command, "--address", stalling_server.address]) == 0
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -397,7 +398,7 @@ def test_the_lock_and_no_row_go_with_a_process_that_is_killed(
     assert files(out) == ["out.npy.journal", "out.npy.partial"]
     stalling_server.goes_on.set()
     stalling_server.requests.clear()
-    assert finished(stalling_server, six_texts, out)[0] == 0
+    assert main(["encode", str(six_texts), "-o", str(out), "--address", stalling_server.address]) == 0
     # The server records the request of the killed process only now.
     encoded = [request for request in stalling_server.requests if isinstance(request, pb.EncodeRequest)]
     assert {tuple(request.texts.values) for request in encoded} == {("text 4", "text 5")}
