@@ -1,7 +1,4 @@
-"""The measured costs of the tests' bundles, stored once per test run.
-
-A server without a stored cost measures at its start, which takes a second, and stores only what it learns later.
-"""
+"""Costs of the tests' bundles, so that servers need not measure at their start, which takes seconds."""
 
 import os
 from pathlib import Path
@@ -13,11 +10,14 @@ def cost_folder() -> Path:
 
 
 def store_cost(bundle: Path, *threads: int) -> None:
-    """Measure and store the cost of a bundle on the CPU for these numbers of threads (0: all)."""
-    from headwaiter_server.models.calibration_cache import CostFile, calibrate
+    """Store a made-up cost of a bundle on the CPU for these numbers of threads (0: all); servers learn the true one."""
+    from headwaiter_server.models.calibration import batch_limits
+    from headwaiter_server.models.calibration_cache import CostFile
     from headwaiter_server.runtime.model import open_model
+    from headwaiter_server.scheduling.cost import Calibration, CostModel
 
     for each in threads:
         model = open_model(bundle, "cpu", "auto", each or None)
-        file = CostFile(cost_folder(), model, threads=each, token_cap=0)
-        file.write(calibrate(model, token_cap=0, file=None))
+        cost = CostModel(launch_s=2e-4, token_s=1e-6, padded_s=0, cell_s=0, hidden_row_s=1e-8)
+        calibration = Calibration(cost, batch_limits(model, 1024), service_tokens_per_s=1e6, error_ratio=0)
+        CostFile(cost_folder(), model, threads=each, token_cap=0).write(calibration)

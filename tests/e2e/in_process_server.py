@@ -9,16 +9,22 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tokenizers import Tokenizer
+
 from headwaiter_client import AsyncClient, RetryPolicy
+from headwaiter_server import front_end
 from headwaiter_server.app import Server
+from headwaiter_server.models import calibration, tokenizer
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.tokenizer_cost import cost_problem
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
 from tests.stored_costs import cost_folder
@@ -35,7 +41,7 @@ def local_settings(bundle: Path | None, **changes: Any) -> Settings:
 async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
     """Start a server, and drain the server when the block ends; its front ends run in the test's event loop, too."""
     server = Server(local_settings(bundle, **changes))
-    with front_ends_in_loop():
+    with in_this_process():
         await server.start()
         try:
             yield server
@@ -44,10 +50,24 @@ async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
 
 
 @contextmanager
-def front_ends_in_loop() -> Iterator[None]:
-    """Run the front ends of servers that start in the block in the test's event loop."""
-    with patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start):
+def in_this_process() -> Iterator[None]:
+    """Run the front ends of servers that start in the block in the test's event loop; shorten starts and drains.
+
+    The servers measure a cost that is not stored with few batches, check each tokenizer once in a test run, and drain
+    without a pause for late calls.
+    """
+    with (
+        patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start),
+        patch.multiple(calibration, _BUDGETS_S={"cpu": 0.02}, _SHAPES_S=0.02, _HIDDEN_ROWS_S=0.01),
+        patch.object(tokenizer, "cost_problem", lambda each: _cost_problem(each.to_str())),
+        patch.object(front_end, "_QUIET_S", 0.0),
+    ):
         yield
+
+
+@cache
+def _cost_problem(content: str) -> str | None:
+    return cost_problem(Tokenizer.from_str(content))
 
 
 class _FrontEndInLoop:

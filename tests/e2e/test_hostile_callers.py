@@ -1,11 +1,10 @@
 """Callers that stall, vanish or flood take nothing from other callers, and the server refuses them with an error."""
 
 import asyncio
-import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,47 +12,28 @@ from unittest.mock import patch
 import grpc
 import pytest
 
-from headwaiter_client import AsyncClient, HeadwaiterError, Overloaded
+from headwaiter_client import HeadwaiterError, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server import front_end
 from headwaiter_server.app import Server
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
-from headwaiter_server.settings.flags import read_settings
-from testbed.server_process import FRONT_ENDS
 from tests.e2e.grpc_errors import code_of
 from tests.e2e.in_process_server import (
     connect,
-    front_ends_in_loop,
     metrics_url,
     one_front_end,
     paused_device,
+    serving,
     wait_until,
 )
 from tests.e2e.prometheus_metrics import metric_value, read_metric
 from tests.e2e.raw_http2 import RawConnection
-from tests.stored_costs import cost_folder
 
 TIMEOUT_S = 20.0
 SEQUENCES, SEQUENCE_TOKENS, WIDTH = 32, 64, 32
 REPLY_BYTES = SEQUENCES * (SEQUENCE_TOKENS + 1) * WIDTH * 4
 STREAM_REQUEST = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"])).SerializeToString()
-
-
-@asynccontextmanager
-async def serving_with(bundle: Path, **environment: object) -> AsyncIterator[tuple[Server, AsyncClient]]:
-    """Start a server with settings from environment variables; yield the server and a client."""
-    flags = ["--provider", "cpu", "--address", "127.0.0.1:0", "--metrics-port", "0", "--cache-dir", str(cost_folder())]
-    environment = {"front_ends": os.environ[FRONT_ENDS], **environment}
-    variables = {f"HEADWAITER_{name.upper()}": str(value) for name, value in environment.items()}
-    server = Server(read_settings([str(bundle), *flags], variables))
-    with front_ends_in_loop():
-        await server.start()
-        try:
-            async with connect(server) as client:
-                yield server, client
-        finally:
-            await server.drain()
 
 
 def hidden_request() -> bytes:
@@ -71,10 +51,8 @@ def requests_total(server: Server, **labels: str) -> float:
 
 async def test_replies_that_a_caller_does_not_read_are_bounded_and_others_are_answered(text_bundle: Path) -> None:
     calls = 12
-    async with serving_with(text_bundle, front_ends=one_front_end(), max_reply_bytes=8 * REPLY_BYTES) as (
-        server,
-        client,
-    ):
+    limits = {"front_ends": one_front_end(), "max_reply_bytes": 8 * REPLY_BYTES}
+    async with serving(text_bundle, **limits) as server, connect(server) as client:
         with RawConnection(server.port, window_bytes=0) as first, RawConnection(server.port, window_bytes=0) as second:
             # The first connection gets half of the limit, and the second one half of the rest.
             for connection, sent, answered in ((first, calls, 4), (second, 2 * calls, 4 + 2)):
@@ -97,7 +75,7 @@ async def until_admitted(send: Callable[[], Awaitable[object]]) -> None:
 
 
 async def test_one_connection_cannot_hold_all_calls(text_bundle: Path) -> None:
-    async with serving_with(text_bundle, front_ends=one_front_end(), max_calls=8) as (server, client):
+    async with serving(text_bundle, front_ends=one_front_end(), max_calls=8) as server, connect(server) as client:
         with RawConnection(server.port) as greedy:
             for _ in range(20):
                 greedy.call("EncodeStream", STREAM_REQUEST, end=False)
@@ -117,7 +95,7 @@ def streams_refused(server: Server) -> float:
 async def test_an_idle_stream_ends_and_a_stream_that_waits_for_an_answer_does_not(text_bundle: Path) -> None:
     request = pb.EncodeRequest(request_id="a", texts=pb.Texts(values=["bread"]))
     async with (
-        serving_with(text_bundle, max_stream_idle_s=0.3) as (server, _),
+        serving(text_bundle, max_stream_idle_s=0.3) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         open_stream: Any = channel.stream_stream(
@@ -144,7 +122,7 @@ async def test_a_caller_that_answers_no_pings_loses_its_connection_and_its_calls
         patch.object(front_end, "_PING_TIMEOUT_S", 0.3),
         patch.object(front_end, "_HANDSHAKE_TIMEOUT_S", 0.5),
     ):
-        async with serving_with(text_bundle) as (server, client):
+        async with serving(text_bundle) as server, connect(server) as client:
             silent = RawConnection(server.port, answers_pings=False)
             half_open = socket.create_connection(("127.0.0.1", server.port))
             half_open.settimeout(TIMEOUT_S / 4)
@@ -170,7 +148,7 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("texts", [["bread"], ["bread", "rain"]])
 async def test_a_panic_of_the_tokenizer_fails_only_its_call(text_bundle: Path, texts: list[str]) -> None:
-    async with serving_with(text_bundle) as (server, client):
+    async with serving(text_bundle) as server, connect(server) as client:
         with patch.object(BundleTokenizer, "tokenize", side_effect=Panic("index out of bounds")):
             with pytest.raises(HeadwaiterError) as failed:
                 await client.encode(texts, timeout_s=5)
@@ -187,7 +165,7 @@ async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bu
         finish.wait(TIMEOUT_S)
 
     with patch.object(AttentionWeightsGraph, "run", run):
-        async with serving_with(text_bundle, drain_s=2) as (server, client):
+        async with serving(text_bundle, drain_s=2) as server, connect(server) as client:
             attending = asyncio.create_task(client.attend("bread"))
             assert await asyncio.to_thread(computing.wait, TIMEOUT_S)
             attending.cancel()
@@ -200,7 +178,7 @@ async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bu
 async def test_a_message_of_millions_of_fields_is_refused_before_it_is_parsed(text_bundle: Path) -> None:
     message = pb.EncodeRequest(texts=pb.Texts(values=[""] * 1_000_000)).SerializeToString()
     async with (
-        serving_with(text_bundle) as (server, _),
+        serving(text_bundle) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         encode: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
@@ -213,7 +191,7 @@ async def test_a_message_of_millions_of_fields_is_refused_before_it_is_parsed(te
 
 async def test_a_request_without_room_in_the_queue_is_refused_before_it_is_tokenised(text_bundle: Path) -> None:
     limits = {"max_queue_tokens": 10, "max_request_tokens": 10}
-    async with serving_with(text_bundle, **limits) as (server, client):
+    async with serving(text_bundle, **limits) as server, connect(server) as client:
         with paused_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.wait_for_batch()
@@ -239,7 +217,7 @@ async def test_bulk_texts_delay_neither_interactive_texts_nor_large_replies(text
         return tokenize(self, texts, *rest)
 
     with patch.object(BundleTokenizer, "tokenize", slow_for_rain):
-        async with serving_with(text_bundle) as (_, client):
+        async with serving(text_bundle) as server, connect(server) as client:
             # More requests than there are threads.
             bulk = [asyncio.create_task(client.encode(["rain", "rain"], priority="bulk")) for _ in range(40)]
             try:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -35,7 +34,7 @@ from headwaiter_server.runtime import model
 from headwaiter_server.runtime.errors import ModelRefused
 from tests.e2e.in_process_server import (
     connect,
-    front_ends_in_loop,
+    in_this_process,
     local_settings,
     metrics_url,
     paused_device,
@@ -95,6 +94,13 @@ async def wait_for_state(client: AsyncClient, version: tuple[str, str], state: s
             await asyncio.sleep(0.01)
 
 
+async def wait_for_models(client: AsyncClient, count: int) -> None:
+    """Wait until the server lists so many versions."""
+    async with asyncio.timeout(30):
+        while len(await client.models()) != count:  # noqa: ASYNC110 - the state is on the server
+            await asyncio.sleep(0.01)
+
+
 @contextmanager
 def paused_loads() -> Iterator[threading.Event]:
     """Let loads wait until the event is set."""
@@ -125,19 +131,18 @@ async def test_each_model_answers_as_it_does_alone(models: Path, text_bundle: Pa
         np.testing.assert_array_equal(results[1].pooled, features)
 
 
-async def test_requests_without_a_model_and_unknown_models_are_refused_with_the_names(models: Path) -> None:
-    async with serving_models(models) as server, connect(server) as client:
-        with pytest.raises(InvalidInput, match="'features', 'texts'") as refused:
-            await client.encode(["fresh bread"])
-        assert refused.value.field == "model"
+@pytest.mark.parametrize("default", ["", "texts"])
+async def test_requests_without_a_model_need_a_default_model(models: Path, default: str) -> None:
+    async with serving_models(models, default_model=default) as server, connect(server) as client:
         with pytest.raises(ModelNotFound, match="'features', 'texts'") as unknown:
             await client.encode(["fresh bread"], model="other")
         assert unknown.value.field == "model"
-
-
-async def test_the_default_model_answers_requests_without_a_model(models: Path) -> None:
-    async with serving_models(models, default_model="texts") as server, connect(server) as client:
-        assert (await client.encode(["fresh bread"])).model.name == "texts"
+        if default:
+            assert (await client.encode(["fresh bread"])).model.name == default
+            return
+        with pytest.raises(InvalidInput, match="'features', 'texts'") as refused:
+            await client.encode(["fresh bread"])
+        assert refused.value.field == "model"
 
 
 async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, text_bundle: Path) -> None:
@@ -170,15 +175,59 @@ async def test_a_version_that_is_missing_for_a_while_does_not_give_way_to_a_lowe
         assert await states_of(client) == {("features", "1"): "ready", ("texts", "2"): "ready"}
 
 
-async def test_a_corrupt_version_is_reported_and_the_old_one_goes_on(models: Path, text_bundle: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("2/packed-cpu.fp32.onnx", "not a graph", r"2.*packed-cpu\.fp32\.onnx"),
+        ("settings.json", '{"precision": "fp64"}', r"settings\.json.*fp64"),
+        # None stands for a pipe, which a server must not wait for.
+        ("settings.json", None, "not a regular file"),
+        ("2/manifest.json", None, "not a regular file"),
+    ],
+)
+async def test_a_bad_version_is_reported_and_the_old_one_goes_on(
+    file: str, content: str | None, message: str, models: Path, text_bundle: Path
+) -> None:
     async with serving_models(models, model_control="on") as server, connect(server) as client:
-        add_version(models / "texts" / "2", text_bundle, corrupt=True)
-        with pytest.raises(ModelNotFound, match=r"2.*packed-cpu\.fp32\.onnx") as refused:
+        add_version(models / "texts" / "2", text_bundle)
+        bad = models / "texts" / file
+        bad.unlink(missing_ok=True)
+        if content is None:
+            os.mkfifo(bad)
+        else:
+            bad.write_text(content)
+        with pytest.raises(ModelNotFound, match=message) as refused:
             await client.load("texts")
         assert str(models) not in str(refused.value)
         assert (await client.encode(["bread"], model="texts")).model.version == "1"
-        assert (await states_of(client))["texts", "2"] == "failed"
+        assert (await states_of(client)).get(("texts", "2"), "failed") == "failed"
         assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.SERVING
+        await client.unload("features")
+        assert (await client.load("features")).version == "1"
+
+
+class Panic(BaseException):
+    """Stands in for a panic in Rust, which is no Exception either."""
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (patch.object(repository, "load_model", side_effect=Panic("index out of bounds")), "Panic"),
+        (
+            patch.object(model, "available_bytes", lambda: 1000),
+            "MiB for its weights.* MiB for its longest sequence.*0 MiB are available",
+        ),
+    ],
+    ids=["panic", "memory"],
+)
+async def test_a_failed_load_can_be_repeated(broken: Any, message: str, models: Path, text_bundle: Path) -> None:
+    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        add_version(models / "texts" / "2", text_bundle)
+        with broken, pytest.raises(ModelNotFound, match=message):
+            await client.load("texts")
+        assert (await client.encode(["bread"], model="texts")).model.version == "1"
+        assert (await client.load("texts")).version == "2"
 
 
 async def test_a_damaged_replacement_of_the_served_version_changes_nothing(models: Path, text_bundle: Path) -> None:
@@ -212,13 +261,17 @@ async def test_a_removed_model_is_unloaded_after_two_looks(models: Path) -> None
         assert await states_of(client) == {("features", "1"): "ready"}
 
 
-async def test_load_and_unload_need_a_name(models: Path) -> None:
+async def test_load_and_unload_need_a_name_and_the_consent_of_the_operator(models: Path) -> None:
     async with serving_models(models, model_control="on", default_model="texts") as server, connect(server) as client:
         for call in (client.load, client.unload):
             with pytest.raises(InvalidInput) as refused:
                 await call("")
             assert refused.value.field == "name"
         assert (await client.encode(["bread"])).model.name == "texts"
+    async with serving_models(models) as server, connect(server) as client:
+        for call in (client.load, client.unload):
+            with pytest.raises(Unimplemented, match="--model-control"):
+                await call("texts")
 
 
 async def test_a_slow_load_delays_neither_unloads_nor_other_looks(models: Path, text_bundle: Path) -> None:
@@ -249,33 +302,6 @@ async def test_a_model_that_is_unloaded_during_its_load_is_not_served(models: Pa
             await client.encode(["bread"], model="texts")
 
 
-async def test_a_load_that_panics_fails_alone(models: Path, text_bundle: Path) -> None:
-    class Panic(BaseException):
-        pass
-
-    def panic(*arguments: Any) -> LoadedModel:
-        raise Panic("index out of bounds")
-
-    async with serving_models(models, model_control="on") as server, connect(server) as client:
-        add_version(models / "texts" / "2", text_bundle)
-        with patch.object(repository, "load_model", panic), pytest.raises(ModelNotFound, match="Panic"):
-            await client.load("texts")
-        assert (await client.load("texts")).version == "2"
-
-
-@pytest.mark.parametrize("file", ["settings.json", "2/manifest.json"])
-async def test_a_pipe_in_the_place_of_a_file_stops_nothing(file: str, models: Path, text_bundle: Path) -> None:
-    async with serving_models(models, model_control="on") as server, connect(server) as client:
-        add_version(models / "texts" / "2", text_bundle)
-        (models / "texts" / file).unlink(missing_ok=True)
-        os.mkfifo(models / "texts" / file)
-        with pytest.raises(ModelNotFound, match="not a regular file"):
-            await client.load("texts")
-        assert (await client.encode(["bread"], model="texts")).model.version == "1"
-        await client.unload("features")
-        assert (await client.load("features")).version == "1"
-
-
 async def test_each_caller_of_a_failed_load_is_told(models: Path, text_bundle: Path) -> None:
     async with serving_models(models, model_control="on") as server, connect(server) as client:
         add_version(models / "texts" / "2", text_bundle, corrupt=True)
@@ -300,31 +326,26 @@ async def test_a_caller_whose_load_ends_with_the_server_is_told_to_try_another(m
             await stop
 
 
-async def test_a_server_without_its_default_model_is_not_ready(models: Path) -> None:
+async def test_unloaded_models_are_gone_and_a_server_without_its_default_model_is_not_ready(models: Path) -> None:
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
     async with serving_models(models, model_control="on", default_model="texts") as server, connect(server) as client:
-        serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-        assert await health_of(server, "") == serving
-        await client.unload("texts")
-        assert await health_of(server, "") == not_serving
-        assert await health_of(server, "headwaiter.v1.Encoder/features") == serving
-        assert (await client.encode_features([FEATURES], model="features")).model.name == "features"
-        await client.load("texts")
-        assert await health_of(server, "") == serving
-        await client.unload("features")
-        await client.unload("texts")
-        assert await health_of(server, "") == not_serving
 
+        async def health() -> list[int]:
+            services = ("", "headwaiter.v1.Encoder/texts", "headwaiter.v1.Encoder/features")
+            return [await health_of(server, service) for service in services]
 
-async def test_an_unloaded_model_is_gone_until_it_is_loaded(models: Path) -> None:
-    async with serving_models(models, model_control="on") as server, connect(server) as client:
+        assert await health() == [serving, serving, serving]
         await client.unload("texts")
+        assert await health() == [not_serving, not_serving, serving]
         with pytest.raises(ModelNotFound):
             await client.encode(["bread"], model="texts")
         assert (await client.encode_features([FEATURES], model="features")).model.name == "features"
-        assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.NOT_SERVING
         await client.load("texts")
-        assert (await client.encode(["bread"], model="texts")).model.name == "texts"
-        assert await health_of(server, "headwaiter.v1.Encoder/texts") == health_pb2.HealthCheckResponse.SERVING
+        assert (await client.encode(["bread"])).model.name == "texts"
+        await client.unload("features")
+        assert await health() == [serving, serving, not_serving]
+        await client.unload("texts")
+        assert await health() == [not_serving, not_serving, not_serving]
 
 
 async def test_no_call_fails_while_versions_change_under_load(models: Path, text_bundle: Path) -> None:
@@ -350,36 +371,14 @@ async def test_no_call_fails_while_versions_change_under_load(models: Path, text
             current.append(version)
         done.set()
         assert all(await asyncio.gather(*calls))
-        async with asyncio.timeout(30):
-            while len(await states_of(client)) > 2:  # noqa: ASYNC110 - the state is on the server
-                await asyncio.sleep(0.01)
+        await wait_for_models(client, 2)
         assert await states_of(client) == {("features", "1"): "ready", ("texts", "4"): "ready"}
-
-
-async def test_callers_cannot_load_and_unload_models_unless_the_operator_allows_it(models: Path) -> None:
-    async with serving_models(models) as server, connect(server) as client:
-        for call in (client.load, client.unload):
-            with pytest.raises(Unimplemented, match="--model-control"):
-                await call("texts")
 
 
 async def test_a_server_without_a_single_good_model_does_not_start(tmp_path: Path, text_bundle: Path) -> None:
     add_version(tmp_path / "models" / "texts" / "1", text_bundle, corrupt=True)
-    with front_ends_in_loop(), pytest.raises(ModelRefused, match=r"texts.*packed-cpu\.fp32\.onnx"):
+    with in_this_process(), pytest.raises(ModelRefused, match=r"texts.*packed-cpu\.fp32\.onnx"):
         await Server(local_settings(None, models=tmp_path / "models")).start()
-
-
-async def test_a_model_without_memory_is_refused_with_the_figures_and_the_others_go_on(
-    models: Path, text_bundle: Path
-) -> None:
-    async with serving_models(models, model_control="on") as server, connect(server) as client:
-        add_version(models / "texts" / "2", text_bundle)
-        with patch.object(model, "available_bytes", lambda: 1000), pytest.raises(ModelNotFound) as refused:
-            await client.load("texts")
-        for figure in (" MiB for its weights", " MiB for its longest sequence", "0 MiB are available"):
-            assert figure in str(refused.value)
-        assert (await client.encode(["bread"], model="texts")).model.version == "1"
-        assert (await client.load("texts")).version == "2"
 
 
 async def test_a_model_may_have_settings_of_its_own(models: Path) -> None:
@@ -391,32 +390,24 @@ async def test_a_model_may_have_settings_of_its_own(models: Path) -> None:
         with pytest.raises(SequenceTooLong) as refused:
             await client.encode_tokens([[1] * 6], model="texts")
         assert (refused.value.limit, refused.value.actual) == (5, 6)
-        (models / "texts" / "settings.json").write_text('{"precision": "fp64"}')
-        with pytest.raises(ModelNotFound, match=r"settings\.json.*fp64"):
-            await client.load("texts")
-        assert (await client.encode_tokens([[1] * 5], model="texts")).model.version == "1"
 
 
 async def test_a_load_goes_on_when_its_caller_has_gone(models: Path, text_bundle: Path) -> None:
     async with serving_models(models, model_control="on") as server, connect(server) as client:
         add_version(models / "texts" / "2", text_bundle)
-
-        def load_slowly(*arguments: Any) -> LoadedModel:
-            time.sleep(0.5)
-            return load_model(*arguments)
-
-        with patch.object(repository, "load_model", load_slowly), pytest.raises(DeadlineExceeded):
-            await client.load("texts", timeout_s=0.2)
-        assert (await client.load("texts")).version == "2"
+        with paused_loads() as goes_on:
+            with pytest.raises(DeadlineExceeded):
+                await client.load("texts", timeout_s=0.2)
+            goes_on.set()
+            await wait_for_state(client, ("texts", "2"), "ready")
+        assert (await client.encode(["bread"], model="texts")).model.version == "2"
 
 
 async def test_a_model_that_was_reloaded_with_other_settings_keeps_its_metrics(models: Path) -> None:
     async with serving_models(models, model_control="on") as server, connect(server) as client:
         (models / "texts" / "settings.json").write_text('{"token_budget": 64}')
         await client.load("texts")
-        async with asyncio.timeout(30):
-            while len(await client.models()) > 2:  # noqa: ASYNC110 - the state is on the server
-                await asyncio.sleep(0.01)
+        await wait_for_models(client, 2)
         await client.encode(["bread"], model="texts")
         page = await asyncio.to_thread(metrics_page, metrics_url(server))
         assert 'headwaiter_batch_sequences_count{model="texts",version="1"} 1.0' in page.splitlines()
@@ -438,18 +429,14 @@ async def test_a_model_may_be_loaded_again_while_it_still_answers(models: Path) 
             assert (await client.encode(["bread"], model="texts")).model.version == "1"
 
 
-async def test_one_unreadable_folder_does_not_hide_the_others(models: Path) -> None:
-    (models / "features" / "1" / "link").symlink_to("nowhere")
-    (models / "broken").symlink_to("nowhere")
-    (models / "texts" / "01").mkdir()
-    async with serving_models(models) as server, connect(server) as client:
-        assert [each.name for each in await client.models()] == ["features", "texts"]
-
-
-async def test_a_model_that_cannot_be_served_does_not_make_requests_ambiguous(
+async def test_what_cannot_be_served_hides_no_model_and_makes_no_request_ambiguous(
     tmp_path: Path, text_bundle: Path
 ) -> None:
-    add_version(tmp_path / "models" / "texts" / "1", text_bundle)
-    add_version(tmp_path / "models" / "broken" / "1", text_bundle, corrupt=True)
-    async with serving_models(tmp_path / "models") as server, connect(server) as client:
+    add_version(tmp_path / "texts" / "1", text_bundle)
+    (tmp_path / "texts" / "1" / "link").symlink_to("nowhere")
+    (tmp_path / "texts" / "01").mkdir()
+    add_version(tmp_path / "corrupt" / "1", text_bundle, corrupt=True)
+    (tmp_path / "broken").symlink_to("nowhere")
+    async with serving_models(tmp_path) as server, connect(server) as client:
+        assert {each.name for each in await client.models() if each.state == "ready"} == {"texts"}
         assert (await client.encode(["bread"])).model.name == "texts"
