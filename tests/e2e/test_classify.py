@@ -5,18 +5,20 @@ import json
 import runpy
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+import pytest_asyncio
 import torch
 import transformers
 from numpy.typing import NDArray
 
-from headwaiter_client import SequenceTooLong, Unimplemented
+from headwaiter_client import AsyncClient, SequenceTooLong, Unimplemented
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
@@ -25,6 +27,9 @@ from tests.e2e.in_process_server import connect, metrics_url, serving
 from tests.e2e.open_inference_caller import calling, raw_request
 from tests.e2e.prometheus_metrics import read_metric
 from tests.shared_folders import SharedFolders
+
+# The tests of a module share its event loop, in which the server of the cross-encoder runs.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUERY = "rain on bread"
 DOCUMENTS = ["the rain falls on stone", "fresh bread", "a table for two please", "bread is fresh on the table", "a"]
@@ -64,9 +69,21 @@ def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolde
     return export
 
 
-@pytest.fixture(scope="session")
-def cross_encoder(export: Export) -> Exported:
-    return export("BertForSequenceClassification", 1)
+@dataclass(frozen=True)
+class Served:
+    """A cross-encoder on a server, and its model and tokenizer in transformers."""
+
+    server: Server
+    client: AsyncClient
+    model: Any
+    tokenizer: Any
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cross_encoder(export: Export) -> AsyncIterator[Served]:
+    bundle, model, tokenizer = export("BertForSequenceClassification", 1)
+    async with serving(bundle, http_api="on") as server, connect(server) as client:
+        yield Served(server, client, model, tokenizer)
 
 
 @torch.inference_mode()
@@ -88,39 +105,31 @@ def softmax(values: Array) -> Array:
     return torch.tensor(values).softmax(-1).numpy()
 
 
-async def classify(server: Server, request: pb.ClassifyRequest) -> pb.ClassifyResponse:
-    """Call Classify without the client, which cannot send token types."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Classify")
-        return pb.ClassifyResponse.FromString(await call(request.SerializeToString()))
-
-
-async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Exported) -> None:
-    bundle, model, tokenizer = cross_encoder
+async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Served) -> None:
+    client, model, tokenizer = cross_encoder.client, cross_encoder.model, cross_encoder.tokenizer
     expected = [float(sigmoid(logits(model, tokenizer(QUERY, each, return_tensors="pt")))[0]) for each in DOCUMENTS]
-    async with serving(bundle) as server, connect(server) as client:
-        ranking = await client.rerank(QUERY, DOCUMENTS)
-        assert [each.index for each in ranking.documents] == np.argsort(-np.array(expected)).tolist()
-        assert_near([each.score for each in ranking.documents], sorted(expected, reverse=True))
-        best = await client.rerank(QUERY, DOCUMENTS, top_n=2)
-        assert [each.document for each in best.documents] == [each.document for each in ranking.documents[:2]]
-        raw = await client.classify([(QUERY, each) for each in DOCUMENTS], raw_scores=True)
-        assert raw.scores is not None
-        assert_near(sigmoid(raw.scores)[:, 0], expected)
-        description = await client.model()
-        assert description.tasks == {"encode", "classify", "rerank", "attend"}
-        assert (description.head.function, description.token_types) == ("sigmoid", 2)
-        labels = {"method": "Classify", "code": "OK"}
-        assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 3
+    labels = {"method": "Classify", "code": "OK"}
+    before = await read_metric(metrics_url(cross_encoder.server), "headwaiter_requests_total", **labels)
+    ranking = await client.rerank(QUERY, DOCUMENTS)
+    assert [each.index for each in ranking.documents] == np.argsort(-np.array(expected)).tolist()
+    assert_near([each.score for each in ranking.documents], sorted(expected, reverse=True))
+    best = await client.rerank(QUERY, DOCUMENTS, top_n=2)
+    assert [each.document for each in best.documents] == [each.document for each in ranking.documents[:2]]
+    raw = await client.classify([(QUERY, each) for each in DOCUMENTS], raw_scores=True)
+    assert raw.scores is not None
+    assert_near(sigmoid(raw.scores)[:, 0], expected)
+    description = await client.model()
+    assert description.tasks == {"encode", "classify", "rerank", "attend"}
+    assert (description.head.function, description.token_types) == ("sigmoid", 2)
+    after = await read_metric(metrics_url(cross_encoder.server), "headwaiter_requests_total", **labels)
+    assert after - before == 3
 
 
 async def test_the_example_prints_the_documents_in_their_order(
-    cross_encoder: Exported, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cross_encoder: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bundle, _, _ = cross_encoder
-    async with serving(bundle) as server:
-        monkeypatch.setattr("sys.argv", ["rerank.py", f"127.0.0.1:{server.port}"])
-        await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "rerank.py"))
+    monkeypatch.setattr("sys.argv", ["rerank.py", f"127.0.0.1:{cross_encoder.server.port}"])
+    await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "rerank.py"))
     places, scores = zip(*(line.split()[:2] for line in capsys.readouterr().out.splitlines()), strict=True)
     assert places == ("1.", "2.", "3.")
     assert list(scores) == sorted(scores, reverse=True)
@@ -128,69 +137,64 @@ async def test_the_example_prints_the_documents_in_their_order(
 
 @pytest.mark.parametrize("strategy", ["longest_first", "only_second"])
 @pytest.mark.parametrize("side", ["right", "left"])
-async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: Any, cross_encoder: Exported) -> None:
-    bundle, model, tokenizer = cross_encoder
+async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: Any, cross_encoder: Served) -> None:
+    client, tokenizer = cross_encoder.client, cross_encoder.tokenizer
     tokenizer.truncation_side = side
     # Of 24 tokens, 3 are special: 21 are left for the words.
     counts = [(10, 11), (11, 11), (10, 12), (3, 40), (20, 20), (20, 40), (40, 5)]
     pairs = [(" ".join(["rain"] * first), " ".join(["bread", "a"] * second)[: 4 * second]) for first, second in counts]
-    async with serving(bundle) as server, connect(server) as client:
-        options = {"truncation": side, "pair_truncation": strategy, "partial": True}
-        result = await client.classify(pairs, **options)
-        for index, (first, second) in enumerate(pairs):
-            words = len(tokenizer.tokenize(first))
-            if strategy == "only_second" and words >= LIMIT - 3:
-                failure = result.failures[index]
-                assert isinstance(failure, SequenceTooLong)
-                assert failure.field == "pairs.first"
-                continue
-            tokens = tokenizer(first, second, truncation=strategy, max_length=LIMIT, return_tensors="pt")
-            assert result.lengths[index] == tokens["input_ids"].shape[1]
-            assert result.scores is not None
-            assert_near(result.scores[index], sigmoid(logits(model, tokens)))
-        with pytest.raises(SequenceTooLong) as refused:
-            await client.rerank(pairs[-1][0], ["bread"])
-        assert (refused.value.field, refused.value.limit) == ("pairs", LIMIT)
+    result = await client.classify(pairs, truncation=side, pair_truncation=strategy, partial=True)
+    assert result.scores is not None
+    for index, (first, second) in enumerate(pairs):
+        if strategy == "only_second" and len(tokenizer.tokenize(first)) >= LIMIT - 3:
+            failure = result.failures[index]
+            assert isinstance(failure, SequenceTooLong)
+            assert failure.field == "pairs.first"
+            continue
+        tokens = tokenizer(first, second, truncation=strategy, max_length=LIMIT, return_tensors="pt")
+        assert result.lengths[index] == tokens["input_ids"].shape[1]
+        assert_near(result.scores[index], sigmoid(logits(cross_encoder.model, tokens)))
+    with pytest.raises(SequenceTooLong) as refused:
+        await client.rerank(pairs[-1][0], ["bread"])
+    assert (refused.value.field, refused.value.limit) == ("pairs", LIMIT)
 
 
-async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Exported) -> None:
-    bundle, _, _ = cross_encoder
-    documents = ["fresh bread", "", "rain " * 40, "a table"]
-    async with serving(bundle) as server, connect(server) as client:
-        partial = await client.rerank(QUERY, documents, partial=True)
-        kinds = {index: type(error) for index, error in partial.failures.items()}
-        assert kinds == {2: SequenceTooLong}
-        assert sorted(each.index for each in partial.documents) == [0, 1, 3]
-        for each in partial.documents:
-            (alone,) = (await client.rerank(QUERY, [each.document])).documents
-            assert_near(each.score, alone.score)
+async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Served) -> None:
+    partial = await cross_encoder.client.rerank(QUERY, ["fresh bread", "", "rain " * 40, "a table"], partial=True)
+    assert {index: type(error) for index, error in partial.failures.items()} == {2: SequenceTooLong}
+    assert sorted(each.index for each in partial.documents) == [0, 1, 3]
+    for each in partial.documents:
+        (alone,) = (await cross_encoder.client.rerank(QUERY, [each.document])).documents
+        assert_near(each.score, alone.score)
 
 
-async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Exported) -> None:
-    bundle, _, tokenizer = cross_encoder
-    async with serving(bundle) as server, connect(server) as client:
-        expected = (await client.classify([(QUERY, DOCUMENTS[0]), (QUERY, DOCUMENTS[1])])).scores
-        sent = [tokenizer(QUERY, each) for each in DOCUMENTS[:2]]
-        ids = np.concatenate([each["input_ids"] for each in sent]).astype("<i4").tobytes()
-        types = bytes(np.concatenate([each["token_type_ids"] for each in sent]).tolist())
-        tokens = pb.TokenSequences(
-            dtype=pb.DATA_TYPE_INT32, data=ids, types=types, lengths=[len(each["input_ids"]) for each in sent]
-        )
-        reply = await classify(server, pb.ClassifyRequest(tokens=tokens))
+async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Served) -> None:
+    client = cross_encoder.client
+    expected = (await client.classify([(QUERY, DOCUMENTS[0]), (QUERY, DOCUMENTS[1])])).scores
+    sent = [cross_encoder.tokenizer(QUERY, each) for each in DOCUMENTS[:2]]
+    ids = np.concatenate([each["input_ids"] for each in sent]).astype("<i4").tobytes()
+    types = bytes(np.concatenate([each["token_type_ids"] for each in sent]).tolist())
+    tokens = pb.TokenSequences(
+        dtype=pb.DATA_TYPE_INT32, data=ids, types=types, lengths=[len(each["input_ids"]) for each in sent]
+    )
+    # The client cannot send token types.
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{cross_encoder.server.port}") as channel:
+        classify: Any = channel.unary_unary("/headwaiter.v1.Encoder/Classify")
+        reply = pb.ClassifyResponse.FromString(await classify(pb.ClassifyRequest(tokens=tokens).SerializeToString()))
         assert_near(np.frombuffer(reply.scores.data, "<f4")[:, None], expected)
-        without_types = (await client.classify([each["input_ids"] for each in sent])).scores
-        assert without_types is not None
-        assert expected is not None
-        assert np.abs(without_types - expected).max() > 1e-4
         tokens.types = bytes([2]) + types[1:]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await classify(server, pb.ClassifyRequest(tokens=tokens))
+            await classify(pb.ClassifyRequest(tokens=tokens).SerializeToString())
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    without_types = (await client.classify([each["input_ids"] for each in sent])).scores
+    assert without_types is not None
+    assert expected is not None
+    assert np.abs(without_types - expected).max() > 1e-4
 
 
-async def test_scores_over_the_open_inference_protocol_are_those_of_classify(cross_encoder: Exported) -> None:
-    bundle, _, _ = cross_encoder
-    async with serving(bundle) as server, connect(server) as client, calling(server) as caller:
+async def test_scores_over_the_open_inference_protocol_are_those_of_classify(cross_encoder: Served) -> None:
+    client = cross_encoder.client
+    async with calling(cross_encoder.server) as caller:
         request = raw_request("classifier", texts=[QUERY] * 2)
         expected = (await client.classify([QUERY] * 2)).scores
         np.testing.assert_array_equal((await caller.infer(request))["scores"], expected)
@@ -202,6 +206,41 @@ async def test_scores_over_the_open_inference_protocol_are_those_of_classify(cro
         answer = await caller.infer(request)
         assert answer.keys() == {"scores"}
         np.testing.assert_array_equal(answer["scores"], expected)
+
+
+async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) -> None:
+    server, client = cross_encoder.server, cross_encoder.client
+    expected = [(each.index, each.score) for each in (await client.rerank(QUERY, DOCUMENTS)).documents]
+    for path in ("/v1/rerank", "/v2/rerank"):
+        results = (await post(server, path, query=QUERY, documents=DOCUMENTS))["results"]
+        assert [(each["index"], each["relevance_score"]) for each in results] == expected
+    results = await post(server, "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
+    assert [(each["index"], each["score"]) for each in results] == expected
+    assert [each["text"] for each in results] == [DOCUMENTS[index] for index, _ in expected]
+    classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
+    assert_near(np.array([each["probs"] for each in classified]), (await client.classify(DOCUMENTS)).scores)
+
+
+async def post(server: Server, path: str, **fields: Any) -> Any:
+    url = metrics_url(server).replace("/metrics", path)
+
+    def send() -> Any:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
+            return json.load(response)
+
+    return await asyncio.to_thread(send)
+
+
+async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> None:
+    async with serving(text_bundle, http_api="on") as server, connect(server) as client:
+        with pytest.raises(Unimplemented, match=r"tiny-text.*encodes"):
+            await client.classify(["rain"])
+        with pytest.raises(Unimplemented):
+            await client.rerank(QUERY, DOCUMENTS)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            await post(server, "/v1/rerank", query=QUERY, documents=DOCUMENTS)
+        assert caught.value.code == 501
+        caught.value.close()
 
 
 @pytest.mark.exhaustive
@@ -245,43 +284,3 @@ async def test_tokens_have_labels_with_offsets(export: Export) -> None:
         attention = await client.attend(DOCUMENTS[0])
         assert attention.tokens is not None
         assert attention.tokens[0] == "[CLS]"
-
-
-async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        with pytest.raises(Unimplemented) as refused:
-            await client.classify(["rain"])
-        assert "tiny-text" in str(refused.value)
-        assert "encodes" in str(refused.value)
-        with pytest.raises(Unimplemented):
-            await client.rerank(QUERY, DOCUMENTS)
-
-
-async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Exported, text_bundle: Path) -> None:
-    bundle, _, _ = cross_encoder
-    async with serving(bundle, http_api="on") as server, connect(server) as client:
-        ranked = await client.rerank(QUERY, DOCUMENTS)
-        expected = [(each.index, each.score) for each in ranked.documents]
-        for path in ("/v1/rerank", "/v2/rerank"):
-            results = (await post(server, path, query=QUERY, documents=DOCUMENTS))["results"]
-            assert [(each["index"], each["relevance_score"]) for each in results] == expected
-        results = await post(server, "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
-        assert [(each["index"], each["score"]) for each in results] == expected
-        assert [each["text"] for each in results] == [DOCUMENTS[index] for index, _ in expected]
-        classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
-        assert_near(np.array([each["probs"] for each in classified]), (await client.classify(DOCUMENTS)).scores)
-    async with serving(text_bundle, http_api="on") as server:
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            await post(server, "/v1/rerank", query=QUERY, documents=DOCUMENTS)
-        assert caught.value.code == 501
-        caught.value.close()
-
-
-async def post(server: Server, path: str, **fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-
-    def send() -> Any:
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-            return json.load(response)
-
-    return await asyncio.to_thread(send)

@@ -28,11 +28,12 @@ OTHER_CA = {"ca": "other-ca.pem"}
 OUR_CERTIFICATE = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key"}
 OTHER_CERTIFICATE = {"ca": "ca.pem", "cert": "other.pem", "key": "other.key"}
 CLIENT_TLS = {"plain": None, "tls": OUR_CA, "mutual tls": OUR_CERTIFICATE}
+FAILED_HANDSHAKES = {"plain": (OUR_CA,), "tls": (None, OTHER_CA), "mutual tls": (OUR_CA, OTHER_CERTIFICATE)}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of server and client, a certificate of another authority, a token, and an invalid file."""
+    """Certificates of server and client, a certificate of another authority, and a token."""
     folder = tmp_path_factory.mktemp("files")
     ours, others = trustme.CA(), trustme.CA()
     ours.cert_pem.write_to_path(folder / "ca.pem")
@@ -46,7 +47,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         issued.cert_chain_pems[0].write_to_path(folder / f"{owner}.pem")
         issued.private_key_pem.write_to_path(folder / f"{owner}.key")
     (folder / "token").write_text(f"{TOKEN}\n")
-    (folder / "invalid").write_bytes(b"\xff\xfe")
     return folder
 
 
@@ -55,42 +55,38 @@ def client(files: Path, port: int, tls: dict[str, str] | None, token: str | None
     return AsyncClient(f"127.0.0.1:{port}", tls=config, token=token, retry=RetryPolicy(max_attempts=1))
 
 
-def server_settings(files: Path, tls: str, *, token: bool) -> dict[str, Any]:
-    names = {**SERVER_TLS[tls], **({"token_file": "token"} if token else {})}
-    return {setting: files / file for setting, file in names.items()}
+def server_settings(files: Path, tls: str) -> dict[str, Any]:
+    return {setting: files / file for setting, file in {**SERVER_TLS[tls], "token_file": "token"}.items()}
 
 
-@pytest.mark.parametrize("token", [False, True], ids=["no token", "token"])
 @pytest.mark.parametrize("tls", SERVER_TLS)
-async def test_valid_credentials_are_accepted_and_health_checks_need_no_token(
-    text_bundle: Path, files: Path, tls: str, token: bool
+async def test_only_callers_with_valid_credentials_are_answered_and_health_checks_need_no_token(
+    text_bundle: Path, files: Path, tls: str
 ) -> None:
-    async with serving(text_bundle, **server_settings(files, tls, token=token)) as server:
-        async with client(files, server.port, CLIENT_TLS[tls], TOKEN if token else None) as caller:
+    async with serving(text_bundle, **server_settings(files, tls)) as server:
+        async with client(files, server.port, CLIENT_TLS[tls], TOKEN) as caller:
             pooled = (await caller.encode(["bread", "rain"])).pooled
             assert pooled is not None
             assert pooled.shape == (2, 32)
-        async with client(files, server.port, CLIENT_TLS[tls], None) as probe:
-            assert await probe.is_serving()
-
-
-async def test_a_missing_or_wrong_token_is_unauthenticated(text_bundle: Path, files: Path) -> None:
-    async with serving(text_bundle, **server_settings(files, "mutual tls", token=True)) as server:
         for token in (None, "wrong", f"{TOKEN}x", TOKEN[:-1]):
-            async with client(files, server.port, OUR_CERTIFICATE, token) as caller:
+            async with client(files, server.port, CLIENT_TLS[tls], token) as caller:
+                assert await caller.is_serving()
                 for call in (caller.encode(["bread"]), caller.model(), caller.models()):
-                    with pytest.raises(Unauthenticated) as refused:
+                    with pytest.raises(Unauthenticated) as unauthenticated:
                         await call
-                    assert code_of(refused.value) is grpc.StatusCode.UNAUTHENTICATED
-                    assert "authorization" in str(refused.value)  # The header to send.
-        async with client(files, server.port, OUR_CERTIFICATE, TOKEN) as caller:
-            assert (await caller.encode(["bread"])).pooled is not None
+                    assert code_of(unauthenticated.value) is grpc.StatusCode.UNAUTHENTICATED
+                    assert "authorization" in str(unauthenticated.value)  # The header to send.
+        for credentials in FAILED_HANDSHAKES[tls]:
+            async with client(files, server.port, credentials, TOKEN) as caller:
+                with pytest.raises(Unavailable) as unavailable:
+                    await caller.encode(["bread"])
+                assert code_of(unavailable.value) is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_the_example_sends_valid_credentials(
     text_bundle: Path, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with serving(text_bundle, **server_settings(files, "mutual tls", token=True)) as server:
+    async with serving(text_bundle, **server_settings(files, "mutual tls")) as server:
         monkeypatch.setattr("sys.argv", ["secure.py", f"127.0.0.1:{server.port}", str(files)])
         await asyncio.to_thread(runpy.run_path, str(ROOT / "examples" / "client" / "secure.py"))
     accepted, refused = capsys.readouterr().out.splitlines()
@@ -99,37 +95,8 @@ async def test_the_example_sends_valid_credentials(
     assert "authorization" in refused
 
 
-@pytest.mark.parametrize(
-    ("tls", "credentials"),
-    [("tls", None), ("tls", OTHER_CA), ("mutual tls", OUR_CA), ("mutual tls", OTHER_CERTIFICATE), ("plain", OUR_CA)],
-    ids=["plain text to tls", "another ca", "no certificate", "a certificate of another ca", "tls to plain text"],
-)
-async def test_a_failed_tls_handshake_makes_the_server_unavailable(
-    text_bundle: Path, files: Path, tls: str, credentials: dict[str, str] | None
-) -> None:
-    async with serving(text_bundle, **server_settings(files, tls, token=False)) as server:
-        async with client(files, server.port, credentials, None) as caller:
-            with pytest.raises(Unavailable) as refused:
-                await caller.encode(["bread"])
-            assert code_of(refused.value) is grpc.StatusCode.UNAVAILABLE
-        async with client(files, server.port, CLIENT_TLS[tls], None) as caller:
-            assert (await caller.encode(["bread"])).pooled is not None
-
-
-@pytest.mark.parametrize(
-    ("setting", "file", "facts"),
-    [
-        ("tls_cert", "invalid", ("--tls-cert", "--tls-key")),
-        ("tls_key", "client.key", ("--tls-cert", "--tls-key", "key values mismatch")),
-        ("tls_client_ca", "invalid", ("--tls-client-ca",)),
-        ("token_file", "invalid", ("--token-file",)),
-    ],
-)
-async def test_an_unusable_file_is_named_with_its_flag(
-    text_bundle: Path, files: Path, setting: str, file: str, facts: tuple[str, ...]
-) -> None:
-    usable = server_settings(files, "mutual tls", token=True)
-    with pytest.raises(SettingsError) as refused:
-        async with serving(text_bundle, **{**usable, setting: files / file}):
+async def test_a_key_of_another_certificate_is_named_with_its_flag(text_bundle: Path, files: Path) -> None:
+    key = files / "client.key"
+    with pytest.raises(SettingsError, match=f"--tls-cert.*--tls-key {key}.*key values mismatch"):
+        async with serving(text_bundle, **{**server_settings(files, "tls"), "tls_key": key}):
             pass
-    assert all(fact in str(refused.value) for fact in (*facts, str(files / file)))
