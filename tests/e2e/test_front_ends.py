@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,43 +17,56 @@ import psutil
 import pytest
 
 from headwaiter_client import Client, ModelNotFound, RetryPolicy, Unavailable
+from headwaiter_server.front_end import CannotListen
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, free_port, running_server
+from tests.e2e.in_process_server import serving
 from tests.e2e.prometheus_metrics import metric_value, metrics_page
 
 FLAGS = ["--provider", "cpu", "--front-ends", "2"]
 ONCE = RetryPolicy(max_attempts=1)
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "log"
+@dataclass
+class Watched:
+    """A server with two front ends, and what its log says since the beginning of a test."""
+
+    server: RunningServer
+    log: Path
+    log_start: int = 0
+
+    def lines(self) -> str:
+        return self.log.read_text()[self.log_start :]
+
+    def wait_for_line(self, words: str) -> None:
+        end_s = time.monotonic() + 30
+        while words not in self.lines():
+            assert time.monotonic() < end_s, self.lines()
+            time.sleep(0.05)
 
 
 @contextmanager
-def server_of(bundle: Path, log: Path, *flags: str) -> Iterator[RunningServer]:
+def watched_server(bundle: Path, folder: Path, *flags: str) -> Iterator[Watched]:
+    log = folder / "log"
     with log.open("wb") as errors, running_server(bundle, [*FLAGS, *flags], log=errors) as server:
-        yield server
+        yield Watched(server, log)
 
 
 @pytest.fixture(scope="module")
-def shared(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, Path]]:
-    """A server and its log, for tests that end none of its processes."""
-    log = tmp_path_factory.mktemp("shared") / "log"
-    with server_of(text_bundle, log) as server:
-        yield server, log
+def lasting(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with watched_server(text_bundle, tmp_path_factory.mktemp("shared")) as watched:
+        yield watched
+
+
+@pytest.fixture
+def shared(lasting: Watched) -> Watched:
+    """A server for tests that leave it with two front ends."""
+    return replace(lasting, log_start=len(lasting.log.read_text()))
 
 
 def front_ends(server: RunningServer) -> list[psutil.Process]:
     """Return the processes of the front ends, the oldest first."""
     return sorted(psutil.Process(server.process.pid).children(), key=lambda each: each.create_time())
-
-
-def wait_for_line(log: Path, words: str) -> None:
-    end_s = time.monotonic() + 30
-    while words not in log.read_text():
-        assert time.monotonic() < end_s, log.read_text()
-        time.sleep(0.05)
 
 
 def busy_front_end(server: RunningServer) -> psutil.Process:
@@ -66,31 +80,32 @@ def busy_front_end(server: RunningServer) -> psutil.Process:
     return busy
 
 
-def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of_all(
-    shared: tuple[RunningServer, Path],
-) -> None:
-    def answered() -> float:
-        return metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode", code="OK")
-
-    server, log = shared
+def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of_all(shared: Watched) -> None:
+    server = shared.server
     with ExitStack() as stack:
-        before = answered()
+        before = encoded(server)
         # The kernel picks the front end of a connection at random: with 24 connections, one front end of two has none
         # in one run of 8 million.
         clients = [stack.enter_context(Client(server.address)) for _ in range(24)]
         pooled = [client.encode(["rain"]).pooled for client in clients]
         assert all(np.array_equal(each, pooled[0]) for each in pooled)
         assert len(front_ends(server)) == 2
-        assert answered() - before == 24
+        assert encoded(server) - before == 24
         assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
         with pytest.raises(ModelNotFound):
             clients[0].encode(["rain"], model="snow")
         # The log names the process.
-        assert re.search(r"INFO front end [12]: Encode \S+: ModelNotFound", log.read_text())
+        assert re.search(r"INFO front end [12]: Encode \S+: ModelNotFound", shared.lines())
 
 
-def test_a_killed_front_end_costs_no_retrying_caller_a_call_and_comes_back(text_bundle: Path, log: Path) -> None:
-    with server_of(text_bundle, log) as server, ExitStack() as stack:
+def encoded(server: RunningServer) -> float:
+    return metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode", code="OK")
+
+
+def test_a_killed_front_end_costs_no_retrying_caller_a_call_and_comes_back(shared: Watched) -> None:
+    server = shared.server
+    restarts = metric_value(server.metrics_url, "headwaiter_front_end_restarts_total")
+    with ExitStack() as stack:
         clients = [stack.enter_context(Client(server.address, timeout_s=30)) for _ in range(8)]
         expected = clients[0].encode(["rain"]).pooled
         came_back = threading.Event()
@@ -107,35 +122,39 @@ def test_a_killed_front_end_costs_no_retrying_caller_a_call_and_comes_back(text_
             time.sleep(0.3)
             front_ends(server)[0].kill()
             try:
-                wait_for_line(log, "answers requests again")
+                shared.wait_for_line("answers requests again")
                 time.sleep(0.3)
             finally:
                 came_back.set()
             assert all(each.result() for each in counts)
-        assert log.read_text().count("has ended with exit code -9") == 1
-        assert metric_value(server.metrics_url, "headwaiter_front_end_restarts_total") == 1
-        assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
+    assert shared.lines().count("has ended with exit code -9") == 1
+    assert metric_value(server.metrics_url, "headwaiter_front_end_restarts_total") == restarts + 1
+    assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
 
 
-def test_the_counts_of_a_killed_front_end_stay_on_the_page(text_bundle: Path, log: Path) -> None:
-    with server_of(text_bundle, log) as server:
-        with Client(server.address) as client:
-            for _ in range(10):
-                client.encode(["rain"])
-            # The engine reads the counts twice a second, less often if that takes long.
-            time.sleep(3)
-            busy_front_end(server).kill()
-            wait_for_line(log, "answers requests again")
-        assert metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode") == 10
-        assert "headwaiter_inflight_requests 0.0" in metrics_page(server.metrics_url).splitlines()
+def test_the_counts_of_a_killed_front_end_stay_on_the_page(shared: Watched) -> None:
+    server = shared.server
+    before = encoded(server)
+    with Client(server.address) as client:
+        for _ in range(10):
+            client.encode(["rain"])
+        # The engine reads the counts twice a second, less often if that takes long.
+        time.sleep(3)
+        busy_front_end(server).kill()
+        shared.wait_for_line("answers requests again")
+    assert encoded(server) - before == 10
+    assert "headwaiter_inflight_requests 0.0" in metrics_page(server.metrics_url).splitlines()
 
 
 def test_when_the_engine_is_killed_callers_get_unavailable_at_once_and_no_process_is_left(
-    text_bundle: Path, log: Path
+    text_bundle: Path, tmp_path: Path
 ) -> None:
-    with server_of(text_bundle, log) as server, Client(server.address, retry=ONCE) as client:
+    with (
+        watched_server(text_bundle, tmp_path) as watched,
+        Client(watched.server.address, retry=ONCE) as client,
+    ):
         client.encode(["rain"])
-        children = front_ends(server)
+        children = front_ends(watched.server)
 
         def call_until_it_fails() -> float:
             while True:
@@ -148,28 +167,34 @@ def test_when_the_engine_is_killed_callers_get_unavailable_at_once_and_no_proces
         with ThreadPoolExecutor(8) as threads:
             failed = [threads.submit(call_until_it_fails) for _ in range(8)]
             time.sleep(0.3)
-            server.process.kill()
+            watched.server.process.kill()
             assert max(each.result() for each in failed) < 3.0
         _, alive = psutil.wait_procs(children, 10)
         assert not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_all_processes_drains_the_server(text_bundle: Path, log: Path, number: signal.Signals) -> None:
-    port = free_port()
-    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", f"127.0.0.1:{port}"]
+@contextmanager
+def starting_server(bundle: Path, log: Path, address: str = "127.0.0.1:0") -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a server in a process group of its own."""
+    arguments = [command_path("headwaiter-server"), str(bundle), *FLAGS, "--address", address, "--metrics-port", "0"]
+    with log.open("wb") as errors, subprocess.Popen(arguments, stderr=errors, process_group=0) as server:
+        yield server
+
+
+def test_ctrl_c_which_signals_all_processes_drains_the_server(text_bundle: Path, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    log = tmp_path / "log"
     with (
-        log.open("wb") as errors,
-        # Terminals and supervisors send their signals to the whole group.
-        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors, process_group=0) as server,
-        Client(f"127.0.0.1:{port}", retry=ONCE) as client,
+        starting_server(text_bundle, log, address) as server,
+        Client(address, retry=ONCE) as client,
         ThreadPoolExecutor(1) as threads,
     ):
-        wait_for_line(log, "serving on port")
+        while not client.is_serving(timeout_s=5):
+            time.sleep(0.05)
         children = psutil.Process(server.pid).children()
         calls = threads.submit(call_until_refused, client)
         time.sleep(0.3)
-        os.killpg(server.pid, number)
+        os.killpg(server.pid, signal.SIGINT)
         # The server refuses a call when it drains; it breaks none.
         assert calls.result(30) > 0
         assert server.wait(20) == 0
@@ -192,70 +217,59 @@ def call_until_refused(client: Client) -> int:
         answers += 1
 
 
-@pytest.mark.parametrize("front_end_count", ["0", "2"])
-def test_two_servers_do_not_share_a_port(
-    front_end_count: str, shared: tuple[RunningServer, Path], text_bundle: Path
-) -> None:
-    address = shared[0].address
-    arguments = [command_path("headwaiter-server"), str(text_bundle), "--provider", "cpu", "--metrics-port", "0"]
-    command = [*arguments, "--address", address, "--front-ends", front_end_count]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert second.returncode == 1
-    assert f"cannot listen on --address {address}" in second.stderr
+@pytest.mark.parametrize("front_end_count", [0, 2])
+async def test_two_servers_do_not_share_a_port(front_end_count: int, shared: Watched, text_bundle: Path) -> None:
+    address = shared.server.address
+    with pytest.raises(CannotListen, match=f"cannot listen on --address {address}"):
+        async with serving(text_bundle, address=address, front_ends=front_end_count):
+            pass
 
 
-def test_a_front_end_ignores_the_signal_that_a_supervisor_sends_to_all_processes(
-    shared: tuple[RunningServer, Path],
-) -> None:
-    server, log = shared
-    with Client(server.address, retry=ONCE) as client:
+def test_a_front_end_ignores_the_signals_that_a_supervisor_sends_to_all_processes(shared: Watched) -> None:
+    with Client(shared.server.address, retry=ONCE) as client:
         client.encode(["rain"])
-        for each in front_ends(server):
+        for each in front_ends(shared.server):
+            each.send_signal(signal.SIGINT)
             each.terminate()
         time.sleep(0.5)
         client.encode(["rain"])
-    assert "has ended" not in log.read_text()
+    assert "has ended" not in shared.lines()
 
 
-def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundle: Path, log: Path) -> None:
-    with server_of(text_bundle, log, "--drain-s", "1") as server:
-        hanging = front_ends(server)[0]
+def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundle: Path, tmp_path: Path) -> None:
+    with watched_server(text_bundle, tmp_path, "--drain-s", "1") as watched:
+        hanging = front_ends(watched.server)[0]
         hanging.suspend()
         started_s = time.monotonic()
-        server.process.terminate()
-        assert server.process.wait(60) == 0
+        watched.server.process.terminate()
+        assert watched.server.process.wait(60) == 0
         assert time.monotonic() - started_s < 10
         _, alive = psutil.wait_procs([hanging], 5)
         assert not alive
 
 
+def wait_for_children(server: "subprocess.Popen[bytes]", count: int) -> list[psutil.Process]:
+    end_s = time.monotonic() + 30
+    while len(children := psutil.Process(server.pid).children()) < count:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    return children
+
+
 def test_a_front_end_that_is_killed_while_the_server_starts_ends_the_start_with_one_line(
-    text_bundle: Path, log: Path
+    text_bundle: Path, tmp_path: Path
 ) -> None:
-    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", "127.0.0.1:0"]
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors) as server,
-    ):
-        end_s = time.monotonic() + 30
-        while not (children := psutil.Process(server.pid).children()):
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
-        children[0].kill()
+    log = tmp_path / "log"
+    with starting_server(text_bundle, log) as server:
+        wait_for_children(server, 1)[0].kill()
         assert server.wait(20) == 1
     assert re.fullmatch(r"headwaiter-server: front end [12] has ended with exit code -9 .*\n", log.read_text())
 
 
-def test_ctrl_c_while_the_front_ends_start_leaves_no_traceback(text_bundle: Path, log: Path) -> None:
-    arguments = [command_path("headwaiter-server"), str(text_bundle), *FLAGS, "--address", "127.0.0.1:0"]
-    with (
-        log.open("wb") as errors,
-        subprocess.Popen([*arguments, "--metrics-port", "0"], stderr=errors, process_group=0) as server,
-    ):
-        end_s = time.monotonic() + 30
-        while len(psutil.Process(server.pid).children()) < 2:
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+def test_ctrl_c_while_the_front_ends_start_leaves_no_traceback(text_bundle: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with starting_server(text_bundle, log) as server:
+        wait_for_children(server, 2)
         # The interpreters have started, and import the front end.
         time.sleep(0.15)
         os.killpg(server.pid, signal.SIGINT)
@@ -264,22 +278,20 @@ def test_ctrl_c_while_the_front_ends_start_leaves_no_traceback(text_bundle: Path
 
 
 @pytest.mark.exhaustive
-def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_bundle: Path, log: Path) -> None:
-    def serves(client: Client) -> bool:
-        return client.is_serving(timeout_s=5)
+def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_bundle: Path, tmp_path: Path) -> None:
+    with watched_server(text_bundle, tmp_path) as watched, Client(watched.server.address, retry=ONCE) as client:
+        process = watched.server.process
 
-    with server_of(text_bundle, log) as server, Client(server.address, retry=ONCE) as client:
-        assert serves(client)
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        def wait_until_serving_is(serving: bool) -> None:
             end_s = time.monotonic() + 40
-            while serves(client):
+            while client.is_serving(timeout_s=5) != serving:
                 assert time.monotonic() < end_s
                 time.sleep(0.5)
+
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until_serving_is(False)
         finally:
-            server.process.send_signal(signal.SIGCONT)
-        end_s = time.monotonic() + 20
-        while not serves(client):
-            assert time.monotonic() < end_s
-            time.sleep(0.5)
+            process.send_signal(signal.SIGCONT)
+        wait_until_serving_is(True)
         assert len(client.encode(["rain"]).lengths) == 1

@@ -5,6 +5,7 @@ import socket
 import ssl
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,20 +33,48 @@ ENCODE, HEALTH, STREAM = (
     "/grpc.health.v1.Health/Watch",
 )
 MIB = 1 << 20
+FEW_DESCRIPTORS = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash"]
+
+
+@pytest.fixture(scope="module")
+def attacked(text_bundle: Path) -> Iterator[RunningServer]:
+    with running_server(text_bundle, ["--provider", "cpu"]) as server:
+        yield server
 
 
 @pytest.mark.parametrize("path", [ENCODE, HEALTH, STREAM])
-def test_messages_that_stop_before_their_end_hold_little_memory(text_bundle: Path, path: str) -> None:
-    with running_server(text_bundle, ["--provider", "cpu"]) as server, Client(server.address) as client:
+def test_messages_that_stop_before_their_end_hold_little_memory(attacked: RunningServer, path: str) -> None:
+    with Client(attacked.address) as client:
         client.encode(["rain"])
-        before_bytes = memory_bytes(server)
-        attack = PartialMessages(server.address, path, streams=60, message_bytes=6 * MIB)
+        before_bytes = memory_bytes(attacked)
+        attack = PartialMessages(attacked.address, path, streams=60, message_bytes=6 * MIB)
         attack.run(2.0)
         # 60 messages of 6 MiB would be 360 MiB. Half of the eight slow messages may belong to one connection.
         assert len(attack.ended) >= 50
-        assert memory_bytes(server) - before_bytes < 128 * MIB
+        assert memory_bytes(attacked) - before_bytes < 128 * MIB
         assert len(client.encode(["rain"]).lengths) == 1
         attack.close()
+
+
+def test_a_caller_that_goes_before_its_reply_leaves_no_traceback(text_bundle: Path, tmp_path: Path) -> None:
+    request = pb.EncodeRequest(texts=pb.Texts(values=["bread " * 20] * 20), output=pb.OutputOptions(hidden=True))
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        with running_server(text_bundle, ["--provider", "cpu"], log=errors) as server, Client(server.address) as client:
+            with RawConnection(int(server.address.rpartition(":")[2]), window_bytes=0) as gone:
+                gone.call("Encode", request.SerializeToString())
+                batches = 0
+                while not batches:
+                    batches = len(client.batches())
+                time.sleep(0.2)  # The server begins to send the reply, and waits.
+            lines = len(log.read_text().splitlines())
+            for _ in range(100):
+                if len(log.read_text().splitlines()) > lines:
+                    break
+                time.sleep(0.05)
+        said = log.read_text().splitlines()
+        assert len(said) > lines
+        assert not any("Traceback" in line for line in said)
 
 
 def ready_status(server: RunningServer) -> int:
@@ -54,21 +83,20 @@ def ready_status(server: RunningServer) -> int:
         return int(response.status)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost: "])
 def test_silent_http_connections_take_no_descriptor_from_grpc_or_from_health_checks(
-    text_bundle: Path, tmp_path: Path, sent: bytes
+    text_bundle: Path, tmp_path: Path
 ) -> None:
-    wrapper = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash"]
     log = tmp_path / "log"
     with log.open("wb") as errors:
-        with running_server(text_bundle, ["--provider", "cpu"], wrapper, log=errors) as server, ExitStack() as stack:
+        with running_server(text_bundle, ["--provider", "cpu"], FEW_DESCRIPTORS, log=errors) as server:
             host, port = server.metrics_url.split("/")[2].split(":")
-            for _ in range(300):
-                silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
-                silent.sendall(sent)
-            assert ready_status(server) == 200
-            with Client(server.address) as client:
-                assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
+            for sent in (b"", b"GET /metrics HTTP/1.1\r\nHost: "):
+                with ExitStack() as stack, Client(server.address) as client:
+                    for _ in range(300):
+                        silent = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                        silent.sendall(sent)
+                    assert ready_status(server) == 200
+                    assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
         lines = log.read_text().splitlines()
     assert not any("Traceback" in line for line in lines)
     assert 1 <= sum("HTTP connections" in line for line in lines) <= 20
@@ -81,8 +109,7 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
     trusted = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     flags = ["--provider", "cpu", "--http-api", "on"]
     flags += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.pem")]
-    wrapper = ["bash", "-c", 'ulimit -n 256 && exec "$@"', "bash"]
-    with running_server(text_bundle, flags, wrapper, waits=False) as server, ExitStack() as stack:
+    with running_server(text_bundle, flags, FEW_DESCRIPTORS, waits=False) as server, ExitStack() as stack:
         tls = TlsConfig(ca=tmp_path / "ca.pem")
         with Client(server.address, tls=tls, retry=RetryPolicy(max_attempts=100), timeout_s=60) as client:
             client.encode(["rain"])
@@ -140,27 +167,6 @@ async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Pa
                         except Overloaded:
                             continue
                         refused = False
-
-
-def test_a_caller_that_goes_before_its_reply_leaves_no_traceback(text_bundle: Path, tmp_path: Path) -> None:
-    request = pb.EncodeRequest(texts=pb.Texts(values=["bread " * 20] * 20), output=pb.OutputOptions(hidden=True))
-    log = tmp_path / "log"
-    with log.open("wb") as errors:
-        with running_server(text_bundle, ["--provider", "cpu"], log=errors) as server, Client(server.address) as client:
-            with RawConnection(int(server.address.rpartition(":")[2]), window_bytes=0) as gone:
-                gone.call("Encode", request.SerializeToString())
-                batches = 0
-                while not batches:
-                    batches = len(client.batches())
-                time.sleep(0.2)  # The server begins to send the reply, and waits.
-            lines = len(log.read_text().splitlines())
-            for _ in range(100):
-                if len(log.read_text().splitlines()) > lines:
-                    break
-                time.sleep(0.05)
-        said = log.read_text().splitlines()
-        assert len(said) > lines
-        assert not any("Traceback" in line for line in said)
 
 
 async def test_unread_replies_of_small_methods_count_too(text_bundle: Path) -> None:

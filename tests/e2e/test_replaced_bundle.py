@@ -58,22 +58,22 @@ async def test_a_bundle_that_is_replaced_while_it_is_loaded_is_refused(served: P
         await asyncio.to_thread(load_model, served, local_settings(served), [Worker()], loop)
 
 
-@pytest.mark.parametrize("damage", ["other weights", "truncated"])
-def test_writing_over_the_files_of_a_served_bundle_changes_no_answer(served: Path, damage: str) -> None:
+def test_writing_over_the_files_of_a_served_bundle_changes_no_answer(served: Path) -> None:
     sequences = [[1, 2, 3], [4] * 20, list(range(30))]
     with running_server(served, ["--provider", "cpu"]) as server, Client(server.address) as client:
         before = client.encode_tokens(sequences, hidden=True)
-        for path in served.glob("weights.*"):
-            # As `cp` does: the same file, shorter first, then with other content.
-            with path.open("r+b") as file:
-                content = file.read()
-                file.truncate(0)
-                file.seek(0)
-                file.write(b"" if damage == "truncated" else bytes(len(content)))
-        after = client.encode_tokens(sequences, hidden=True)
-        for old, new in zip(values_of(before), values_of(after), strict=True):
-            assert np.array_equal(old, new)
-        assert server.process.poll() is None
+        for other_weights in (True, False):
+            for path in served.glob("weights.*"):
+                # As `cp` does: the same file, shorter first, then with other content.
+                with path.open("r+b") as file:
+                    content = file.read()
+                    file.truncate(0)
+                    file.seek(0)
+                    file.write(bytes(len(content)) if other_weights else b"")
+            after = client.encode_tokens(sequences, hidden=True)
+            for old, new in zip(values_of(before), values_of(after), strict=True):
+                assert np.array_equal(old, new)
+            assert server.process.poll() is None
 
 
 def values_of(encoding: Encoding) -> list[NDArray[Any]]:
