@@ -27,6 +27,7 @@ class BadRequest:
         name: the name of the test.
         request: the request.
         in_message: words of the error's message, besides the sequence, `limit` and `actual`.
+        sentence: the whole message of a server, for the most frequent errors.
         error: the error's class in the client.
         code: the gRPC code.
         method: the method that receives the request, if the request is a message.
@@ -40,6 +41,7 @@ class BadRequest:
     name: str
     request: Request
     in_message: tuple[str, ...] = ()
+    sentence: str | None = None
     error: type[HeadwaiterError] = InvalidInput
     code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
     method: str = "Encode"
@@ -67,13 +69,24 @@ UNKNOWN_DTYPE = cast(pb.DataType, 99)
 # The server accepts at most 8 sequences, 96 tokens and 8 KiB in a request. The model has 2 layers, 4 heads, width 32,
 # and takes at most 64 tokens, or 32 of a text.
 TO_TEXT_MODEL = (
-    BadRequest("no input", pb.EncodeRequest(), ("no input",)),
+    BadRequest(
+        "no input",
+        pb.EncodeRequest(),
+        ("no input",),
+        sentence="the request has no input: send tokens, features or texts",
+    ),
     BadRequest("no texts", pb.EncodeRequest(texts=pb.Texts()), ("no sequences",)),
-    BadRequest("no token sequences", token_request([], []), ("no sequences",)),
+    BadRequest(
+        "no token sequences",
+        token_request([], []),
+        ("no sequences",),
+        sentence="the request has no sequences: send at least one",
+    ),
     BadRequest("an empty sequence", lambda c: c.encode_tokens([[1], []]), sequence=1, field="tokens.lengths"),
     BadRequest(
         "a sequence over the maximum",
         lambda c: c.encode_tokens([[1], [1] * 65]),
+        sentence="sequence 1 has 65 tokens; the model accepts at most 64: shorten or split it",
         error=SequenceTooLong,
         sequence=1,
         field="tokens.lengths",
@@ -84,6 +97,7 @@ TO_TEXT_MODEL = (
         "an id below 0",
         lambda c: c.encode_tokens([[1], [2, -1]]),
         ("position 1",),
+        sentence="sequence 1 has id -1 at position 1; the model's ids are 0 to 70: use the model's own tokenizer",
         sequence=1,
         field="tokens.data",
         limit=LARGEST_ID,
@@ -111,6 +125,10 @@ TO_TEXT_MODEL = (
         "fewer ids than lengths",
         token_request([1, 2, 3], [2, 2]),
         ("4 × 1 values of 4 bytes",),
+        sentence=(
+            "tokens.data has 12 bytes; the lengths add up to 4 × 1 values of 4 bytes, which take 16: "
+            "correct the lengths or the data"
+        ),
         field="tokens.data",
         limit=16,
         actual=12,
@@ -136,6 +154,10 @@ TO_TEXT_MODEL = (
     BadRequest(
         "a text over the maximum",
         lambda c: c.encode(["bread", "bread " * 31]),
+        sentence=(
+            "sequence 1 has 33 tokens; the model accepts texts of at most 32 tokens, special tokens and "
+            "prompt included: shorten, split or truncate it"
+        ),
         error=SequenceTooLong,
         sequence=1,
         field="texts",
@@ -149,6 +171,7 @@ TO_TEXT_MODEL = (
         "an unknown model",
         lambda c: c.encode(["bread"], model="huge"),
         ("'huge'", "'tiny-text'"),
+        sentence="the server has no model 'huge': send one of 'tiny-text'",
         error=ModelNotFound,
         code=grpc.StatusCode.NOT_FOUND,
         field="model",
@@ -171,11 +194,25 @@ TO_TEXT_MODEL = (
         actual=12048,
         refused_by_client=True,
     ),
-    BadRequest("too many sequences", token_request([1] * 9, [1] * 9), ("sequences",), limit=8, actual=9),
+    BadRequest(
+        "too many sequences",
+        token_request([1] * 9, [1] * 9),
+        ("sequences",),
+        sentence="the request has 9 sequences; the server accepts at most 8: split the request",
+        limit=8,
+        actual=9,
+    ),
     BadRequest(
         "too many texts", pb.EncodeRequest(texts=pb.Texts(values=["bread"] * 9)), ("sequences",), limit=8, actual=9
     ),
-    BadRequest("too many tokens", token_request([1] * 98, [49] * 2), ("tokens",), limit=96, actual=98),
+    BadRequest(
+        "too many tokens",
+        token_request([1] * 98, [49] * 2),
+        ("tokens",),
+        sentence="the request has 98 tokens; the server accepts at most 96: split the request",
+        limit=96,
+        actual=98,
+    ),
     BadRequest(
         "texts of too many tokens",
         pb.EncodeRequest(texts=pb.Texts(values=["rain " * 30] * 4)),
@@ -196,6 +233,10 @@ TO_TEXT_MODEL = (
         "an unknown prompt",
         pb.EncodeRequest(texts=pb.Texts(values=["bread"], prompt="question")),
         ("'question'", "'query'", "'passage'"),
+        sentence=(
+            "texts.prompt: the model has no prompt 'question' (its prompts: 'query', 'passage', "
+            "'document'): name one of them, or leave the field empty"
+        ),
         field="texts.prompt",
     ),
     BadRequest(
@@ -211,7 +252,14 @@ TO_TEXT_MODEL = (
     ),
     BadRequest("attention weights without an input", pb.AttendRequest(), ("no input",), method="Attend"),
     BadRequest("bytes to Attend", NOT_A_MESSAGE, ("headwaiter.v1.AttendRequest",), method="Attend"),
-    BadRequest("a layer too high", lambda c: c.attend("bread", layers=[2]), field="layers", limit=1, actual=2),
+    BadRequest(
+        "a layer too high",
+        lambda c: c.attend("bread", layers=[2]),
+        sentence="layers contains the index 2; valid indices are 0 to 1: choose among them",
+        field="layers",
+        limit=1,
+        actual=2,
+    ),
     BadRequest("a head too high", lambda c: c.attend("bread", heads=[9]), field="heads", limit=3, actual=9),
     BadRequest("a query beyond the text", lambda c: c.attend("bread", query=3), field="query", limit=2, actual=3),
     BadRequest(
@@ -246,6 +294,7 @@ TO_FEATURE_MODEL = (
     BadRequest(
         "a wrong width",
         lambda c: c.encode_features([features(1, width=5)]),
+        sentence="features.width is 5; the model takes features of width 6: send rows of that width",
         field="features.width",
         limit=6,
         actual=5,
@@ -282,5 +331,11 @@ TO_FEATURE_MODEL = (
         actual=49,
     ),
     BadRequest("token ids", lambda c: c.encode_tokens([[1]]), ("width 6",), field="tokens"),
-    BadRequest("texts", lambda c: c.encode(["bread"]), ("tokenizer",), field="texts"),
+    BadRequest(
+        "texts",
+        lambda c: c.encode(["bread"]),
+        ("tokenizer",),
+        sentence="texts: the model has no tokenizer: send token ids or features",
+        field="texts",
+    ),
 )

@@ -136,6 +136,7 @@ def assert_refused(caller: Caller, bad: BadRequest) -> None:
     with pytest.raises(HeadwaiterError) as refused:
         caller.send(bad)
     bad.check(refused.value)
+    assert bad.sentence in (None, str(refused.value))
     if bad.refused_by_client:
         assert refused.value.__cause__ is None
         return

@@ -1,100 +1,37 @@
-"""The exact sentences of the most frequent errors.
+"""The exact sentences of the most frequent errors that are not answers to bad requests.
 
-Each sentence says what is wrong, where, and what to do. This is the only test file that compares whole sentences: all
-other tests check the class, the code and the values of an error. To reword an error, change its row in a table below.
+Each sentence says what is wrong, where, and what to do. Only this file and bad_requests.py compare whole sentences: all
+other tests check the class, the code and the values of an error. To reword an error, change its row in a table.
 """
 
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
-from headwaiter_client import AsyncClient, Client, HeadwaiterError, Overloaded, Unauthenticated, Unavailable
+from headwaiter_client import (
+    AsyncClient,
+    Client,
+    HeadwaiterError,
+    Overloaded,
+    RetryPolicy,
+    Unauthenticated,
+    Unavailable,
+)
 from headwaiter_client.cli import main as client_command
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.settings.flags import SettingsError, read_settings
 from testbed.server_process import RunningServer
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.grpc_errors import code_of
+from tests.e2e.in_process_server import metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
-from tests.e2e.raw_caller import Caller, tokens
-
-# Name, call, sentence. The text model accepts 8 sequences and 96 tokens per request, texts of 32 tokens, 64 token ids.
-FROM_TEXT_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
-    ("no input", lambda c: c.send(pb.EncodeRequest()), "the request has no input: send tokens, features or texts"),
-    ("no sequences", lambda c: c.send(tokens([])), "the request has no sequences: send at least one"),
-    (
-        "a text too long",
-        lambda c: c.client.encode(["bread", "bread " * 31]),
-        (
-            "sequence 1 has 33 tokens; the model accepts texts of at most 32 tokens, special tokens and "
-            "prompt included: shorten, split or truncate it"
-        ),
-    ),
-    (
-        "a sequence too long",
-        lambda c: c.client.encode_tokens([[1], [1] * 65]),
-        "sequence 1 has 65 tokens; the model accepts at most 64: shorten or split it",
-    ),
-    (
-        "a negative token id",
-        lambda c: c.client.encode_tokens([[1], [2, -1]]),
-        "sequence 1 has id -1 at position 1; the model's ids are 0 to 70: use the model's own tokenizer",
-    ),
-    (
-        "lengths and data that differ",
-        lambda c: c.send(tokens([2, 2], ids=3)),
-        (
-            "tokens.data has 12 bytes; the lengths add up to 4 × 1 values of 4 bytes, which take 16: "
-            "correct the lengths or the data"
-        ),
-    ),
-    (
-        "too many sequences",
-        lambda c: c.send(tokens([1] * 9)),
-        "the request has 9 sequences; the server accepts at most 8: split the request",
-    ),
-    (
-        "too many tokens",
-        lambda c: c.send(tokens([49] * 2)),
-        "the request has 98 tokens; the server accepts at most 96: split the request",
-    ),
-    (
-        "an unknown model",
-        lambda c: c.client.encode(["bread"], model="huge"),
-        "the server has no model 'huge': send one of 'tiny-text'",
-    ),
-    (
-        "an unknown prompt",
-        lambda c: c.client.encode(["bread"], prompt="question"),
-        (
-            "texts.prompt: the model has no prompt 'question' (its prompts: 'query', 'passage', "
-            "'document'): name one of them, or leave the field empty"
-        ),
-    ),
-    (
-        "a layer out of range",
-        lambda c: c.client.attend("bread", layers=[2]),
-        "layers contains the index 2; valid indices are 0 to 1: choose among them",
-    ),
-]
-
-# The feature model accepts sequences of at most 48 feature vectors of width 6.
-FROM_FEATURE_MODEL: list[tuple[str, Callable[[Caller], object], str]] = [
-    (
-        "a wrong width",
-        lambda c: c.client.encode_features([np.ones((3, 5))]),
-        "features.width is 5; the model takes features of width 6: send rows of that width",
-    ),
-    ("texts", lambda c: c.client.encode(["bread"]), "texts: the model has no tokenizer: send token ids or features"),
-]
 
 
 async def asynchronous_texts() -> AsyncIterator[str]:
@@ -150,21 +87,24 @@ FROM_SETTINGS: list[tuple[str, list[str], str]] = [
     ("an address without a port", ["b", "--address", "50051"], "--address '50051' is not valid: give HOST:PORT"),
 ]
 
-# Lines of a file for `headwaiter-client encode`.
-FROM_COMMAND: list[tuple[str, str, str]] = [
-    ("an empty line", "bread\n\nrain\n", "line 2 of texts is empty: each line must hold a text"),
+# Files of texts for `headwaiter-client`.
+FILES = {"texts": "bread\n", "empty-line": "bread\n\nrain\n", "long-line": "bread\n" + "bread " * 40 + "\n"}
+
+# Arguments of `headwaiter-client`, whose errors name the flags.
+FROM_COMMAND: list[tuple[str, list[str], str]] = [
+    (
+        "an empty line",
+        ["encode", "empty-line", "-o", "out.npy"],
+        "line 2 of empty-line is empty: each line must hold a text",
+    ),
     (
         "a line too long",
-        "bread\n" + "bread " * 40 + "\n",
+        ["encode", "long-line", "-o", "out.npy"],
         (
-            "line 2 of texts has 42 tokens; the model accepts texts of at most 32 tokens, special tokens "
+            "line 2 of long-line has 42 tokens; the model accepts texts of at most 32 tokens, special tokens "
             "and prompt included: shorten, split or truncate it (--truncation left or right cuts long texts)"
         ),
     ),
-]
-
-# Flags of `headwaiter-client`, whose errors name the flags.
-FROM_FLAGS: list[tuple[str, list[str], str]] = [
     (
         "an unknown model",
         ["similar", "bread", "texts", "--model", "huge"],
@@ -243,59 +183,22 @@ def rows(table: Sequence[tuple[str, Any, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("cause", "sentence"), [row[1:] for row in table], ids=[row[0] for row in table])
 
 
-@pytest.fixture(scope="module")
-def text_model(text_server: RunningServer) -> Iterator[Caller]:
-    caller = Caller(text_server.address)
-    yield caller
-    caller.close()
-
-
-@pytest.fixture(scope="module")
-def feature_model(feature_server: RunningServer) -> Iterator[Caller]:
-    caller = Caller(feature_server.address)
-    yield caller
-    caller.close()
-
-
-@rows(FROM_TEXT_MODEL)
-def test_the_server_of_a_text_model_says(text_model: Caller, cause: Callable[[Caller], object], sentence: str) -> None:
-    assert sentence_of(lambda: cause(text_model)) == sentence
-
-
-@rows(FROM_FEATURE_MODEL)
-def test_the_server_of_a_feature_model_says(
-    feature_model: Caller, cause: Callable[[Caller], object], sentence: str
-) -> None:
-    assert sentence_of(lambda: cause(feature_model)) == sentence
-
-
 @rows(FROM_CLIENT)
 def test_the_client_says(cause: Callable[[], object], sentence: str) -> None:
-    assert sentence_of(cause) == sentence
+    with pytest.raises((HeadwaiterError, TypeError, ValueError)) as raised:
+        cause()
+    assert str(raised.value) == sentence
 
 
 @rows(FROM_SETTINGS)
 def test_the_server_command_says(cause: list[str], sentence: str) -> None:
-    assert sentence_of(lambda: read_settings(cause, {})) == sentence
+    with pytest.raises(SettingsError) as raised:
+        read_settings(cause, {})
+    assert str(raised.value) == sentence
 
 
 @rows(FROM_COMMAND)
 def test_the_client_command_says(
-    text_server: RunningServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    cause: str,
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("texts").write_text(cause)
-    assert client_command(["encode", "texts", "-o", "out.npy", "--address", text_server.address]) == 1
-    assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
-
-
-@rows(FROM_FLAGS)
-def test_the_client_command_says_of_its_flags(
     text_server: RunningServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -305,64 +208,55 @@ def test_the_client_command_says_of_its_flags(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
-    Path("texts").write_text("bread\n")
+    for name, content in FILES.items():
+        Path(name).write_text(content)
     assert client_command(cause) == 1
     assert capsys.readouterr().err == f"headwaiter-client: {sentence}\n"
 
 
-async def test_a_full_queue_says(text_bundle: Path) -> None:
+async def test_a_server_says_why_it_refuses(
+    text_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = {"token": "secret", "another": "another"}
+    for name, token in tokens.items():
+        (tmp_path / name).write_text(token)
     limits = {"max_queue_tokens": 10, "max_request_tokens": 10}
-    async with serving(text_bundle, **limits) as server, connect(server) as client:
+    said = {}
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(text_bundle, token_file=tmp_path / "token", **limits))
+        address = f"127.0.0.1:{server.port}"
+
+        async def refused(error: type[HeadwaiterError], token: str | None) -> HeadwaiterError:
+            async with AsyncClient(address, token=token, retry=RetryPolicy(max_attempts=1)) as caller:
+                with pytest.raises(error) as raised:
+                    await caller.encode_tokens([[1] * 4])
+            return raised.value
+
+        said["no token"] = str(await refused(Unauthenticated, None))
+        said["a wrong token"] = str(await refused(Unauthenticated, "another"))
+        for state, flags in (("no token file", []), ("a wrong token file", ["--token-file", f"{tmp_path}/another"])):
+            assert await asyncio.to_thread(client_command, ["models", "--address", address, *flags]) == 1
+            said[state] = capsys.readouterr().err.removeprefix("headwaiter-client: ").rstrip("\n")
+
+        client = await stack.enter_async_context(AsyncClient(address, token="secret"))
         with paused_device() as device:
             running = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.wait_for_batch()
             waiting = asyncio.create_task(client.encode_tokens([[1] * 8]))
             await wait_until(client, lambda: metric_value(metrics_url(server), "headwaiter_queue_tokens") == 8)
-            with pytest.raises(Overloaded) as refused:
-                await client.encode_tokens([[1] * 4])
-            device.resume()
-            await asyncio.gather(running, waiting)
-    # The delay is an estimate, so it differs from run to run.
-    assert re.sub(r"\d+\.\d+ s", "N s", str(refused.value)) == FROM_SERVER_STATE["a full queue"]
-
-
-async def test_a_draining_server_says(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        with paused_device() as device:
-            running = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.wait_for_batch()
+            overloaded = await refused(Overloaded, "secret")
+            assert code_of(overloaded) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert overloaded.limit == 10
+            assert (overloaded.retry_after_s or 0) > 0
+            # The delay is an estimate, so it differs from run to run.
+            said["a full queue"] = re.sub(r"\d+\.\d+ s", "N s", str(overloaded))
             drained = asyncio.create_task(server.drain())
-            with pytest.raises(Unavailable) as refused:
-                await client.encode_tokens([[1]])
+            await asyncio.sleep(0)
+            said["a drain"] = str(await refused(Unavailable, "secret"))
             device.resume()
-            await asyncio.gather(running, drained)
-    assert str(refused.value) == FROM_SERVER_STATE["a drain"]
-
-
-async def test_a_server_with_a_token_says(text_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret")
-    said = []
-    async with serving(text_bundle, token_file=tmp_path / "token") as server:
-        for token in (None, "another"):
-            async with AsyncClient(f"127.0.0.1:{server.port}", token=token) as client:
-                with pytest.raises(Unauthenticated) as refused:
-                    await client.encode(["bread"])
-                said.append(str(refused.value))
-    assert said == [FROM_SERVER_STATE["no token"], FROM_SERVER_STATE["a wrong token"]]
-
-
-async def test_the_client_command_says_of_tokens(
-    text_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "token").write_text("secret")
-    (tmp_path / "another").write_text("another")
-    async with serving(text_bundle, token_file=tmp_path / "token") as server:
-        command = ["models", "--address", f"127.0.0.1:{server.port}"]
-        assert await asyncio.to_thread(client_command, command) == 1
-        assert await asyncio.to_thread(client_command, [*command, "--token-file", str(tmp_path / "another")]) == 1
-    assert capsys.readouterr().err.splitlines() == [
-        f"headwaiter-client: {FROM_SERVER_STATE[state]}" for state in ("no token file", "a wrong token file")
-    ]
+            assert [(await call).lengths.tolist() for call in (running, waiting)] == [[3], [8]]
+            await drained
+    assert said == {state: FROM_SERVER_STATE[state] for state in said}
 
 
 async def test_the_client_command_says_of_several_models(
@@ -383,11 +277,3 @@ def test_a_missing_bundle_says(tmp_path: Path) -> None:
     with pytest.raises(BundleRefused) as refused:
         Bundle.open(tmp_path / "nowhere")
     assert str(refused.value).replace(str(tmp_path), "FOLDER") == FROM_SERVER_STATE["no bundle"]
-
-
-def sentence_of(call: Callable[[], object]) -> str:
-    """Return the sentence of the error that a call raises."""
-    with pytest.raises((HeadwaiterError, SettingsError, TypeError, ValueError, grpc.RpcError)) as raised:
-        call()
-    error: Any = raised.value
-    return str(error.details() if isinstance(error, grpc.RpcError) else error)
