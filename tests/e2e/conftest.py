@@ -58,3 +58,11 @@ def feature_server(feature_bundle: Path) -> Iterator[RunningServer]:
     """A server of "tiny-features"."""
     with running_server(feature_bundle, ["--provider", "cpu"]) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def http_server(text_bundle: Path) -> Iterator[RunningServer]:
+    """A server of "tiny-text" whose HTTP port answers requests and serves the playground; it waits 2 s for a body."""
+    flags = ["--provider", "cpu", "--http-api", "on", "--playground", "on", "--http-timeout-s", "2"]
+    with running_server(text_bundle, flags) as server:
+        yield server

@@ -5,15 +5,13 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from headwaiter_client import Client
-from testbed.server_process import RunningServer, running_server
+from testbed.server_process import RunningServer
 from tests.server_processes import memory_bytes
 
 # Bodies that are refused, and the status of each.
@@ -29,14 +27,6 @@ BODIES = {
     b'{"input": {"$where": "sleep(1)"}}': 400,
     json.dumps({"input": "<script>alert(1)</script>\r\n\x1b[31m", "model": "<img src=x>"}).encode(): 404,
 }
-
-
-@pytest.fixture(scope="module")
-def hostile_server(text_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-text" that waits at most 2 s for a body."""
-    flags = ["--provider", "cpu", "--http-api", "on", "--playground", "on", "--http-timeout-s", "2"]
-    with running_server(text_bundle, flags) as server:
-        yield server
 
 
 def status_of(server: RunningServer, body: bytes, path: str = "/v1/embeddings") -> tuple[int, str]:
@@ -55,20 +45,20 @@ def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10)
 
 
-def test_wrong_bodies_are_refused_and_leave_no_memory_behind(hostile_server: RunningServer) -> None:
+def test_wrong_bodies_are_refused_and_leave_no_memory_behind(http_server: RunningServer) -> None:
     for body, status in BODIES.items():
-        assert status_of(hostile_server, body) == (status, "application/json"), body[:30]
-    before_bytes = memory_bytes(hostile_server)
+        assert status_of(http_server, body) == (status, "application/json"), body[:30]
+    before_bytes = memory_bytes(http_server)
     for _ in range(5):
         for body in BODIES:
-            status_of(hostile_server, body)
-    assert memory_bytes(hostile_server) - before_bytes < 32 << 20
+            status_of(http_server, body)
+    assert memory_bytes(http_server) - before_bytes < 32 << 20
 
 
-def test_the_playground_refuses_wrong_bodies(hostile_server: RunningServer) -> None:
+def test_the_playground_refuses_wrong_bodies(http_server: RunningServer) -> None:
     for body, status in BODIES.items():
         expected = 413 if len(body) > 256 << 10 else 400 if status == 404 else status
-        assert status_of(hostile_server, body, "/playground/call/Encode") == (expected, "application/json"), body[:30]
+        assert status_of(http_server, body, "/playground/call/Encode") == (expected, "application/json"), body[:30]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +81,8 @@ def test_the_playground_refuses_wrong_bodies(hostile_server: RunningServer) -> N
         ("http://evil.example/playground/index.html", 404),
     ],
 )
-def test_no_address_leads_out_of_the_page(target: str, status: int, hostile_server: RunningServer) -> None:
-    with connect(hostile_server) as caller:
+def test_no_address_leads_out_of_the_page(target: str, status: int, http_server: RunningServer) -> None:
+    with connect(http_server) as caller:
         caller.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode("latin-1"))
         received = b"".join(iter(lambda: caller.recv(65536), b""))
     head = received.partition(b"\r\n\r\n")[0].lower()
@@ -102,8 +92,8 @@ def test_no_address_leads_out_of_the_page(target: str, status: int, hostile_serv
     assert (b"text/html" in head) is (status == 200)
 
 
-def test_a_body_of_one_byte_a_second_is_refused_at_the_time_limit(hostile_server: RunningServer) -> None:
-    with connect(hostile_server) as caller:
+def test_a_body_of_one_byte_a_second_is_refused_at_the_time_limit(http_server: RunningServer) -> None:
+    with connect(http_server) as caller:
         caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         started_s = time.monotonic()
         received = b""
@@ -120,24 +110,24 @@ def test_a_body_of_one_byte_a_second_is_refused_at_the_time_limit(hostile_server
 @pytest.mark.parametrize(
     "request_bytes", [b"\x16\x03\x01\x02\x00\x01", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x" * 100_000]
 )
-def test_bytes_that_are_no_request_close_the_connection(request_bytes: bytes, hostile_server: RunningServer) -> None:
-    with connect(hostile_server) as caller:
+def test_bytes_that_are_no_request_close_the_connection(request_bytes: bytes, http_server: RunningServer) -> None:
+    with connect(http_server) as caller:
         caller.sendall(request_bytes + b"\r\n\r\n")
         received = caller.recv(4096)
         assert received == b"" or received.startswith(b"HTTP/1.1 400 ")
 
 
-def test_idle_connections_hurt_neither_http_nor_grpc(hostile_server: RunningServer) -> None:
-    with Client(hostile_server.address) as client, ExitStack() as idle:
+def test_idle_connections_hurt_neither_http_nor_grpc(http_server: RunningServer) -> None:
+    with Client(http_server.address) as client, ExitStack() as idle:
         client.encode(["rain"])
-        before_bytes = memory_bytes(hostile_server)
+        before_bytes = memory_bytes(http_server)
         for number in range(1000):
-            connection = idle.enter_context(connect(hostile_server))
+            connection = idle.enter_context(connect(http_server))
             if number % 2:
                 connection.sendall(b"POST /v1/embeddings HTTP/1.1\r\n")
         assert len(client.encode(["rain"]).lengths) == 1
-        assert status_of(hostile_server, b'{"input": "rain"}')[0] == 200
-        assert memory_bytes(hostile_server) - before_bytes < 64 << 20
+        assert status_of(http_server, b'{"input": "rain"}')[0] == 200
+        assert memory_bytes(http_server) - before_bytes < 64 << 20
 
 
 @pytest.mark.parametrize(
@@ -148,10 +138,8 @@ def test_idle_connections_hurt_neither_http_nor_grpc(hostile_server: RunningServ
         (b"Content-Length: 2\r\nContent-Encoding: identity\r\n", 400),
     ],
 )
-def test_two_lengths_and_compressed_bodies_are_refused(
-    headers: bytes, status: int, hostile_server: RunningServer
-) -> None:
-    with connect(hostile_server) as caller:
+def test_two_lengths_and_compressed_bodies_are_refused(headers: bytes, status: int, http_server: RunningServer) -> None:
+    with connect(http_server) as caller:
         caller.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n{}")
         received = caller.recv(65536)
     assert received.startswith(f"HTTP/1.1 {status} ".encode())

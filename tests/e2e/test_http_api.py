@@ -8,7 +8,6 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,12 @@ import pytest
 import trustme
 
 from headwaiter_client import Client
-from testbed.server_process import RunningServer, running_server
+from testbed.server_process import RunningServer
 from tests.documents import HTTP, blocks
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 
 TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
-
-
-@pytest.fixture(scope="module")
-def http_server(text_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-text" whose HTTP port answers requests and serves the playground."""
-    with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on", "--playground", "on"]) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
