@@ -10,11 +10,10 @@ _FIELDS_PER_BLOCK = 16
 _LOGGING_OFF = 0
 _HANGS, _VANISHED, _LAUNCH_ERROR, _LAUNCHES_BEFORE_ERROR = range(4)
 _ALLOCATION_FAILURES, _ALLOCATIONS_BEFORE_FAILURE, _LARGEST_ALLOCATION = range(4, 7)
-_LAUNCHES, _ALLOCATIONS, _BYTES_IN_USE, _WAITING_THREADS = range(7, 11)
+_LAUNCHES, _, _BYTES_IN_USE, _WAITING_THREADS = range(7, 11)
 
 ILLEGAL_ADDRESS = 700
 DEVICES_UNAVAILABLE = 46
-NO_DEVICE = 100
 
 
 class Controls:
@@ -47,10 +46,6 @@ class Controls:
         """Let each call of CUDA on the device return an error from now on; waits that hang return it too."""
         self._set(device, _VANISHED, error)
 
-    def reappear(self, device: int = 0) -> None:
-        """Let the device work again in processes that have not seen it fail."""
-        self._set(device, _VANISHED, 0)
-
     def fail_at_launch(self, number: int, device: int = 0, error: int = ILLEGAL_ADDRESS) -> None:
         """Let the n-th launch from now on fail (1 is the next), and all calls of CUDA after it in the same process.
 
@@ -71,10 +66,6 @@ class Controls:
     def launches(self, device: int = 0) -> int:
         """Return the number of launches so far."""
         return self._get(device, _LAUNCHES)
-
-    def allocations(self, device: int = 0) -> int:
-        """Return the number of allocations of device memory so far, including those that failed."""
-        return self._get(device, _ALLOCATIONS)
 
     def bytes_in_use(self, device: int = 0) -> int:
         """Return the device memory in use, including that of processes that were killed."""

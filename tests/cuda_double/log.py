@@ -14,16 +14,14 @@ _EXPLICIT_WAITS = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceS
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A line of the log.
+    """A line of the log. The attributes are the fields of the line that tests ask about.
 
     Attributes:
         at_ns: the time of the system's monotonic clock (`time.monotonic_ns`).
-        thread: the operating system's number of the thread.
         device: number of the device; −1 for host memory and marks.
     """
 
     at_ns: int
-    thread: int
     device: int
 
 
@@ -32,54 +30,26 @@ class Launch(Event):
     """A launch of a kernel.
 
     Attributes:
-        kernel: the kernel's mangled name.
+        name: the kernel's short readable name.
         grid: blocks in each dimension.
-        block: threads of a block in each dimension.
-        shared_bytes: dynamic shared memory of a block.
-        stream: handle of the stream.
         captured: whether a CUDA graph recorded the launch instead of running it.
         invalid: what a real card refuses ("grid", "block", "zero" or "shared_memory"); None for a valid launch.
-        error: the error code that the call returned; 0 if none.
     """
 
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    stream: str
+    name: str
+    grid: str
     captured: bool
     invalid: str | None
-    error: int
-
-    @property
-    def name(self) -> str:
-        """The kernel's short readable name."""
-        return kernel_name(self.kernel)
 
 
 @dataclass(frozen=True, slots=True)
 class Product(Event):
     """A matrix product of cuBLAS or cuBLASLt: [m, k] · [k, n], in the column-major order of cuBLAS."""
 
-    call: str
     m: int
     n: int
     k: int
-    batch: int
     types: tuple[str, str, str]
-    compute: str
-    math_mode: int
-    stream: str
-    captured: bool
-    error: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Event):
-    """A call of cuDNN, or of cuBLAS other than a matrix product, that computes."""
-
-    name: str
-    stream: str
     captured: bool
     error: int
 
@@ -89,25 +59,15 @@ class Copy(Event):
     """A copy.
 
     Attributes:
-        by: the CUDA function.
         source: "pageable", "pinned" or "device", which the address decides.
         target: as `source`.
-        source_device: number of the device; −1 for host memory.
-        target_device: as `source_device`.
         waits: whether the copy waits until the work before it is done; if so, a Wait follows.
-        error: the error code that the call returned; 0 if none.
     """
 
-    by: str
     source: str
     target: str
-    source_device: int
-    target_device: int
     bytes: int
     waits: bool
-    stream: str
-    captured: bool
-    error: int
 
     @property
     def direction(self) -> str:
@@ -117,16 +77,8 @@ class Copy(Event):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Event):
-    """A wait of the host for a device.
+    """A wait of the host for a device, by a CUDA function."""
 
-    Attributes:
-        kind: "stream", "event" or "device".
-        handle: the stream or event.
-        by: the CUDA function.
-    """
-
-    kind: str
-    handle: str
     by: str
 
     @property
@@ -136,31 +88,15 @@ class Wait(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Memset(Event):
-    """A memset of device memory."""
-
-    by: str
-    bytes: int
-    stream: str
-    captured: bool
-    error: int
-
-
-@dataclass(frozen=True, slots=True)
 class Allocation(Event):
     """An allocation of device memory.
 
     Attributes:
-        address: the address; "(nil)" if the allocation failed.
         in_use: bytes in use on the device after the allocation.
-        by: the CUDA function.
         error: 2 if the device is out of memory; 0 if not.
     """
 
-    address: str
-    bytes: int
     in_use: int
-    by: str
     error: int
 
 
@@ -168,45 +104,7 @@ class Allocation(Event):
 class Free(Event):
     """The return of device memory; `in_use` as in `Allocation`."""
 
-    address: str
-    bytes: int
     in_use: int
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pin(Event):
-    """An allocation of pinned host memory; `in_use` counts all pinned memory of the process."""
-
-    address: str
-    bytes: int
-    in_use: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unpin(Event):
-    """The return of pinned host memory; `in_use` as in `Pin`."""
-
-    address: str
-    bytes: int
-    in_use: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamChange(Event):
-    """The creation or destruction of a stream: `action` is "create" or "destroy"."""
-
-    action: str
-    handle: str
-
-
-@dataclass(frozen=True, slots=True)
-class EventChange(Event):
-    """What happened to a CUDA event: `action` is "create", "destroy", "record" or "wait" (a stream waits for it)."""
-
-    action: str
-    handle: str
-    stream: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +112,6 @@ class Capture(Event):
     """The begin or the end of a capture: `action` is "begin" or "end"; `launches` counts those captured."""
 
     action: str
-    stream: str
     launches: int
     error: int
 
@@ -223,9 +120,7 @@ class Capture(Event):
 class GraphLaunch(Event):
     """A launch of a CUDA graph with that many captured launches."""
 
-    stream: str
     launches: int
-    error: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,71 +145,35 @@ class Mark(Event):
 
 Kind = TypeVar("Kind", bound=Event)
 _Fields = Mapping[str, str]
-_Common = tuple[int, int, int]
 
-
-def _triple(text: str) -> tuple[int, int, int]:
-    x, y, z = map(int, text.split(","))
-    return x, y, z
-
-
-# Build an event from the fields that all events have, the line's fields, and the names of the kernels.
-_READERS: dict[str, Callable[[_Common, _Fields, _Fields], Event]] = {
-    "launch": lambda common, f, kernels: Launch(
-        *common,
-        kernels[f["kernel"]],
-        _triple(f["grid"]),
-        _triple(f["block"]),
-        int(f["shared"]),
-        f["stream"],
+# Build an event from its time, its device, the line's fields, and the names of the kernels. Other lines are not read.
+_READERS: dict[str, Callable[[int, int, _Fields, _Fields], Event]] = {
+    "launch": lambda at, device, f, kernels: Launch(
+        at,
+        device,
+        kernel_name(kernels[f["kernel"]]),
+        f["grid"],
         f["captured"] == "1",
         None if f["invalid"] == "-" else f["invalid"],
-        int(f["error"]),
     ),
-    "product": lambda common, f, _: Product(
-        *common,
-        f["call"],
+    "product": lambda at, device, f, _: Product(
+        at,
+        device,
         int(f["m"]),
         int(f["n"]),
         int(f["k"]),
-        int(f["batch"]),
         (f["a"], f["b"], f["c"]),
-        f["compute"],
-        int(f["math_mode"]),
-        f["stream"],
         f["captured"] == "1",
         int(f["error"]),
     ),
-    "call": lambda common, f, _: Call(*common, f["name"], f["stream"], f["captured"] == "1", int(f["error"])),
-    "copy": lambda common, f, _: Copy(
-        *common,
-        f["by"],
-        f["source"],
-        f["target"],
-        int(f["source_device"]),
-        int(f["target_device"]),
-        int(f["bytes"]),
-        f["waits"] == "1",
-        f["stream"],
-        f["captured"] == "1",
-        int(f["error"]),
-    ),
-    "wait": lambda common, f, _: Wait(*common, f["kind"], f["handle"], f["by"]),
-    "memset": lambda common, f, _: Memset(
-        *common, f["by"], int(f["bytes"]), f["stream"], f["captured"] == "1", int(f["error"])
-    ),
-    "allocate": lambda common, f, _: Allocation(
-        *common, f["address"], int(f["bytes"]), int(f["in_use"]), f["by"], int(f["error"])
-    ),
-    "free": lambda common, f, _: Free(*common, f["address"], int(f["bytes"]), int(f["in_use"]), f["by"]),
-    "pin": lambda common, f, _: Pin(*common, f["address"], int(f["bytes"]), int(f["in_use"])),
-    "unpin": lambda common, f, _: Unpin(*common, f["address"], int(f["bytes"]), int(f["in_use"])),
-    "stream": lambda common, f, _: StreamChange(*common, f["action"], f["handle"]),
-    "event": lambda common, f, _: EventChange(*common, f["action"], f["handle"], f.get("stream")),
-    "capture": lambda common, f, _: Capture(*common, f["action"], f["stream"], int(f["launches"]), int(f["error"])),
-    "graph": lambda common, f, _: GraphLaunch(*common, f["stream"], int(f["launches"]), int(f["error"])),
-    "context": lambda common, f, _: Context(*common),
-    "failure": lambda common, f, _: Failure(*common, int(f["error"]), f["name"]),
+    "copy": lambda at, device, f, _: Copy(at, device, f["source"], f["target"], int(f["bytes"]), f["waits"] == "1"),
+    "wait": lambda at, device, f, _: Wait(at, device, f["by"]),
+    "allocate": lambda at, device, f, _: Allocation(at, device, int(f["in_use"]), int(f["error"])),
+    "free": lambda at, device, f, _: Free(at, device, int(f["in_use"])),
+    "capture": lambda at, device, f, _: Capture(at, device, f["action"], int(f["launches"]), int(f["error"])),
+    "graph": lambda at, device, f, _: GraphLaunch(at, device, int(f["launches"])),
+    "context": lambda at, device, *_: Context(at, device),
+    "failure": lambda at, device, f, _: Failure(at, device, int(f["error"]), f["name"]),
 }
 
 
@@ -353,15 +212,16 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
             return
         event, _, rest = line[:-1].partition(" ")
         if event == "mark":
-            at, thread, text = rest.split(" ", 2)
-            yield Mark(int(at.partition("=")[2]), int(thread.partition("=")[2]), -1, text.partition("=")[2])
+            at, _, text = rest.split(" ", 2)
+            yield Mark(int(at.partition("=")[2]), -1, text.partition("=")[2])
+            continue
+        if event not in _READERS and event != "kernel":
             continue
         fields = dict(field.split("=", 1) for field in rest.split(" "))
         if event == "kernel":
             kernels[fields["id"]] = fields["name"]
             continue
-        common = int(fields["at"]), int(fields["thread"]), int(fields.get("device", -1))
-        yield _READERS[event](common, fields, kernels)
+        yield _READERS[event](int(fields["at"]), int(fields.get("device", -1)), fields, kernels)
 
 
 def of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:

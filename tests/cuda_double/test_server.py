@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_client import Client, Encoding, RetryPolicy, Unavailable
+from headwaiter_client import Client, Encoding
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
 from tests.cuda_double import build
@@ -123,20 +123,6 @@ def test_the_log_has_no_line_of_onnx_runtime(on_two_devices: ServerOnDouble) -> 
     assert "onnxruntime" not in on_two_devices.log.read_text()
 
 
-def test_the_self_check_refuses_outputs_that_kernels_did_not_compute(text_bundle: Path, tmp_path: Path) -> None:
-    finished = start(text_bundle, double_in(tmp_path))
-    assert finished.returncode == 1
-    assert "self-check" in finished.stderr
-
-
-def test_a_device_that_does_not_exist_is_named_with_the_reason(text_bundle: Path, tmp_path: Path) -> None:
-    finished = start(text_bundle, double_in(tmp_path), "--devices", "1")
-    assert finished.returncode == 1
-    for fact in ("GPU 1", "Invalid device ID: 1"):
-        assert fact in finished.stderr
-    assert "pip install" not in finished.stderr
-
-
 def test_a_missing_library_is_named(text_bundle: Path, tmp_path: Path) -> None:
     double = double_in(tmp_path)
     only_driver = tmp_path / "libraries"
@@ -152,12 +138,26 @@ def test_a_missing_library_is_named(text_bundle: Path, tmp_path: Path) -> None:
     assert "headwaiter[cuda]" in finished.stderr
 
 
-def test_a_model_that_does_not_fit_is_refused_with_the_reason(text_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "largest_bytes", "facts"),
+    [
+        # Kernels on the double compute nothing.
+        ((), 0, ("self-check",)),
+        ((), 1 << 10, ("GPU memory",)),
+        (("--devices", "1"), 0, ("GPU 1", "Invalid device ID: 1")),
+    ],
+    ids=["wrong outputs", "too little memory", "no such device"],
+)
+def test_a_server_that_cannot_use_its_device_says_why(
+    text_bundle: Path, tmp_path: Path, flags: Sequence[str], largest_bytes: int, facts: Sequence[str]
+) -> None:
     double = double_in(tmp_path)
-    double.controls.limit_allocations(1 << 10)
-    finished = start(text_bundle, double)
+    double.controls.limit_allocations(largest_bytes)
+    finished = start(text_bundle, double, *flags)
     assert finished.returncode == 1
-    assert "GPU memory" in finished.stderr
+    for fact in facts:
+        assert fact in finished.stderr
+    assert "pip install" not in finished.stderr
 
 
 def test_after_the_warm_up_batches_need_no_more_memory(text_bundle: Path, tmp_path: Path) -> None:
@@ -166,17 +166,3 @@ def test_after_the_warm_up_batches_need_no_more_memory(text_bundle: Path, tmp_pa
         double.controls.out_of_memory_at(1, times=1_000_000)
         for length in (1, 7, 30, 64):
             assert vectors(client.encode_tokens([[1] * length] * (8000 // length))) == 8000 // length
-
-
-def test_callers_of_a_device_that_fails_are_told_to_try_another_server(text_bundle: Path, tmp_path: Path) -> None:
-    double = double_in(tmp_path)
-    with (
-        serving(text_bundle, tmp_path, double) as running,
-        Client(running.server.address, retry=RetryPolicy(max_attempts=1)) as client,
-    ):
-        double.controls.fail_at_launch(1)
-        for _ in range(3):
-            with pytest.raises(Unavailable):
-                client.encode_tokens([[1] * 5])
-        assert not client.is_serving()
-    assert "700" in running.log.read_text() or "illegal" in running.log.read_text()
