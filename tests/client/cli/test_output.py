@@ -69,13 +69,6 @@ def started(server: FakeServer, texts: Path, out: Path, *flags: str) -> "Iterato
             process.kill()
 
 
-def finished(server: FakeServer, texts: Path, out: Path, *flags: str) -> tuple[int, str]:
-    """Run `encode` in a process; return its exit code and what it printed on standard error."""
-    with started(server, texts, out, *flags) as process:
-        errors = process.communicate()[1]
-        return process.returncode, errors
-
-
 def wait_for_rows(out: Path, rows: int) -> None:
     """Wait until a run has written some of its rows, or has ended."""
     partial = out.with_name(f"{out.name}.partial")
@@ -131,9 +124,9 @@ def test_what_is_no_regular_file_is_refused_and_stays(
 def test_a_pipe_to_another_program_is_refused(server: FakeServer, six_texts: Path, tmp_path: Path) -> None:
     stdout = tmp_path / "stdout"
     stdout.symlink_to("/proc/self/fd/1")  # As /dev/stdout, which a mistake of the command would destroy for root.
-    code, error = finished(server, six_texts, stdout, "--overwrite")
-    assert code == 1
-    assert f"{stdout} is a pipe" in error
+    with started(server, six_texts, stdout, "--overwrite") as process:
+        assert f"{stdout} is a pipe" in process.communicate()[1]
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize("exists", [True, False])
