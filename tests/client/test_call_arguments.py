@@ -159,9 +159,7 @@ def test_a_text_that_is_not_a_str_is_named(texts: Any) -> None:
     assert caught.value.field == "texts.values"
 
 
-_NO_TIMEOUTS = [
-    *(-1, 0, -0.0, math.nan, math.inf, True, False, "3", b"3", np.array([1.0, 2.0]), 10**400, np.True_, [3])
-]
+_NO_TIMEOUTS = (-1, 0, -0.0, math.nan, math.inf, True, False, "3", b"3", np.array([1.0, 2.0]), 10**400, np.True_, [3])
 
 
 @pytest.mark.parametrize(
