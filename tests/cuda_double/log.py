@@ -143,6 +143,17 @@ class Mark(Event):
     text: str
 
 
+@cache
+def kernel_name(mangled: str) -> str:
+    """Return the name of a kernel without namespaces, template arguments and parameters."""
+    # "_ZN", then each namespace and at last the kernel, each with its length before it.
+    name, rest = mangled, re.sub(r"^_ZN?", "", mangled)
+    while mangled.startswith("_Z") and (length := re.match(r"\d+", rest)):
+        end = length.end() + int(length[0])
+        name, rest = rest[length.end() : end], rest[end:]
+    return name
+
+
 Kind = TypeVar("Kind", bound=Event)
 _Fields = Mapping[str, str]
 
@@ -267,14 +278,3 @@ def peak_bytes(events: Iterable[Event], device: int = 0) -> int:
 
 def _memory_changes(events: Iterable[Event], device: int) -> Iterator[Allocation | Free]:
     return (event for event in events if isinstance(event, Allocation | Free) and event.device == device)
-
-
-@cache
-def kernel_name(mangled: str) -> str:
-    """Return the name of a kernel without namespaces, template arguments and parameters."""
-    # "_ZN", then each namespace and at last the kernel, each with its length before it.
-    name, rest = mangled, re.sub(r"^_ZN?", "", mangled)
-    while mangled.startswith("_Z") and (length := re.match(r"\d+", rest)):
-        end = length.end() + int(length[0])
-        name, rest = rest[length.end() : end], rest[end:]
-    return name
