@@ -2,9 +2,8 @@
 
 Run it with `python -m bench.studies.simulated_latency`. It prints the throughput, p50 and p99 of requests of one
 sequence, divided by those of a server that runs one sequence at a time: for two traces, for a closed loop of 32 callers
-and for open loops at 70 and 90 % of that server's throughput. It does so for the planner as it is, which may choose
-among all waiting sequences, and for one that may choose only among the oldest ones. A rule for the order of the
-queue is judged here first, because the figures have no noise.
+and for open loops at 70 and 90 % of that server's throughput. It varies the number of the oldest sequences among which
+the planner may choose. A rule for the order of the queue is judged here first, because the figures have no noise.
 """
 
 import heapq
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import NamedTuple, cast
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,8 +27,8 @@ from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 _COST = CostModel(launch_s=3.3e-3, token_s=1.2e-4, padded_s=1.8e-5, cell_s=2.1e-7)
 _LIMITS, _ONE_BY_ONE = BatchLimits(tokens=512, cells=1_400_000), BatchLimits(tokens=1, cells=1)
 _CALLERS, _SEQUENCES = 32, 3_000
-# The planner may choose among the oldest waiting sequences that fill this number of batches.
-_BATCHES_TO_CHOOSE_FROM = (float("inf"), 4.0, 3.0, 2.0, 1.5, 1.25, 1.0)
+# The planner may choose among the oldest waiting sequences that fill this number of token budgets.
+_BUDGETS_TO_CHOOSE_FROM = (float("inf"), 3.0, 2.0, 1.5, 1.25, 1.0)
 # A caller receives its reply and sends its next request in this time.
 _ROUND_TRIP_S = (0.5e-3, 1.5e-3)
 # A batch is planned this long before the batch before it ends.
@@ -48,7 +48,7 @@ class _Load:
     lengths: list[int]
     rate: float = 0.0
 
-    def simulate(self, limits: BatchLimits, batches_to_choose_from: float = float("inf")) -> _Figures:
+    def simulate(self, limits: BatchLimits) -> _Figures:
         """Return the figures of a device that runs batches within the limits."""
         random, numbers, lengths = Random(0), count(), iter(self.lengths)
         arrivals: list[tuple[float, int]] = []
@@ -69,8 +69,7 @@ class _Load:
                     pending.add(_sequence(length, number, time_s))
             if not pending:
                 continue
-            candidates = _oldest(pending, limits.tokens * batches_to_choose_from)
-            planned = planner.plan(candidates, now_s, _COST, limits)
+            planned = planner.plan(pending, now_s, _COST, limits)
             for sequence in planned.batch:
                 pending.remove(sequence)
             free_s = max(free_s, now_s) + planned.seconds
@@ -80,16 +79,6 @@ class _Load:
                     heapq.heappush(arrivals, (free_s + random.uniform(*_ROUND_TRIP_S), next(numbers)))
         p50_s, p99_s = np.percentile(latencies_s, (50, 99))
         return _Figures(len(latencies_s) / free_s, float(p50_s), float(p99_s))
-
-
-def _oldest(pending: Pending, tokens: float) -> Pending:
-    """Return the oldest sequence, and the next ones up to this number of tokens."""
-    oldest = Pending()
-    for sequence in pending.by_fair_start():
-        if oldest and oldest.tokens + sequence.length_tokens > tokens:
-            break
-        oldest.add(sequence)
-    return oldest
 
 
 def _sequence(length: int, number: int, arrived_s: float) -> Sequence:
@@ -112,13 +101,14 @@ def _loads() -> Iterator[tuple[str, _Load]]:
 def main() -> None:
     """Print the figures."""
     print("all figures / those of one sequence at a time")
-    print("load | batches to choose from | requests/s | p50 | p99")
+    print("load | token budgets to choose from | requests/s | p50 | p99")
     for name, load in _loads():
         one = load.simulate(_ONE_BY_ONE)
-        for batches in _BATCHES_TO_CHOOSE_FROM:
-            ours = load.simulate(_LIMITS, batches)
+        for budgets in _BUDGETS_TO_CHOOSE_FROM:
+            with patch.object(planner, "BUDGETS_TO_CHOOSE_FROM", budgets):
+                ours = load.simulate(_LIMITS)
             ratios = " | ".join(f"{mine / theirs:.2f}" for mine, theirs in zip(ours, one, strict=True))
-            print(f"{name} | {batches:g} | {ratios}", flush=True)
+            print(f"{name} | {budgets:g} | {ratios}", flush=True)
 
 
 if __name__ == "__main__":

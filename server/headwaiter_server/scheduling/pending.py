@@ -1,4 +1,4 @@
-"""The waiting sequences, indexed by length and by fair start."""
+"""The waiting sequences, in the order of their fair starts."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -27,8 +27,8 @@ class Pending:
     def __init__(self) -> None:
         self.on_change: Callable[[], object] = lambda: None
         self.tokens = self.hidden_tokens = 0
-        self._by_fair_start = _Index()
-        self._by_length = {(priority, hidden): _Index() for priority in Priority for hidden in (False, True)}
+        # A dict keeps sequences of the same fair start in order, and removes any of them in constant time.
+        self._by_fair_start = SortedDict()
         self._count = 0
         self._steps = {priority: _TokensBySteps() for priority in Priority}
 
@@ -38,13 +38,15 @@ class Pending:
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Return whether the sequence is waiting."""
-        return self._by_length[sequence.priority, sequence.hidden].contains(sequence.length_tokens, sequence)
+        return sequence in self._by_fair_start.get(sequence.fair_start_s, ())
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
         self._count += 1
-        self._by_length[sequence.priority, sequence.hidden].add(sequence.length_tokens, sequence)
-        self._by_fair_start.add(sequence.fair_start_s, sequence)
+        same_start = self._by_fair_start.get(sequence.fair_start_s)
+        if same_start is None:
+            same_start = self._by_fair_start[sequence.fair_start_s] = {}
+        same_start[sequence] = None
         self._add_tokens(sequence, sequence.length_tokens)
 
     def remove(self, sequence: Sequence) -> None:
@@ -53,9 +55,11 @@ class Pending:
         Raises:
             KeyError: the sequence is not waiting.
         """
-        self._by_length[sequence.priority, sequence.hidden].remove(sequence.length_tokens, sequence)
+        same_start = self._by_fair_start[sequence.fair_start_s]
+        del same_start[sequence]
+        if not same_start:
+            del self._by_fair_start[sequence.fair_start_s]
         self._count -= 1
-        self._by_fair_start.remove(sequence.fair_start_s, sequence)
         self._add_tokens(sequence, -sequence.length_tokens)
 
     def discard(self, sequence: Sequence) -> None:
@@ -65,16 +69,7 @@ class Pending:
 
     def by_fair_start(self) -> Iterator[Sequence]:
         """Yield the sequences in the order of their fair starts."""
-        return iter(self._by_fair_start)
-
-    def shorter(self, leader: Sequence, priority: Priority, *, hidden: bool) -> Iterator[Sequence]:
-        """Yield sequences of a priority, with or without hidden rows, shorter than the leader, the longest first."""
-        return self._by_length[priority, hidden].below(leader.length_tokens)
-
-    def longer(self, leader: Sequence, priority: Priority, *, hidden: bool) -> Iterator[Sequence]:
-        """Yield the other sequences of a priority, with or without hidden rows, the shortest first."""
-        at_least_as_long = self._by_length[priority, hidden].at_least(leader.length_tokens)
-        return (sequence for sequence in at_least_as_long if sequence is not leader)
+        return chain.from_iterable(self._by_fair_start.values())
 
     @property
     def mean_tokens(self) -> int:
@@ -124,42 +119,3 @@ class _TokensBySteps:
         if after < before:
             return self.tokens - sum(by_step.values()[before:]) if after else self.tokens
         return sum(by_step.values()[:before])
-
-
-class _Index:
-    """Sequences sorted by a key; sequences of the same key keep the order in which they were added."""
-
-    def __init__(self) -> None:
-        # A dict keeps the order of insertion, and removes any sequence in constant time.
-        self._by_key = SortedDict()
-
-    def __iter__(self) -> Iterator[Sequence]:
-        """Yield the sequences, the smallest key first."""
-        return chain.from_iterable(self._by_key.values())
-
-    def add(self, key: float, sequence: Sequence) -> None:
-        """Add a sequence under a key."""
-        same_key = self._by_key.get(key)
-        if same_key is None:
-            same_key = self._by_key[key] = {}
-        same_key[sequence] = None
-
-    def contains(self, key: float, sequence: Sequence) -> bool:
-        """Return whether a sequence is there under a key."""
-        return sequence in self._by_key.get(key, ())
-
-    def remove(self, key: float, sequence: Sequence) -> None:
-        """Remove a sequence from a key."""
-        same_key = self._by_key[key]
-        del same_key[sequence]
-        if not same_key:
-            del self._by_key[key]
-
-    def below(self, key: float) -> Iterator[Sequence]:
-        """Yield the sequences of smaller keys, the largest key first."""
-        keys = self._by_key.irange(maximum=key, inclusive=(True, False), reverse=True)
-        return chain.from_iterable(self._by_key[key] for key in keys)
-
-    def at_least(self, key: float) -> Iterator[Sequence]:
-        """Yield the sequences of a key and of larger keys, the smallest key first."""
-        return chain.from_iterable(self._by_key[key] for key in self._by_key.irange(minimum=key))

@@ -1,6 +1,6 @@
-"""Waiting sequences are found by fair start and length after any additions and removals."""
+"""Waiting sequences are found by fair start after any additions and removals."""
 
-from itertools import count, product
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -55,20 +55,6 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
     def by_fair_start_orders_by_fair_start_then_age(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
         assert list(self.pending.by_fair_start()) == self.expected
-
-    @invariant()
-    def shorter_and_longer_order_by_distance_then_age(self) -> None:
-        for sequence in self.expected:
-            length = sequence.length_tokens
-            for priority, hidden in product(Priority, (False, True)):
-                same = [other for other in self.expected if (other.priority, other.hidden) == (priority, hidden)]
-                others = [other for other in same if other is not sequence]
-                shorter = [other for other in others if other.length_tokens < length]
-                longer = [other for other in others if other.length_tokens >= length]
-                shorter.sort(key=lambda other: (-other.length_tokens, other.index))
-                longer.sort(key=lambda other: (other.length_tokens, other.index))
-                assert list(self.pending.shorter(sequence, priority, hidden=hidden)) == shorter
-                assert list(self.pending.longer(sequence, priority, hidden=hidden)) == longer
 
     @invariant()
     def tokens_before_counts_tokens_in_steps(self) -> None:

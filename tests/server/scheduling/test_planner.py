@@ -62,6 +62,29 @@ def test_the_leader_has_the_earliest_fair_start(queue: list[Sequence], cost: Cos
     assert batch[:1] == tuple(sorted(alive, key=lambda sequence: (sequence.fair_start_s, sequence.index))[:1])
 
 
+@given(queue=queues(), cost=costs, limits=limits)
+def test_the_older_sequences_of_each_one_that_joins_fill_less_than_one_and_a_half_budgets(
+    queue: list[Sequence], cost: CostModel, limits: BatchLimits
+) -> None:
+    alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
+    alive.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
+    for sequence in plan(pending_of(queue), NOW_S, cost, limits).batch:
+        older = alive[: alive.index(sequence)]
+        assert sum(min(each.length_tokens, limits.tokens) for each in older) < 1.5 * limits.tokens
+
+
+# One and a half budgets are 768 tokens. A sequence longer than a budget counts as one budget, because it cannot join.
+@pytest.mark.parametrize(
+    ("older", "joins"), [([60] * 12, True), ([60] * 13, False), ([800], True), ([800, 800], False)]
+)
+def test_a_sequence_that_needs_no_padding_joins_before_older_ones_up_to_one_and_a_half_budgets(
+    older: list[int], joins: bool
+) -> None:
+    queue = [waiting(length, order) for order, length in enumerate([30, *older, 30])]
+    batch = plan(pending_of(queue), NOW_S, CPU, LIMITS).batch
+    assert (queue[-1] in batch[1:2]) == joins
+
+
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[float, float, Sequence]]:
     """Draw sequences, with the arrival and the own work of each."""
