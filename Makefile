@@ -14,9 +14,6 @@ PROTOBUF7 := .venv-protobuf7
 NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
-# Tests in tests/e2e that front ends cannot change.
-WITHOUT_FRONT_ENDS := documents longest_sequence wheel
-
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -53,8 +50,7 @@ pytest: $(VENV)/.installed $(NODE_PACKAGES)
 
 test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
 	$(BIN)/pytest -m ''
-	$(BIN)/pytest -n 3 -m '' --front-ends 2 $(WITHOUT_FRONT_ENDS:%=--ignore tests/e2e/test_%.py) \
-	  tests/e2e tests/open_inference tests/server/http tests/soak
+	$(BIN)/pytest -n 3 -m '' --front-ends 2 tests/e2e tests/open_inference tests/server/http tests/soak
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
 soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders, bundles

@@ -265,7 +265,7 @@ class _OutageEncoder(FakeEncoder):
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_the_error_of_a_partial_list_carries_the_rows_that_are_finished(runner: ClientRunner, dtype: str) -> None:
     texts = [*TEXTS[:511], "long " * 600, *TEXTS]
-    options = {"partial": True, "hidden": True, "offsets": True, "dtype": dtype}
+    options: dict[str, Any] = {"partial": True, "hidden": True, "offsets": True, "dtype": dtype}
     with pytest.raises(Unavailable) as caught:
         runner.call(_OutageEncoder(), "encode", texts, request_id="r", connect={"max_in_flight": 1}, **options)
     finished = caught.value.finished
