@@ -5,15 +5,16 @@ source files, lines and the commit; the values of BiasGelu were computed by ONNX
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference.op_run import OpRun
 
 from headwaiter_server.runtime.packing import PackedBatch, cu_seqlens, token_offset
-from tests.contrib_ops import CONTRIB_OPS, PackedMultiHeadAttention
+from tests.contrib_ops import CONTRIB_OPS, BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization
 from tests.oracle import Array
 
 VALUES = Path(__file__).with_name("onnxruntime_values")
@@ -88,6 +89,74 @@ def test_packed_attention_is_a_product_and_packed_multi_head_attention(case: dic
     )
     expected = read_array(case["outputs"]["output"])
     np.testing.assert_allclose(actual, expected, rtol=0, atol=case["tolerance"]["float"]["absolute"])
+
+
+# Takes the operator's own function, the operator, and the arguments of the call.
+Change = Callable[[Callable[..., Any], OpRun, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def changed(operator: type[OpRun], change: Change) -> Any:
+    """Return an operator that computes something else."""
+    run = operator._run
+    return type(operator.__name__, (operator,), {"_run": lambda self, *args, **kw: change(run, self, args, kw)})
+
+
+def mirrored(token_offset: Array) -> Array:
+    """Return the offsets of rows that are aligned at the end of their line instead of its start."""
+    first_cells = token_offset - token_offset % token_offset.shape[1]
+    cells: Array = 2 * first_cells + token_offset.shape[1] - 1 - token_offset
+    return cells
+
+
+# Wrong readings of the operators. Each must miss the published values of at least one case.
+WRONG_READINGS: dict[str, tuple[Any, Change]] = {
+    "scale": (PackedMultiHeadAttention, lambda run, op, args, kw: run(op, *args, **{**kw, "scale": 1.0})),
+    "bias left out": (PackedMultiHeadAttention, lambda run, op, args, kw: run(op, *args[:3], None, *args[4:], **kw)),
+    "attention bias left out": (PackedMultiHeadAttention, lambda run, op, args, kw: run(op, *args[:6], **kw)),
+    "attention bias transposed": (
+        PackedMultiHeadAttention,
+        lambda run, op, args, kw: run(op, *args[:6], *(each.transpose(0, 1, 3, 2) for each in args[6:]), **kw),
+    ),
+    "cells in reverse order": (
+        PackedMultiHeadAttention,
+        lambda run, op, args, kw: run(op, *args[:4], args[4].ravel()[::-1].reshape(args[4].shape), *args[5:], **kw),
+    ),
+    "masked keys at the start of a line": (
+        PackedMultiHeadAttention,
+        lambda run, op, args, kw: run(op, *args[:4], mirrored(args[4]), *args[5:], **kw),
+    ),
+    "padding cells seen as keys": (
+        PackedMultiHeadAttention,
+        lambda run, op, args, kw: run(
+            op, *args[:5], np.arange(len(args[5]), dtype=np.int32) * args[4].shape[1], *args[6:], **kw
+        ),
+    ),
+    "residual left out": (
+        SkipLayerNormalization,
+        lambda run, op, args, kw: run(op, args[0], np.zeros_like(args[1]), *args[2:], **kw),
+    ),
+    "bias of the sum left out": (SkipLayerNormalization, lambda run, op, args, kw: run(op, *args[:4], **kw)),
+    "shift left out": (
+        SkipLayerNormalization,
+        lambda run, op, args, kw: run(op, *args[:3], None, *args[4:], **kw),
+    ),
+    "large epsilon": (SkipLayerNormalization, lambda run, op, args, kw: run(op, *args, **{**kw, "epsilon": 1e-3})),
+    "bias of Gelu left out": (BiasGelu, lambda run, op, args, kw: run(op, args[0], np.zeros_like(args[1]))),
+    "bias of the tanh approximation left out": (FastGelu, lambda run, op, args, kw: run(op, args[0])),
+}
+
+
+def test_every_operator_has_a_wrong_reading() -> None:
+    assert {operator for operator, _ in WRONG_READINGS.values()} == set(CONTRIB_OPS)
+
+
+@pytest.mark.parametrize("reading", WRONG_READINGS)
+def test_a_wrong_reading_of_an_operator_misses_a_published_value(reading: str) -> None:
+    operator, change = WRONG_READINGS[reading]
+    input_names, cases = read_cases(operator.__name__)
+    wrong = changed(operator, change)
+    errors = [largest_error(wrong, input_names, case, dtype) for case in cases for dtype in dtypes(case)]
+    assert max(errors) > 1
 
 
 @pytest.mark.parametrize(

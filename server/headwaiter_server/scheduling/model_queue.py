@@ -86,7 +86,7 @@ class ModelQueue:
     @property
     def leader(self) -> Sequence | None:
         """The waiting sequence with the earliest fair start."""
-        return next(self.pending.by_fair_start(), None)
+        return self.pending.leader
 
     def add(self, request: QueuedRequest, sequences: Collection[Sequence]) -> None:
         """Queue the sequences of a request."""

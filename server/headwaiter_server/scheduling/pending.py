@@ -1,6 +1,6 @@
-"""The waiting sequences, in the order of their fair starts."""
+"""The waiting sequences of each priority, in the order of their fair starts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from sortedcontainers import SortedDict
@@ -10,6 +10,11 @@ from headwaiter_server.scheduling.queued_request import Sequence
 
 # Tokens are counted per interval of fair starts of this length.
 _STEP_S = 0.1
+
+
+def earliest(sequences: Iterable[Sequence | None]) -> Sequence | None:
+    """Return the first sequence with the earliest fair start; None if there is no sequence."""
+    return min(filter(None, sequences), key=lambda sequence: sequence.fair_start_s, default=None)
 
 
 class Pending:
@@ -28,7 +33,7 @@ class Pending:
         self.on_change: Callable[[], object] = lambda: None
         self.tokens = self.hidden_tokens = 0
         # A dict keeps sequences of the same fair start in order, and removes any of them in constant time.
-        self._by_fair_start = SortedDict()
+        self._by_fair_start = {priority: SortedDict() for priority in Priority}
         self._count = 0
         self._steps = {priority: _TokensBySteps() for priority in Priority}
 
@@ -38,14 +43,15 @@ class Pending:
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Return whether the sequence is waiting."""
-        return sequence in self._by_fair_start.get(sequence.fair_start_s, ())
+        return sequence in self._by_fair_start[sequence.priority].get(sequence.fair_start_s, ())
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
         self._count += 1
-        same_start = self._by_fair_start.get(sequence.fair_start_s)
+        by_fair_start = self._by_fair_start[sequence.priority]
+        same_start = by_fair_start.get(sequence.fair_start_s)
         if same_start is None:
-            same_start = self._by_fair_start[sequence.fair_start_s] = {}
+            same_start = by_fair_start[sequence.fair_start_s] = {}
         same_start[sequence] = None
         self._add_tokens(sequence, sequence.length_tokens)
 
@@ -55,10 +61,11 @@ class Pending:
         Raises:
             KeyError: the sequence is not waiting.
         """
-        same_start = self._by_fair_start[sequence.fair_start_s]
+        by_fair_start = self._by_fair_start[sequence.priority]
+        same_start = by_fair_start[sequence.fair_start_s]
         del same_start[sequence]
         if not same_start:
-            del self._by_fair_start[sequence.fair_start_s]
+            del by_fair_start[sequence.fair_start_s]
         self._count -= 1
         self._add_tokens(sequence, -sequence.length_tokens)
 
@@ -67,9 +74,14 @@ class Pending:
         if sequence in self:
             self.remove(sequence)
 
-    def by_fair_start(self) -> Iterator[Sequence]:
-        """Yield the sequences in the order of their fair starts."""
-        return chain.from_iterable(self._by_fair_start.values())
+    def by_fair_start(self, priority: Priority) -> Iterator[Sequence]:
+        """Yield the sequences of a priority in the order of their fair starts."""
+        return chain.from_iterable(self._by_fair_start[priority].values())
+
+    @property
+    def leader(self) -> Sequence | None:
+        """The sequence with the earliest fair start; of an equal pair, the interactive one."""
+        return earliest(next(self.by_fair_start(priority), None) for priority in Priority)
 
     @property
     def mean_tokens(self) -> int:

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.pending import Pending
+from headwaiter_server.scheduling.pending import Pending, earliest
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
 # Time before a deadline that a plan leaves free: to write and send the answer, and for small errors of predictions.
@@ -49,9 +49,9 @@ class Plan:
 def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, *, idle: bool = False) -> Plan:
     """Choose a leader, and fill its batch with those of the oldest sequences that cost least per token.
 
-    The leader is the sequence with the earliest fair start. The next ones in this order may join: those that, with the
-    leader, fill one and a half token budgets. Of the next shorter and the next longer one, the one that adds less time
-    per token joins first. Bulk sequences join after all interactive sequences. A sequence joins only if
+    The leader is the sequence with the earliest fair start. Of each priority, the oldest sequences may join: those that
+    fill `BUDGETS_TO_CHOOSE_FROM` token budgets. Of the next shorter and the next longer one, the one that adds less
+    time per token joins first. Bulk sequences join after all interactive sequences. A sequence joins only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
     - the padding of the batch, and its copies of hidden rows that no sequence needs, take no longer than the launch of
@@ -66,33 +66,43 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
         idle: whether the device is idle. An idle device runs even a sequence that is predicted to miss its deadline,
             because only a batch that runs can correct the predictions.
     """
-    candidates: list[Sequence] = []
     expired: list[Sequence] = []
-    tokens = 0
-    for sequence in pending.by_fair_start():
+
+    def in_time(sequence: Sequence) -> bool:
         length, needed_s = sequence.length_tokens, 0.0
         if not idle and sequence.deadline_s < float("inf"):
             needed_s = cost.seconds(1, length, length, length * length, sequence.hidden) + REPLY_S
-        if sequence.deadline_s <= start_s + needed_s:
-            expired.append(sequence)
-            continue
-        candidates.append(sequence)
-        tokens += min(length, limits.tokens)
-        if tokens >= BUDGETS_TO_CHOOSE_FROM * limits.tokens:
-            break
-    if not candidates:
+        if sequence.deadline_s > start_s + needed_s:
+            return True
+        expired.append(sequence)
+        return False
+
+    oldest = [_oldest(filter(in_time, pending.by_fair_start(priority)), limits.tokens) for priority in Priority]
+    leader = earliest(next(iter(sequences), None) for sequences in oldest)
+    if leader is None:
         return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)
-    leader, *others = candidates
     batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)
-    for priority in Priority:
+    for sequences in oldest:
         for hidden in (leader.hidden, not leader.hidden):
-            alike = [each for each in others if each.hidden == hidden and each.priority is priority]
+            alike = [each for each in sequences if each.hidden == hidden and each is not leader]
             shorter = [each for each in alike if each.length_tokens < leader.length_tokens]
             longer = [each for each in alike if each.length_tokens >= leader.length_tokens]
             shorter.sort(key=_length_tokens, reverse=True)
             longer.sort(key=_length_tokens)
             batch.fill(iter(shorter), iter(longer))
     return Plan(tuple(batch.sequences), tuple(expired), batch.seconds, batch.close_reason)
+
+
+def _oldest(sequences: Iterator[Sequence], budget_tokens: int) -> list[Sequence]:
+    """Return the first sequences that fill `BUDGETS_TO_CHOOSE_FROM` budgets; a longer sequence counts as one budget."""
+    oldest: list[Sequence] = []
+    tokens = 0
+    for sequence in sequences:
+        oldest.append(sequence)
+        tokens += min(sequence.length_tokens, budget_tokens)
+        if tokens >= BUDGETS_TO_CHOOSE_FROM * budget_tokens:
+            break
+    return oldest
 
 
 class _GrowingBatch:

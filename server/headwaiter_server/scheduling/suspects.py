@@ -34,8 +34,7 @@ class Suspects:
         """Put the next suspect into the queue, if the last one has left the queue and its device."""
         if self._current is not None and not self._current_runs and self._current not in self._pending:
             self._current = None
-        while self._current is None and self._waiting:
-            suspect = next(iter(self._waiting.by_fair_start()))
+        while self._current is None and (suspect := self._waiting.leader) is not None:
             self._waiting.remove(suspect)
             if not suspect.request.answer.done():
                 self._pending.add(suspect)

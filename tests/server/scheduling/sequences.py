@@ -31,3 +31,9 @@ def pending_of(sequences: list[Sequence]) -> Pending:
     for sequence in sequences:
         pending.add(sequence)
     return pending
+
+
+def waiting_in(pending: Pending) -> list[Sequence]:
+    """Return the waiting sequences, those with the earliest fair start first, and interactive ones before bulk."""
+    sequences = [sequence for priority in Priority for sequence in pending.by_fair_start(priority)]
+    return sorted(sequences, key=lambda sequence: sequence.fair_start_s)

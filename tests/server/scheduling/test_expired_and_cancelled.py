@@ -63,11 +63,9 @@ async def test_cancelling_a_request_that_runs_does_not_disturb_its_batch(harness
         await gone
 
 
-async def test_all_sequences_of_an_expired_request_are_dropped_even_if_planning_visits_only_one(
-    harness: Harness,
-) -> None:
+async def test_all_sequences_of_an_expired_request_are_dropped(harness: Harness) -> None:
     (held,) = await harness.submit_behind_held_batch()
-    # The bulk request leads, because it is due first. Filling its batch visits only one of the expired sequences.
+    # The bulk request leads, because it is due first.
     oldest = harness.submit([3] * 3, priority=Priority.BULK)
     await asyncio.sleep(0)
     harness.clock.now_s = 18.0

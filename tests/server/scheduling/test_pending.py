@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Sequence
-from tests.server.scheduling.sequences import pending_of, waiting
+from tests.server.scheduling.sequences import pending_of, waiting, waiting_in
 
 
 class PendingBehavesLikeAList(RuleBasedStateMachine):
@@ -53,8 +53,14 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
 
     @invariant()
     def by_fair_start_orders_by_fair_start_then_age(self) -> None:
-        self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
-        assert list(self.pending.by_fair_start()) == self.expected
+        self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.priority, sequence.index))
+        assert waiting_in(self.pending) == self.expected
+        for priority in Priority:
+            assert all(sequence.priority is priority for sequence in self.pending.by_fair_start(priority))
+
+    @invariant()
+    def the_leader_is_the_first(self) -> None:
+        assert self.pending.leader is next(iter(self.expected), None)
 
     @invariant()
     def tokens_before_counts_tokens_in_steps(self) -> None:
@@ -74,5 +80,5 @@ def test_removing_an_absent_sequence_raises_a_key_error_and_changes_nothing() ->
     pending = pending_of([present])
     with pytest.raises(KeyError):
         pending.remove(absent)
-    assert list(pending.by_fair_start()) == [present]
+    assert waiting_in(pending) == [present]
     assert pending.tokens == 2

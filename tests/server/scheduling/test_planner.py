@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
-from headwaiter_server.scheduling.planner import REPLY_S, CloseReason, plan
+from headwaiter_server.scheduling.planner import BUDGETS_TO_CHOOSE_FROM, REPLY_S, CloseReason, plan
 from headwaiter_server.scheduling.queued_request import Sequence
-from tests.server.scheduling.sequences import pending_of, waiting
+from tests.server.scheduling.sequences import pending_of, waiting, waiting_in
 
 CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, padded_s=2e-6, cell_s=5e-7)
 LIMITS = BatchLimits(tokens=512, cells=512 * 256)
@@ -40,6 +40,10 @@ def _too_late(sequence: Sequence, cost: CostModel, *, idle: bool = False) -> boo
     return sequence.deadline_s <= NOW_S + needed_s
 
 
+def _order(sequence: Sequence) -> tuple[float, Priority, int]:
+    return sequence.fair_start_s, sequence.priority, sequence.index
+
+
 def _lengths(batch: tuple[Sequence, ...]) -> list[int]:
     return sorted(sequence.length_tokens for sequence in batch)
 
@@ -59,30 +63,35 @@ def test_a_batch_of_several_sequences_stays_within_the_limits(
 def test_the_leader_has_the_earliest_fair_start(queue: list[Sequence], cost: CostModel, limits: BatchLimits) -> None:
     alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
     batch = plan(pending_of(queue), NOW_S, cost, limits).batch
-    assert batch[:1] == tuple(sorted(alive, key=lambda sequence: (sequence.fair_start_s, sequence.index))[:1])
+    assert batch[:1] == tuple(sorted(alive, key=_order)[:1])
 
 
 @given(queue=queues(), cost=costs, limits=limits)
-def test_the_older_sequences_of_each_one_that_joins_fill_less_than_one_and_a_half_budgets(
+def test_a_sequence_joins_only_if_it_is_among_the_oldest_ones_of_its_priority(
     queue: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
-    alive = [sequence for sequence in queue if not _too_late(sequence, cost)]
-    alive.sort(key=lambda sequence: (sequence.fair_start_s, sequence.index))
     for sequence in plan(pending_of(queue), NOW_S, cost, limits).batch:
-        older = alive[: alive.index(sequence)]
-        assert sum(min(each.length_tokens, limits.tokens) for each in older) < 1.5 * limits.tokens
+        same = [each for each in queue if each.priority is sequence.priority and not _too_late(each, cost)]
+        older = [each for each in same if _order(each) < _order(sequence)]
+        older_tokens = sum(min(each.length_tokens, limits.tokens) for each in older)
+        assert older_tokens < BUDGETS_TO_CHOOSE_FROM * limits.tokens
 
 
-# One and a half budgets are 768 tokens. A sequence longer than a budget counts as one budget, because it cannot join.
+# 1.5 budgets are 768 tokens. A sequence longer than a budget counts as one budget, because it cannot join.
 @pytest.mark.parametrize(
     ("older", "joins"), [([60] * 12, True), ([60] * 13, False), ([800], True), ([800, 800], False)]
 )
-def test_a_sequence_that_needs_no_padding_joins_before_older_ones_up_to_one_and_a_half_budgets(
-    older: list[int], joins: bool
-) -> None:
+def test_among_the_oldest_sequences_one_that_needs_no_padding_joins_first(older: list[int], joins: bool) -> None:
     queue = [waiting(length, order) for order, length in enumerate([30, *older, 30])]
     batch = plan(pending_of(queue), NOW_S, CPU, LIMITS).batch
     assert (queue[-1] in batch[1:2]) == joins
+
+
+def test_an_interactive_sequence_joins_before_bulk_ones_that_are_due_earlier() -> None:
+    bulk = [waiting(30, order, priority=Priority.BULK) for order in range(200)]
+    interactive = waiting(30, 200, arrived_s=NOW_S)
+    batch = plan(pending_of([*bulk, interactive]), NOW_S, CPU, LIMITS).batch
+    assert batch[:3] == (bulk[0], interactive, bulk[1])
 
 
 @st.composite
@@ -108,7 +117,7 @@ def test_no_sequence_leads_a_batch_before_one_whose_fair_start_was_earlier_than_
     pending = pending_of(list(arrival_s))
     while pending:
         batch = plan(pending, NOW_S, cost, limits).batch
-        for other in pending.by_fair_start():
+        for other in waiting_in(pending):
             bulk_s = BULK_DELAY_S if other.priority is Priority.BULK else 0.0
             assert arrival_s[batch[0]] <= arrival_s[other] + 4 * work_s[other] + bulk_s
         for sequence in batch:
@@ -188,11 +197,11 @@ def test_a_plan_depends_only_on_the_waiting_sequences_and_leaves_them_in_place(
     queue: list[Sequence], gone: list[Sequence], cost: CostModel, limits: BatchLimits
 ) -> None:
     pending = pending_of(queue)
-    before = list(pending.by_fair_start())
+    before = waiting_in(pending)
 
     planned = plan(pending, NOW_S, cost, limits)
 
-    assert list(pending.by_fair_start()) == before
+    assert waiting_in(pending) == before
     assert pending.tokens == sum(sequence.length_tokens for sequence in queue)
     others = pending_of([*gone, *queue])
     for sequence in gone:

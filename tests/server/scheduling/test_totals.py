@@ -15,6 +15,7 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome, QueuedRequest, Sequence
 from headwaiter_server.scheduling.worker import Session, Worker
 from tests.server.scheduling.fakes import COST, LIMITS, PROBE, FakeDevice, FakeObserver, ManualClock
+from tests.server.scheduling.sequences import waiting_in
 
 WORKERS = [Worker(ManualClock()) for _ in range(2)]
 models = st.integers(0, 2)
@@ -82,7 +83,7 @@ class Totals(RuleBasedStateMachine):
     def plan_batch(self, worker: Worker, count: int, now_s: float) -> None:
         if worker in self.queues.wanted_workers:
             queue = self.queues.next(worker, now_s)
-            batch = queue.suspects.isolate(tuple(queue.pending.by_fair_start())[:count])
+            batch = queue.suspects.isolate(tuple(waiting_in(queue.pending)[:count]))
             for sequence in batch:
                 queue.pending.discard(sequence)
             queue.suspects.start(batch)
@@ -146,7 +147,7 @@ class Totals(RuleBasedStateMachine):
         for worker, now_s in product(self.queues.wanted_workers, (0.0, 15.0, 30.0, 60.0)):
 
             def order(queue: ModelQueue, now_s: float = now_s) -> tuple[bool, float, float]:
-                leader = next(queue.pending.by_fair_start())
+                leader = queue.pending.leader
                 yields = leader.priority is Priority.BULK and leader.fair_start_s > now_s
                 return yields, queue.used_s, leader.fair_start_s
 
