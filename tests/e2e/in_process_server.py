@@ -58,7 +58,8 @@ def in_this_process() -> Iterator[None]:
     """
     with (
         patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start),
-        patch.multiple(calibration, _BUDGETS_S={"cpu": 0.02}, _SHAPES_S=0.02, _HIDDEN_ROWS_S=0.01),
+        patch.dict(calibration._BUDGETS_S, cpu=0.02),
+        patch.multiple(calibration, _SHAPES_S=0.02, _HIDDEN_ROWS_S=0.01),
         patch.object(tokenizer, "cost_problem", lambda each: _cost_problem(each.to_str())),
         patch.object(front_end, "_QUIET_S", 0.0),
     ):

@@ -181,7 +181,9 @@ def starting_server(bundle: Path, log: Path, address: str = "127.0.0.1:0") -> It
         yield server
 
 
-def test_ctrl_c_which_signals_all_processes_drains_the_server(text_bundle: Path, tmp_path: Path) -> None:
+# Terminals and supervisors send their signals to the whole group.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_drains_the_server(number: signal.Signals, text_bundle: Path, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     log = tmp_path / "log"
     with (
@@ -194,7 +196,7 @@ def test_ctrl_c_which_signals_all_processes_drains_the_server(text_bundle: Path,
         children = psutil.Process(server.pid).children()
         calls = threads.submit(call_until_refused, client)
         time.sleep(0.3)
-        os.killpg(server.pid, signal.SIGINT)
+        os.killpg(server.pid, number)
         # The server refuses a call when it drains; it breaks none.
         assert calls.result(30) > 0
         assert server.wait(20) == 0

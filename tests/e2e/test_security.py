@@ -64,10 +64,6 @@ async def test_only_callers_with_valid_credentials_are_answered_and_health_check
     text_bundle: Path, files: Path, tls: str
 ) -> None:
     async with serving(text_bundle, **server_settings(files, tls)) as server:
-        async with client(files, server.port, CLIENT_TLS[tls], TOKEN) as caller:
-            pooled = (await caller.encode(["bread", "rain"])).pooled
-            assert pooled is not None
-            assert pooled.shape == (2, 32)
         for token in (None, "wrong", f"{TOKEN}x", TOKEN[:-1]):
             async with client(files, server.port, CLIENT_TLS[tls], token) as caller:
                 assert await caller.is_serving()
@@ -81,6 +77,10 @@ async def test_only_callers_with_valid_credentials_are_answered_and_health_check
                 with pytest.raises(Unavailable) as unavailable:
                     await caller.encode(["bread"])
                 assert code_of(unavailable.value) is grpc.StatusCode.UNAVAILABLE
+        async with client(files, server.port, CLIENT_TLS[tls], TOKEN) as caller:
+            pooled = (await caller.encode(["bread", "rain"])).pooled
+            assert pooled is not None
+            assert pooled.shape == (2, 32)
 
 
 async def test_the_example_sends_valid_credentials(

@@ -27,7 +27,7 @@ def _operators(operators: None) -> None:
     """Load the tracer's operators once, before the first graph is traced."""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _tokenizer_costs() -> Iterator[None]:
     """Measure the cost of equal tokenizers once, because that takes a fifth of a second."""
     problems: dict[str, str | None] = {}

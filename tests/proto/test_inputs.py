@@ -97,7 +97,11 @@ def test_a_bad_sequence_is_refused_with_its_facts(
     assert type(found) is error
     assert (found.field, found.sequence, found.limit, found.actual) == expected
     assert str(found).isprintable()
-    assert in_message in str(found)
+    values = [str(value) for value in (found.limit, found.actual) if value is not None]
+    if found.sequence is not None:
+        values.append(f"sequence {found.sequence}")
+    for value in (*values, in_message):
+        assert value in str(found)
 
 
 def test_the_first_error_of_each_sequence_is_kept_on_request() -> None:

@@ -105,6 +105,7 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
         ("sentence_bert_config.json", {"module_output_name": "x"}, ["module_output_name 'x'", "token_embeddings"]),
         ("sentence_bert_config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
         ("1_Pooling/config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean"]}, ["pooling_mode ['mean']", "cls"]),
         ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, ["truncate_dim 8"]),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),

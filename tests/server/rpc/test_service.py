@@ -28,6 +28,12 @@ async def test_sequences_are_answered_in_the_order_they_were_sent(service: Servi
     assert reply.model.name == "tiny"
 
 
+async def test_a_request_without_an_id_gets_a_unique_one(service: Service) -> None:
+    first, second = await service.encode(token_request([1])), await service.encode(token_request([1]))
+    assert first.request_id
+    assert first.request_id != second.request_id
+
+
 async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Service) -> None:
     timings = (await service.encode(token_request([1, 1, 1], [2, 2, 2]))).timings
     stages_s = [getattr(timings, f"{stage}_s") for stage in STAGES]
