@@ -148,6 +148,7 @@ class Totals(RuleBasedStateMachine):
 
             def order(queue: ModelQueue, now_s: float = now_s) -> tuple[bool, float, float]:
                 leader = queue.pending.leader
+                assert leader is not None
                 yields = leader.priority is Priority.BULK and leader.fair_start_s > now_s
                 return yields, queue.used_s, leader.fair_start_s
 
