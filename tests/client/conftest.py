@@ -43,3 +43,9 @@ def call(request: pytest.FixtureRequest) -> Call:
 def runner(request: pytest.FixtureRequest) -> ClientRunner:
     """Make calls with each client, without a network."""
     return ClientRunner(request.param)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let streams wait for full requests, however slow the machine is."""
+    monkeypatch.setattr("headwaiter_client.calls.stream_queue._MAX_WAIT_S", 60.0)

@@ -203,6 +203,7 @@ def test_truncated_texts_and_offsets_of_a_long_list_have_the_right_indices(runne
     assert result.offsets[300].tolist() == [[0, 0], [4, 7], [8, 13], [14, 18], [0, 0]]
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("other", "shown"), [({"digest": "another"}, "another"), ({"precision": pb.PRECISION_INT8}, "int8")]
 )

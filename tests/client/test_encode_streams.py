@@ -186,12 +186,6 @@ async def test_what_a_pausing_async_source_gave_is_sent_together_after_a_tenth_o
         assert [one.index async for one in stream] == [2]
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let streams wait for full requests, however slow the machine is."""
-    monkeypatch.setattr("headwaiter_client.calls.stream_queue._MAX_WAIT_S", 60.0)
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight() -> None:
     fake = FakeEncoder(max_request_sequences=16)
@@ -389,6 +383,7 @@ def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
     return [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_closing_an_async_stream_cancels_its_requests() -> None:
     encoder = AsyncBlockingEncoder()
     async with AsyncClient(transport=encoder) as client:
