@@ -48,11 +48,7 @@ class Pending:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
         self._count += 1
-        by_fair_start = self._by_fair_start[sequence.priority]
-        same_start = by_fair_start.get(sequence.fair_start_s)
-        if same_start is None:
-            same_start = by_fair_start[sequence.fair_start_s] = {}
-        same_start[sequence] = None
+        self._by_fair_start[sequence.priority].setdefault(sequence.fair_start_s, {})[sequence] = None
         self._add_tokens(sequence, sequence.length_tokens)
 
     def remove(self, sequence: Sequence) -> None:
