@@ -9,12 +9,9 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-
-from tokenizers import Tokenizer
 
 from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server import front_end
@@ -24,10 +21,9 @@ from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.tokenizer_cost import cost_problem
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
-from tests.stored_costs import cost_folder
+from tests.stored_costs import cost_folder, known_cost_problem
 
 
 def local_settings(bundle: Path | None, **changes: Any) -> Settings:
@@ -60,15 +56,10 @@ def in_this_process() -> Iterator[None]:
         patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start),
         patch.dict(calibration._BUDGETS_S, cpu=0.02),
         patch.multiple(calibration, _SHAPES_S=0.02, _HIDDEN_ROWS_S=0.01),
-        patch.object(tokenizer, "cost_problem", lambda each: _cost_problem(each.to_str())),
+        patch.object(tokenizer, "cost_problem", known_cost_problem),
         patch.object(front_end, "_QUIET_S", 0.0),
     ):
         yield
-
-
-@cache
-def _cost_problem(content: str) -> str | None:
-    return cost_problem(Tokenizer.from_str(content))
 
 
 class _FrontEndInLoop:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from headwaiter_export.bundle import export
 from headwaiter_export.bundle.export import export_bundle
@@ -17,9 +16,9 @@ from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.plans import GRAPHS, WEIGHTS_FILES
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
-from headwaiter_server.runtime import tokenizer_cost
 from tests.export.helpers import random_encoder
 from tests.shared_folders import SharedFolders
+from tests.stored_costs import known_cost_problem
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,16 +29,8 @@ def _operators(operators: None) -> None:
 @pytest.fixture(scope="package", autouse=True)
 def _tokenizer_costs() -> Iterator[None]:
     """Measure the cost of equal tokenizers once, because that takes a fifth of a second."""
-    problems: dict[str, str | None] = {}
-
-    def cost_problem(tokenizer: Tokenizer) -> str | None:
-        content = tokenizer.to_str()
-        if content not in problems:
-            problems[content] = tokenizer_cost.cost_problem(tokenizer)
-        return problems[content]
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparison, "cost_problem", cost_problem)
+        patched.setattr(comparison, "cost_problem", known_cost_problem)
         yield
 
 
