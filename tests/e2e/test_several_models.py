@@ -95,7 +95,7 @@ async def wait_for_state(client: AsyncClient, version: tuple[str, str], state: s
 
 
 async def wait_for_models(client: AsyncClient, count: int) -> None:
-    """Wait until the server lists so many versions."""
+    """Wait until the server lists `count` versions."""
     async with asyncio.timeout(30):
         while len(await client.models()) != count:  # noqa: ASYNC110 - the state is on the server
             await asyncio.sleep(0.01)
