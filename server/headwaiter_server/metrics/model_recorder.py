@@ -189,7 +189,7 @@ class ModelRecorder:
         for stage in STAGES:
             self._families.attend_stages.labels(*self._labels, stage).observe(getattr(timings, f"{stage}_s"))
 
-    def batch_closed(self, reason: CloseReason) -> None:
+    def batch_planned(self, reason: CloseReason) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
         self._closed_batches[reason].inc()
 
