@@ -19,7 +19,7 @@ from headwaiter_server.runtime.errors import (
     ToleranceExceeded,
     one_line,
 )
-from headwaiter_server.runtime.golden import Golden
+from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation

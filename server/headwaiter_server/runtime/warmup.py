@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_proto.rules.token_types import with_types
-from headwaiter_server.runtime.golden import Golden
+from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.golden import Golden
+from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.warmup import check_golden, time_budgets, time_shapes
