@@ -16,7 +16,7 @@ from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
-from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions

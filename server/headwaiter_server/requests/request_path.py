@@ -14,9 +14,9 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import check_task, classify_response, read_head
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel

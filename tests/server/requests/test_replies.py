@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.engine.description import description
 from headwaiter_server.requests.replies import (
     attend_answer_bytes,

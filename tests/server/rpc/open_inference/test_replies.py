@@ -9,9 +9,9 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_proto.rules.replies import fill
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.rpc.open_inference.replies import (
     infer_response,
     padded_answer_bytes,
