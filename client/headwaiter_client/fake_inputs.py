@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules import sequences
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.pairs import check_pairs, kept_tokens, read_pairs
 from headwaiter_proto.rules.requests import RequestLimits

@@ -9,8 +9,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
-from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
 from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.responses import attend_response, encode_response, model_response
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ServedModel
