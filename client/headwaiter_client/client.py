@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
-from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall

@@ -11,8 +11,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules import sequences
 from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import check_pairs, kept_tokens, read_pairs
-from headwaiter_proto.rules.requests import RequestLimits
 
 
 class Words(NamedTuple):

@@ -16,7 +16,8 @@ from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
 from headwaiter_proto.rules import classification, requests, responses, sequences
-from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.attend import select
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.pooling import pool
 
@@ -93,9 +94,7 @@ class FakeEncoder:
         self._closed = False
         self._vectors, self._scores = vectors, scores
         self._token_vectors: dict[object, _Vectors] = {}
-        self._limits = requests.RequestLimits(
-            max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES
-        )
+        self._limits = RequestLimits(max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES)
         self._manifest = Manifest(
             name=model,
             vocabulary_size=vocabulary_size,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, HeadwaiterError, InvalidInput, SequenceTooLong
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.sequences import (
     MAX_BYTES_OF_ONE_TEXT,
     check_texts,
