@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from headwaiter_server.metrics.log_lines import configure_logging
+from headwaiter_server.log_lines import configure_logging
 from headwaiter_server.processes.interpreter import exit_at_once
 from headwaiter_server.settings.flags import SettingsError, read_settings
 
