@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification import Classification, Ranking
+from headwaiter_client.calls.classification_results import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, TextInput, TokenInput

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
-from headwaiter_client.calls.classification import Classification
+from headwaiter_client.calls.classification_results import Classification
 from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import DefaultOptions, Defaults, copied
