@@ -25,8 +25,8 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from headwaiter_server.front_end import CannotListen
-        from headwaiter_server.process import serve
         from headwaiter_server.runtime.errors import DeviceLost, ModelRefused
+        from headwaiter_server.signals import serve
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     configure_logging()
