@@ -12,8 +12,7 @@ from headwaiter_proto.rules.outputs import Output, read_output
 
 _Message = TypeVar("_Message", bound=Message)
 
-_PRIORITIES = (pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK)
-_TRUNCATIONS = (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_ERROR, pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
+_PRIORITIES, _TRUNCATIONS = pb.Priority.values(), pb.Truncation.values()
 # Errors quote ids and names, and are sent in HTTP/2 headers of at most 8 KiB.
 _MAX_ID_CHARACTERS = 256
 
