@@ -18,7 +18,7 @@ from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.endpoint import UnaryCalls
-from headwaiter_server.rpc.handlers import GenericHandlers
+from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_inference import service as open_inference
 from headwaiter_server.rpc.open_inference.reflection import reflection_pool
