@@ -24,8 +24,8 @@ from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_onc
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.self_check import check_golden, run_largest_numbers
 from headwaiter_server.runtime.shape_buckets import most_padded_tokens
-from headwaiter_server.runtime.warmup import check_golden, run_largest_numbers
 
 log = logging.getLogger(__name__)
 
