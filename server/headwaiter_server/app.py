@@ -26,7 +26,9 @@ class Server:
 
     Attributes:
         port: the port for gRPC; 0 until the server listens.
-        metrics_port: the port for HTTP: metrics, health, and requests if `http_api` is on; 0 until the server listens.
+        http_port: the port for HTTP: requests if `http_api` is on, metrics and health; 0 until the server listens.
+        metrics_port: the port for metrics and health without TLS, `http_port` if requests have no port of their own; 0
+            until the server listens.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,8 +47,13 @@ class Server:
         return self._front_end.port
 
     @property
-    def metrics_port(self) -> int:
+    def http_port(self) -> int:
         """The port for HTTP; 0 until the server listens."""
+        return self._front_end.http_port
+
+    @property
+    def metrics_port(self) -> int:
+        """The port for metrics; 0 until the server listens."""
         return self._front_end.metrics_port
 
     async def start(self) -> None:
@@ -65,7 +72,7 @@ class Server:
             await self._front_end.stop_listening(0)
             raise
         log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
-        for line in announcements.addresses(self._settings, self.metrics_port):
+        for line in announcements.addresses(self._settings, self.http_port):
             log.info(line)
         for line in announcements.warnings(self._settings):
             log.warning(line)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -11,8 +12,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from headwaiter_proto import encoder_pb2
 from headwaiter_server.engine.interface import Engine
-from headwaiter_server.http.application import http_application
-from headwaiter_server.http.server import HttpServer, listen
+from headwaiter_server.http.application import http_application, metrics_application
+from headwaiter_server.http.server import HttpServer, listen, tls_context
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
@@ -25,7 +26,7 @@ from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
-from headwaiter_server.settings.file_descriptors import max_grpc_connections
+from headwaiter_server.settings.file_descriptors import max_grpc_connections, max_http_connections
 from headwaiter_server.settings.flags import Settings
 
 # When a gRPC server stops, it cancels the calls that it has just received. A drained server therefore answers new calls
@@ -54,28 +55,32 @@ class FrontEnd:
         settings: the settings of the server.
         recorder: counts and times the calls.
         engine: runs the models.
-        http_socket: listens for HTTP in several front ends, which share the port for gRPC too; None for the only front
+        http_sockets: listen for HTTP in several front ends, which share the port for gRPC too; None for the only front
             end.
 
     Attributes:
         port: the port for gRPC; 0 until the front end listens.
-        metrics_port: the port for HTTP: metrics, health, and requests if `http_api` is on; 0 until the front end
-            listens.
+        http_port: the port for HTTP: requests if `http_api` is on, metrics and health; 0 until the front end listens.
+        metrics_port: the port for metrics and health without TLS, `http_port` if requests have no port of their own; 0
+            until the front end listens.
     """
 
     def __init__(
-        self, settings: Settings, recorder: Recorder, engine: Engine, http_socket: socket.socket | None = None
+        self,
+        settings: Settings,
+        recorder: Recorder,
+        engine: Engine,
+        http_sockets: Sequence[socket.socket] | None = None,
     ) -> None:
-        self._http_socket = http_socket
+        self._http_sockets = http_sockets
         self._settings, self._recorder, self._engine = settings, recorder, engine
         self._path = RequestPath(settings, recorder, engine)
         incoming = IncomingMessages(settings.max_request_bytes)
         self._calls = UnaryCalls(recorder, self._path.call_limit, incoming)
         self._streams = OpenStreams(self._path)
-        self._health = health.HealthService(incoming, 1 if http_socket is None else int(settings.front_ends))
+        self._health = health.HealthService(incoming, 1 if http_sockets is None else int(settings.front_ends))
         self._reported_names: set[str] = set()
-        self.port = 0
-        self.metrics_port = 0
+        self.port = self.http_port = self.metrics_port = 0
 
     @property
     def unanswered_count(self) -> int:
@@ -100,10 +105,16 @@ class FrontEnd:
                 self.port = self._grpc.add_secure_port(settings.address, tls)
         except RuntimeError:
             raise cannot_listen(settings.address) from None
+        requests, *metrics = self._http_sockets or listen_for_http(settings)
         application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
-        self._http = HttpServer(self._http_socket or listen_for_http(settings), application, settings)
-        self.metrics_port = self._http.port
-        self._http.start()
+        most = max_http_connections() // (1 + len(metrics))
+        self._http = [
+            HttpServer(requests, application, tls_context(settings), most),
+            *(HttpServer(each, metrics_application(self._path), None, most) for each in metrics),
+        ]
+        self.http_port, self.metrics_port = self._http[0].port, self._http[-1].port
+        for each in self._http:
+            each.start()
         await self._grpc.start()
 
     def report_health(self) -> None:
@@ -134,13 +145,13 @@ class FrontEnd:
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports; calls in progress have `grace_s` seconds to end."""
         await self._grpc.stop(grace_s)
-        await self._http.stop(grace_s)
+        await asyncio.gather(*(each.stop(grace_s) for each in self._http))
 
     def _grpc_server(self) -> grpc.aio.Server:
         token, admin_token = self._settings.token(), self._settings.admin_token()
         server = grpc.aio.server(
             interceptors=() if admin_token is None else (BearerToken(token, admin_token, self._recorder),),
-            options=channel_options(self._settings, shares_port=self._http_socket is not None),
+            options=channel_options(self._settings, shares_port=self._http_sockets is not None),
         )
         services = (
             EncoderService(self._path, self._calls, self._streams),
@@ -157,18 +168,25 @@ class FrontEnd:
         return server
 
 
-def listen_for_http(settings: Settings) -> socket.socket:
-    """Return a socket that listens for HTTP.
+def listen_for_http(settings: Settings) -> list[socket.socket]:
+    """Return the sockets that listen for HTTP: one for requests, and one for metrics if they have a port of their own.
 
     Raises:
-        CannotListen: the port cannot be used.
+        CannotListen: a port cannot be used.
     """
-    host, port = settings.http_host_and_port
+    metrics_flag = f"--metrics-port {settings.metrics_port}"
+    flag = f"--http-address {settings.http_address}" if settings.http_address else metrics_flag
+    sockets: list[socket.socket] = []
     try:
-        return listen(host, port)
+        sockets.append(listen(*settings.http_host_and_port))
+        if settings.metrics_host_and_port is not None:
+            flag = metrics_flag
+            sockets.append(listen(*settings.metrics_host_and_port))
     except OSError as error:
-        setting = f"--http-address {settings.http_address}" if settings.http_address else f"--metrics-port {port}"
-        raise CannotListen(f"cannot listen on {setting} ({error.strerror}): choose another port") from None
+        for each in sockets:
+            each.close()
+        raise CannotListen(f"cannot listen on {flag} ({error.strerror}): choose another port") from None
+    return sockets
 
 
 def cannot_listen(address: str) -> CannotListen:

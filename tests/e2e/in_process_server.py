@@ -7,7 +7,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,13 @@ def in_this_process() -> Iterator[None]:
 class _FrontEndInLoop:
     """Stands in for the process of a front end: a task that has the same sockets."""
 
-    def __init__(self, engine: socket.socket, http_socket: socket.socket) -> None:
-        self._task = asyncio.create_task(FrontEndProcess(http_socket).serve(engine))
+    def __init__(self, engine: socket.socket, http_sockets: Sequence[socket.socket]) -> None:
+        self._task = asyncio.create_task(FrontEndProcess(http_sockets).serve(engine))
 
     @classmethod
-    async def start(cls, engine: socket.socket, http_socket: socket.socket, _: int) -> "_FrontEndInLoop":
+    async def start(cls, engine: socket.socket, http_sockets: Sequence[socket.socket], _: int) -> "_FrontEndInLoop":
         """Start the task."""
-        return cls(engine.dup(), http_socket.dup())
+        return cls(engine.dup(), [each.dup() for each in http_sockets])
 
     async def wait(self) -> int:
         """Wait for the end of the task."""

@@ -20,7 +20,7 @@ from headwaiter_client import Client, Overloaded, RetryPolicy, TlsConfig
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http import connections
 from headwaiter_server.rpc import endpoint, incoming
-from testbed.server_process import RunningServer, running_server
+from testbed.server_process import RunningServer, free_port, running_server
 from tests.e2e.in_process_server import connect, metrics_url, one_front_end, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.raw_http2 import RawConnection
@@ -107,18 +107,19 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
     trusted = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-    flags = ["--provider", "cpu", "--http-api", "on"]
+    port = free_port()
+    flags = ["--provider", "cpu", "--http-api", "on", "--http-address", f"127.0.0.1:{port}"]
     flags += ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.pem")]
     with running_server(text_bundle, flags, FEW_DESCRIPTORS, waits=False) as server, ExitStack() as stack:
         tls = TlsConfig(ca=tmp_path / "ca.pem")
         with Client(server.address, tls=tls, retry=RetryPolicy(max_attempts=100), timeout_s=60) as client:
             client.encode(["rain"])
-        host, port = server.metrics_url.split("/")[2].split(":")
         for _ in range(300):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
-        url = f"https://{host}:{port}/health/ready"
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+        url = f"https://127.0.0.1:{port}/health/ready"
         with urllib.request.urlopen(url, timeout=5, context=trusted) as response:
             assert response.status == 200
+        assert ready_status(server) == 200
         with Client(server.address, tls=tls) as client:
             assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
         assert max(process.num_fds() for process in processes(server)) < 150

@@ -156,7 +156,10 @@ def refused(url: str) -> float | None:
     return metric_value(url, "headwaiter_refused_total", reason="OVERLOADED")
 
 
-async def test_with_a_certificate_and_a_token_http_needs_both(text_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("front_ends", [0, 2])
+async def test_with_a_certificate_and_a_token_requests_need_both_and_metrics_neither(
+    text_bundle: Path, tmp_path: Path, front_ends: int
+) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -165,10 +168,12 @@ async def test_with_a_certificate_and_a_token_http_needs_both(text_bundle: Path,
     files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "token_file": tmp_path / "token"}
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    async with serving(text_bundle, http_api="on", **files) as server:
-        address = f"https://127.0.0.1:{server.metrics_port}"
+    options = {"http_api": "on", "http_address": "127.0.0.1:0", "front_ends": front_ends}
+    async with serving(text_bundle, **options, **files) as server:
+        assert server.http_port != server.metrics_port
+        address = f"https://127.0.0.1:{server.http_port}"
 
-        def status(path: str, token: str) -> int:
+        def status(path: str, token: str, address: str = address) -> int:
             headers = {"Authorization": f"Bearer {token}"}
             request = urllib.request.Request(address + path, headers=headers)
             try:
@@ -182,6 +187,12 @@ async def test_with_a_certificate_and_a_token_http_needs_both(text_bundle: Path,
         assert await asyncio.to_thread(status, "/health/ready", "") == 200
         with pytest.raises(OSError):  # noqa: PT011 - plain HTTP
             await asyncio.to_thread(urllib.request.urlopen, address.replace("https", "http") + "/v1/models")
+        assert await asyncio.to_thread(status, "/metrics", "") == 200
+        # What Prometheus asks has no TLS and no token.
+        plain = f"http://127.0.0.1:{server.metrics_port}"
+        assert await asyncio.to_thread(metric_value, f"{plain}/metrics", "headwaiter_model_info") == 1
+        statuses = {"/health/live": 200, "/health/ready": 200, "/v1/models": 404, "/playground/": 404}
+        assert {path: await asyncio.to_thread(status, path, "s3cret", plain) for path in statuses} == statuses
 
 
 def test_the_commands_and_the_code_of_the_page_run(

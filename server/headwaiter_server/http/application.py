@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +50,15 @@ def http_application(
         own_name = settings.http_host_and_port[0] if token is None else None
         routes += [_route(page_rules, method) for method in playground_methods(path, own_name)]
         routes += page_routes()
+    return _application(routes)
+
+
+def metrics_application(path: RequestPath) -> Starlette:
+    """Return the application of the port for metrics and health alone."""
+    return _application(public_routes(path.engine.metrics, lambda: path.ready))
+
+
+def _application(routes: Sequence[BaseRoute]) -> Starlette:
     application = Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
     # A redirection would answer a POST with an empty body.
     application.router.redirect_slashes = False

@@ -12,7 +12,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headwaiter_server.http.connections import Connections, bounded_protocol
-from headwaiter_server.settings.file_descriptors import max_http_connections
 from headwaiter_server.settings.flags import Settings
 
 _NEVER_S = 86_400
@@ -58,11 +57,13 @@ class HttpServer:
         port: the port that the server listens on.
     """
 
-    def __init__(self, listening: socket.socket, application: ASGIApp, settings: Settings) -> None:
-        """Take a socket of `listen`. If HTTP answers requests, a certificate makes it HTTPS."""
+    def __init__(
+        self, listening: socket.socket, application: ASGIApp, tls: ssl.SSLContext | None, max_connections: int
+    ) -> None:
+        """Take a socket of `listen`; `tls` makes HTTP HTTPS."""
         self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
-        protocol: Any = partial(bounded_protocol, Connections(max_http_connections()), _tls(settings))
+        protocol: Any = partial(bounded_protocol, Connections(max_connections), tls)
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -91,7 +92,8 @@ class HttpServer:
         self._socket.close()
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS of the port that answers requests; None if no port answers requests, or without a certificate."""
     if not settings.answers_over_http or settings.tls_cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

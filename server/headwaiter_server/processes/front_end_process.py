@@ -1,6 +1,6 @@
-"""The process of one front end. The engine's process starts it with `__main__.py`, and gives it two sockets.
+"""The process of one front end. The engine's process starts it with `__main__.py`, and gives it sockets.
 
-The first socket leads to the engine. The second one listens for HTTP; all front ends accept its connections.
+The first socket leads to the engine. The other ones listen for HTTP; all front ends accept their connections.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,11 +32,11 @@ class FrontEndProcess:
     """A front end whose engine is behind a socket.
 
     Args:
-        http_socket: listens for HTTP.
+        http_sockets: listen for HTTP.
     """
 
-    def __init__(self, http_socket: socket.socket) -> None:
-        self._http_socket = http_socket
+    def __init__(self, http_sockets: Sequence[socket.socket]) -> None:
+        self._http_sockets = http_sockets
         self._methods: Methods = {
             "open": self._open,
             "listen": self._listen,
@@ -63,7 +64,8 @@ class FrontEndProcess:
                 async with asyncio.timeout(2 * _SEND_ERRORS_S):
                     await asyncio.sleep(0)
                     await self._opened.stop_listening(_SEND_ERRORS_S)
-        self._http_socket.close()
+        for each in self._http_sockets:
+            each.close()
         self._link.close()
 
     async def _open(self, settings: Settings) -> None:
@@ -72,16 +74,16 @@ class FrontEndProcess:
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
         self._directory = engine.directory
-        self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
+        self._front_end = FrontEnd(settings, recorder, engine, self._http_sockets)
 
-    async def _listen(self) -> tuple[int, int] | Exception:
-        """Listen on the ports, and return the ports for gRPC and HTTP, or why the front end cannot listen."""
+    async def _listen(self) -> tuple[int, int, int] | Exception:
+        """Listen on the ports, and return those for gRPC, HTTP and metrics, or why the front end cannot listen."""
         try:
             await self._opened.listen()
         except (CannotListen, SettingsError) as error:
             return error
         self._listens = True
-        return self._opened.port, self._opened.metrics_port
+        return self._opened.port, self._opened.http_port, self._opened.metrics_port
 
     async def _watch_engine(self) -> None:
         """Report NOT_SERVING while nothing is heard of the engine, which else asks for counts every few seconds."""
@@ -114,16 +116,16 @@ class FrontEndProcess:
         return self._front_end
 
 
-async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
+async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket]) -> None:
     tune_garbage_collector()
     collecting = asyncio.create_task(collect_garbage())
-    await FrontEndProcess(http_socket).serve(engine)
+    await FrontEndProcess(http_sockets).serve(engine)
     collecting.cancel()
     exit_at_once(0)
 
 
 def main() -> None:
-    """Run a front end with the arguments of the command line: two sockets, and the number of the front end."""
-    engine_file, http_file, number = map(int, sys.argv[1:])
+    """Run a front end with the arguments of the command line: its number, and its sockets."""
+    number, engine_file, *http_files = map(int, sys.argv[1:])
     configure_logging(f"front end {number}")
-    asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
+    asyncio.run(_main(socket.socket(fileno=engine_file), [socket.socket(fileno=file) for file in http_files]))

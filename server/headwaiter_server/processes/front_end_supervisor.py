@@ -5,6 +5,7 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -39,10 +40,10 @@ class Child(Protocol):
         ...
 
 
-async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
+async def spawn_process(engine: socket.socket, http_sockets: Sequence[socket.socket], number: int) -> Child:
     """Start the process of a front end with its end of the socket to the engine."""
-    files = engine.fileno(), http_socket.fileno()
-    arguments = map(str, (*files, number))
+    files = [each.fileno() for each in (engine, *http_sockets)]
+    arguments = map(str, (number, *files))
     return await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
 
 
@@ -56,7 +57,9 @@ class FrontEndSupervisor:
 
     Attributes:
         port: the port for gRPC; 0 until the front ends listen.
-        metrics_port: the port for HTTP; 0 until the front ends listen.
+        http_port: the port for HTTP; 0 until the front ends listen.
+        metrics_port: the port for metrics, `http_port` if requests have no port of their own; 0 until the front ends
+            listen.
     """
 
     def __init__(self, settings: Settings, count: int, links: FrontEndLinks) -> None:
@@ -65,7 +68,7 @@ class FrontEndSupervisor:
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
-        self.port = self.metrics_port = 0
+        self.port = self.http_port = self.metrics_port = 0
 
     @property
     def unanswered_count(self) -> int:
@@ -82,8 +85,8 @@ class FrontEndSupervisor:
         grpc_socket, self._address = _reserve(self._settings.address)
         self._sockets.append(grpc_socket)
         try:
-            self._http_socket = listen_for_http(self._settings)
-            self._sockets.append(self._http_socket)
+            self._http_sockets = listen_for_http(self._settings)
+            self._sockets += self._http_sockets
             # If one front end cannot start, wait for the others, which are stopped then.
             started = await asyncio.gather(*map(self._start, range(1, self._count + 1)), return_exceptions=True)
             for error in filter(None, started):
@@ -136,7 +139,7 @@ class FrontEndSupervisor:
         """
         settings = replace(self._settings.share(number, self._count), address=self._address)
         ours, theirs = socket.socketpair()
-        child = await spawn_process(theirs, self._http_socket, number)
+        child = await spawn_process(theirs, self._http_sockets, number)
         theirs.close()
         link = await self._links.add(ours, number)
         try:
@@ -146,7 +149,7 @@ class FrontEndSupervisor:
             listens = await link.call("listen")
             if isinstance(listens, Exception):
                 raise listens
-            self.port, self.metrics_port = listens
+            self.port, self.http_port, self.metrics_port = listens
         except Unavailable:
             exit_code = await self._end(child, link)
             raise CannotListen(

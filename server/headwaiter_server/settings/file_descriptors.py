@@ -16,7 +16,7 @@ def raise_limit() -> None:
 
 
 def max_http_connections() -> int:
-    """Return the most connections of the HTTP port: a quarter of the descriptors, and at most 1,024."""
+    """Return the most connections of the ports for HTTP together: a quarter of the descriptors, and at most 1,024."""
     return min(_MAX_HTTP_CONNECTIONS, _limit() // 4)
 
 

@@ -71,11 +71,12 @@ class Settings:
         "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
     )
     address: str = _setting("0.0.0.0:50051", ADDRESS, "address for gRPC; port 0 takes a free port")
-    metrics_port: int = _setting(9464, PORT, "port for Prometheus metrics; 0 takes a free port")
+    metrics_port: int = _setting(9464, PORT, "port for Prometheus metrics, without TLS; 0 takes a free port")
     http_address: str = _setting(
         "",
         ADDRESS,
-        "address for HTTP, in place of --metrics-port and of the host of --address; port 0 takes a free port",
+        "address for requests over HTTP, if not that of the metrics; --metrics-port is then on the same host; port 0 "
+        "takes a free port",
     )
     http_api: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also answers requests to encode, in the forms of OpenAI and of TEI"
@@ -174,6 +175,12 @@ class Settings:
             raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: give all three")
+        if self.answers_over_http and self.tls_cert is not None and self.metrics_host_and_port is None:
+            raise SettingsError(
+                "--http-api and --playground need --http-address if there is a --tls-cert, because the port of the "
+                f"metrics has no TLS: give --http-address HOST:PORT with another port than --metrics-port "
+                f"{self.metrics_port}"
+            )
         if self.max_request_tokens > self.max_queue_tokens:
             raise SettingsError(
                 f"--max-request-tokens {self.max_request_tokens} exceeds --max-queue-tokens {self.max_queue_tokens}, "
@@ -187,9 +194,16 @@ class Settings:
 
     @property
     def http_host_and_port(self) -> tuple[str, int]:
-        """The address for HTTP."""
+        """The address for HTTP: requests if the server answers them, metrics and health."""
         host, _, port = (self.http_address or self.address).rpartition(":")
         return host.strip("[]"), int(port) if self.http_address else self.metrics_port
+
+    @property
+    def metrics_host_and_port(self) -> tuple[str, int] | None:
+        """The address for metrics and health alone, without TLS; None if requests have no port of their own."""
+        host, port = self.http_host_and_port
+        shared = not self.http_address or (port == self.metrics_port and port != 0)
+        return None if shared else (host, self.metrics_port)
 
     @property
     def request_limits(self) -> RequestLimits:

@@ -25,7 +25,7 @@ def settings(**changed: Any) -> Settings:
         ),
         ({"playground": "on", "http_address": "[::1]:0"}, ["http://[::1]:9/playground/"]),
         (
-            {"playground": "on", "tls_cert": Path("c"), "tls_key": Path("k"), "address": "models.example:1"},
+            {"playground": "on", "tls_cert": Path("c"), "tls_key": Path("k"), "http_address": "models.example:1"},
             ["https://models.example:9/playground/"],
         ),
     ],
@@ -54,7 +54,13 @@ CONTROL = {"model_control": "on", "bundle": None, "models": Path("models")}
         ({**CONTROL, "token_file": Path("token"), "admin_token_file": Path("admin")}, None),
         ({**CONTROL, "admin_token_file": Path("admin")}, None),
         (
-            {"playground": "on", "tls_client_ca": Path("ca"), "tls_cert": Path("c"), "tls_key": Path("k")},
+            {
+                "playground": "on",
+                "http_address": "192.0.2.7:1",
+                "tls_client_ca": Path("ca"),
+                "tls_cert": Path("c"),
+                "tls_key": Path("k"),
+            },
             None,
         ),
     ],

@@ -37,7 +37,7 @@ class Child:
     def _method(self, name: str) -> Any:
         async def method(*_: Any) -> Any:
             self.asked.append(name)
-            return (1, 2) if name == "listen" else None
+            return (1, 2, 3) if name == "listen" else None
 
         return method
 

@@ -52,6 +52,8 @@ GIVEN = {
 }
 # The settings that must be given together with a setting.
 NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
+# A certificate, and requests over HTTP.
+_HTTPS = ("b", "--tls-cert", "FILE", "--tls-key", "FILE", "--http-api", "on")
 FIELDS = [field.name for field in dataclasses.fields(Settings) if field.name != "bundle"]
 
 
@@ -119,6 +121,25 @@ def test_the_cache_folder_is_in_the_users_cache_unless_another_is_given(
     assert read_settings(["b", "--cache-dir", ""], environment).cache_dir is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "http", "metrics"),
+    [
+        (["--address", "192.0.2.1:50051"], ("192.0.2.1", 9464), None),
+        (["--metrics-port", "1"], ("0.0.0.0", 1), None),
+        (["--http-address", "127.0.0.1:9464"], ("127.0.0.1", 9464), None),
+        (["--http-address", "127.0.0.1:8443"], ("127.0.0.1", 8443), ("127.0.0.1", 9464)),
+        (["--http-address", "[::1]:8443", "--metrics-port", "1"], ("::1", 8443), ("::1", 1)),
+        # Two free ports.
+        (["--http-address", "127.0.0.1:0", "--metrics-port", "0"], ("127.0.0.1", 0), ("127.0.0.1", 0)),
+    ],
+)
+def test_metrics_have_a_port_of_their_own_if_requests_have_another_one(
+    arguments: Sequence[str], http: tuple[str, int], metrics: tuple[str, int] | None
+) -> None:
+    settings = read_settings(["b", *arguments], {})
+    assert (settings.http_host_and_port, settings.metrics_host_and_port) == (http, metrics)
+
+
 def test_unknown_variables_are_ignored() -> None:
     assert read_settings(["b"], {"THREADS": "7", "HEADWAITER_NONSENSE": "1"}) == Settings(bundle=Path("b"))
 
@@ -157,6 +178,8 @@ def test_unknown_variables_are_ignored() -> None:
         (["b", "--tls-cert", "FILE"], {}, ["--tls-cert", "--tls-key"]),
         (["b"], {"HEADWAITER_TLS_KEY": "FILE"}, ["--tls-cert", "--tls-key"]),
         (["b", "--tls-client-ca", "FILE"], {}, ["--tls-client-ca", "--tls-cert", "--tls-key"]),
+        ([*_HTTPS], {}, ["--http-api", "--tls-cert", "--http-address", "--metrics-port 9464"]),
+        ([*_HTTPS, "--http-address", "[::1]:9464"], {}, ["--tls-cert", "--http-address", "--metrics-port 9464"]),
         (["b", "--token-file", "."], {}, ["--token-file", "'.'", "file"]),
         (["b", "--max-queue-tokens", "100"], {}, ["--max-request-tokens 65536", "--max-queue-tokens 100"]),
         (["b", "--colour", "red"], {}, ["--colour red"]),
