@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from headwaiter_server.settings.flags import Settings, variable
+from headwaiter_server.settings.flags import Settings, read_settings, variable
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -39,23 +39,29 @@ def merge(base: dict[str, Any], override: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def extend(project: dict[str, Any]) -> dict[str, Any]:
-    """Resolve `extends` between the services of one file, as Docker Compose does before it merges files."""
-    services = dict(project["services"])
-    for name, service in services.items():
-        own = {key: value for key, value in service.items() if key != "extends"}
-        if "extends" in service:
-            services[name] = merge(services[service["extends"]["service"]], own)
-    return {**project, "services": services}
-
-
-GPU = extend(load("docker-compose.yml"))
+GPU = load("docker-compose.yml")
 CPU = merge(GPU, load("docker-compose.cpu.yml"))
-# The services that run headwaiter-server.
-SERVERS = ("server", "playground")
+PAGE, MODELS = load("docker-compose.playground.yml"), load("docker-compose.models.yml")
+# Each file with the files that it is added to.
+PROJECTS = {
+    "gpu": GPU,
+    "cpu": CPU,
+    "page": merge(GPU, PAGE),
+    "models": merge(GPU, MODELS),
+    "all": merge(merge(CPU, MODELS), PAGE),
+}
+each_project = pytest.mark.parametrize("project", PROJECTS.values(), ids=PROJECTS.keys())
 
 
-@pytest.mark.parametrize("project", [GPU, CPU], ids=["gpu", "cpu"])
+def server_settings(project: dict[str, Any], volume: Path, **changes: str) -> Settings:
+    """Return the settings of the server in the container, whose volume of bundles is a folder of this host."""
+    in_image = dict(re.findall(r"\b(HEADWAITER_\w+)=(\S+)", DOCKERFILE))
+    in_compose = project["services"]["server"]["environment"]
+    environment = {**in_image, **in_compose, **changes}
+    return read_settings([], {name: text.replace("/bundles", str(volume)) for name, text in environment.items()})
+
+
+@each_project
 def test_the_compose_files_follow_the_compose_specification(project: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "compose.json"
     path.write_text(json.dumps(project))
@@ -68,13 +74,12 @@ def test_the_compose_files_follow_the_compose_specification(project: dict[str, A
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("service", SERVERS)
-def test_only_the_gpu_server_reserves_a_gpu(service: str) -> None:
-    devices = GPU["services"][service]["deploy"]["resources"]["reservations"]["devices"]
+def test_only_the_gpu_server_reserves_a_gpu() -> None:
+    devices = GPU["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
     assert [(device["driver"], device["count"], device["capabilities"]) for device in devices] == [
         ("nvidia", 1, ["gpu"])
     ]
-    server = CPU["services"][service]
+    server = CPU["services"]["server"]
     assert not server["deploy"]["resources"]["reservations"]
     assert server["environment"]["HEADWAITER_PROVIDER"] == "cpu"
     assert "cuda" not in server["build"]["args"]["EXTRAS"].split(",")
@@ -82,9 +87,7 @@ def test_only_the_gpu_server_reserves_a_gpu(service: str) -> None:
 
 def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
     settings = {variable(field.name) for field in fields(Settings)}
-    in_compose = {
-        name for project in (GPU, CPU) for service in SERVERS for name in project["services"][service]["environment"]
-    }
+    in_compose = {name for project in PROJECTS.values() for name in project["services"]["server"]["environment"]}
     in_image = set(re.findall(r"\b(HEADWAITER_\w+)=", DOCKERFILE))
     assert in_image
     assert in_compose | in_image <= settings
@@ -119,21 +122,40 @@ def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     assert job["static_configs"] == [{"targets": [f"server:{metrics_port}"]}]
 
 
-@pytest.mark.parametrize("project", [GPU, CPU], ids=["gpu", "cpu"])
-def test_only_the_profile_playground_serves_a_page_and_only_this_host_can_open_it(project: dict[str, Any]) -> None:
-    server, playground = (project["services"][service] for service in SERVERS)
-    assert playground["profiles"] == ["playground"]
-    assert playground["environment"] == {**server["environment"], "HEADWAITER_PLAYGROUND": "on"}
-    assert playground["ports"] == [
-        *server["ports"],
-        f"127.0.0.1:${{PLAYGROUND_PORT:-8080}}:{Settings.metrics_port}",
-    ]
-    # Besides, the two services run alike, and Prometheus finds either under the same name.
-    assert playground["networks"] == {"default": {"aliases": ["server"]}}
-    own = ("profiles", "environment", "ports", "networks")
-    assert {key: value for key, value in playground.items() if key not in own} == {
-        key: value for key, value in server.items() if key not in own
-    }
+@each_project
+def test_prometheus_reads_the_metrics_of_every_recipe_without_tls(project: dict[str, Any], tmp_path: Path) -> None:
+    (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
+    assert job.get("scheme", "http") == "http"
+    (tmp_path / "file").touch()
+    tls = {f"HEADWAITER_TLS_{name}": str(tmp_path / "file") for name in ("CERT", "KEY")}
+    for changes in ({}, tls):
+        settings = server_settings(project, tmp_path, **changes)
+        host, port = settings.metrics_host_and_port or settings.http_host_and_port
+        assert host == "0.0.0.0"
+        assert job["static_configs"] == [{"targets": [f"server:{port}"]}]
+
+
+def test_the_recipe_of_several_models_serves_what_the_export_writes(tmp_path: Path) -> None:
+    settings = server_settings(PROJECTS["models"], tmp_path)
+    assert (settings.bundle, settings.models) == (None, tmp_path)
+    # A bundle that `export` adds is served without a restart.
+    assert 0 < settings.watch_s <= 60
+    # With BUNDLE=minilm/1, the export writes version 1 of the model minilm.
+    assert Path(GPU["services"]["export"]["command"][-1]) == Path("/bundles/${BUNDLE:-default}")
+    assert server_settings(GPU, tmp_path).bundle == tmp_path / "${BUNDLE:-default}"
+
+
+@each_project
+def test_only_the_recipe_of_the_page_serves_a_page_and_only_this_host_can_open_it(
+    project: dict[str, Any], tmp_path: Path
+) -> None:
+    settings, ports = server_settings(project, tmp_path), project["services"]["server"]["ports"]
+    grpc = GPU["services"]["server"]["ports"]
+    if project in (PROJECTS["page"], PROJECTS["all"]):
+        assert settings.playground == "on"
+        assert ports == [*grpc, f"127.0.0.1:${{PLAYGROUND_PORT:-8080}}:{settings.http_host_and_port[1]}"]
+    else:
+        assert (settings.playground, ports) == ("off", grpc)
 
 
 def test_the_export_image_has_the_torch_version_of_the_tests() -> None:
