@@ -115,8 +115,10 @@ class FakeEncoder:
             head=pb.Head(labels=labels, function=pb.SCORE_FUNCTION_IDENTITY, per_token=per_token) if labels else None,
             takes_pairs=bool(labels and vocabulary_size),
         )
-        digest = hashlib.sha256(model.encode()).hexdigest()
-        self._model_ref = pb.ModelRef(name=model, digest=digest, precision=pb.PRECISION_FP32)
+        digest, results_digest = (hashlib.sha256(text.encode()).hexdigest() for text in (model, f"results of {model}"))
+        self._model_ref = pb.ModelRef(
+            name=model, digest=digest, precision=pb.PRECISION_FP32, results_digest=results_digest
+        )
 
     def unary(
         self,

@@ -268,16 +268,18 @@ class EncodeRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class ModelRef(_message.Message):
-    __slots__ = ("name", "digest", "precision", "version")
+    __slots__ = ("name", "digest", "precision", "version", "results_digest")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     precision: Precision
     version: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., version: _Optional[str] = ...) -> None: ...
+    results_digest: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., version: _Optional[str] = ..., results_digest: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("tokenize_s", "queue_s", "assemble_s", "compute_s", "respond_s", "total_s", "batches")

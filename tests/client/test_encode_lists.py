@@ -205,7 +205,8 @@ def test_truncated_texts_and_offsets_of_a_long_list_have_the_right_indices(runne
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
-    ("other", "shown"), [({"digest": "another"}, "another"), ({"precision": pb.PRECISION_INT8}, "int8")]
+    ("other", "shown"),
+    [({"digest": "another", "results_digest": "other"}, "another"), ({"precision": pb.PRECISION_INT8}, "int8")],
 )
 def test_vectors_of_two_models_or_precisions_are_never_mixed(
     runner: ClientRunner, other: dict[str, Any], shown: str
@@ -219,6 +220,15 @@ def test_vectors_of_two_models_or_precisions_are_never_mixed(
     assert caught.value.request_id == "r"
     with pytest.raises(ModelChanged):
         runner.stream(RecordingEncoder(change_model), TEXTS, request_id="r")
+
+
+@pytest.mark.usefixtures("patient")
+def test_vectors_of_two_exports_of_one_model_may_be_mixed(runner: ClientRunner) -> None:
+    def change_bundle(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
+        if request.request_id == "r.512":
+            reply.model.digest = "another"
+
+    assert len(runner.call(RecordingEncoder(change_bundle), "encode", TEXTS, request_id="r").lengths) == len(TEXTS)
 
 
 def test_a_late_request_of_a_list_quotes_the_timeout_of_the_caller(call: Call, server: FakeServer) -> None:

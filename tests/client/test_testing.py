@@ -171,8 +171,11 @@ def test_attention_weights_are_equal_for_all_tokens(client: Client, sequence: ob
 def test_a_fake_describes_its_model() -> None:
     fake = FakeEncoder(model="mine", width=16)
     client = Client(transport=fake)
-    digest = client.model().model.digest
-    assert client.models() == [ModelVersion("mine", "", "ready", digest=digest, precision="fp32")]
+    model = client.model().model
+    assert model.digest != model.results_digest
+    assert client.models() == [
+        ModelVersion("mine", "", "ready", digest=model.digest, precision="fp32", results_digest=model.results_digest)
+    ]
     assert client.model("mine").width == 16
     assert client.batches() == client.batches("mine") == []
     with pytest.raises(ModelNotFound):

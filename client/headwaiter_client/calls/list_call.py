@@ -289,9 +289,9 @@ class ListCall(ABC, Generic[_Result]):
         return description
 
     def _check_model(self, model: ModelRef) -> None:
-        # Several threads may call this at once. Each adds its model before it counts, so the last one sees all models.
+        # Several threads may call this at once. Each adds its model before it compares, so the last one sees them all.
         self._models.add(model)
-        if len(self._models) > 1:
+        if not all(model.is_comparable(each) for each in tuple(self._models)):
             raise ModelChanged(
                 f"the requests of one call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
                 "vectors cannot be compared: serve one model in one precision on all replicas, then call again",

@@ -25,14 +25,16 @@ _SCORE_FUNCTIONS = _names("SCORE_FUNCTION_", pb.ScoreFunction.items())
 
 @dataclass(frozen=True)
 class ModelRef:
-    """The model that answered. Compare vectors only if their models have the same digest and the same precision.
+    """The model that answered. Compare vectors only if their models have the same `results_digest`.
 
     Attributes:
         name: the model's name.
-        digest: SHA-256 of the bundle's manifest, in hexadecimal.
+        digest: SHA-256 of the bundle's manifest, in hexadecimal: identifies all files of the bundle.
         precision: precision of the graph that answered: "fp32", "fp16", "bf16" or "int8"; empty if the server does not
             report it.
         version: the model's version on the server; empty if the server does not report it.
+        results_digest: digest of what decides the results, in hexadecimal; another export of the same model keeps it.
+            Empty if the server does not report it.
     """
 
     name: str
@@ -40,6 +42,12 @@ class ModelRef:
     precision: str = ""
     # Replicas may number the same version differently; the digest decides whether vectors can be compared.
     version: str = field(default="", compare=False)
+    results_digest: str = field(default="", compare=False)
+
+    def is_comparable(self, other: "ModelRef") -> bool:
+        """Return whether results of this model can be compared with results of the other model."""
+        same_results = self.results_digest != "" and self.results_digest == other.results_digest
+        return self.precision == other.precision and (same_results or self.digest == other.digest)
 
     def __str__(self) -> str:
         return f"{self.name} {self.digest[:12]} in {self.precision or 'unknown precision'}"
@@ -57,6 +65,7 @@ class ModelVersion:
         reason: why the version failed; otherwise empty.
         digest: SHA-256 of the bundle's manifest, in hexadecimal; empty unless the version is ready.
         precision: precision of the graph that answers; empty unless the version is ready.
+        results_digest: see `ModelRef`; empty unless the version is ready.
     """
 
     name: str
@@ -65,6 +74,7 @@ class ModelVersion:
     reason: str = ""
     digest: str = ""
     precision: str = ""
+    results_digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class ModelDescription:
     The attributes that are messages have the fields that docs/api.md describes.
 
     Attributes:
-        model: name, version, digest and precision.
+        model: name, version, digests and precision.
         tasks: what the model does: "encode", "classify" (a score for each label), "classify_tokens" (for each label and
             token), "rerank" (one score for a pair of a query and a document) and "attend". Without the tasks that this
             client does not know.
@@ -179,12 +189,12 @@ def describe(message: pb.GetModelResponse) -> ModelDescription:
 
 def model_ref(message: pb.ModelRef) -> ModelRef:
     """Return the model that a message names."""
-    return _model_ref(message.name, message.digest, message.precision, message.version)
+    return _model_ref(message.name, message.digest, message.precision, message.version, message.results_digest)
 
 
 @lru_cache(64)  # Every reply names its model, and a program uses few.
-def _model_ref(name: str, digest: str, precision: pb.Precision, version: str) -> ModelRef:
-    return ModelRef(name, digest, precision_name(precision), version)
+def _model_ref(name: str, digest: str, precision: pb.Precision, version: str, results_digest: str) -> ModelRef:
+    return ModelRef(name, digest, precision_name(precision), version, results_digest)
 
 
 def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
@@ -197,7 +207,11 @@ def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
     for status in listed:
         ref = refs.get((status.name, status.version), ModelRef(status.name, ""))
         state = _STATES.get(status.state, "")
-        versions.append(ModelVersion(status.name, status.version, state, status.reason, ref.digest, ref.precision))
+        versions.append(
+            ModelVersion(
+                status.name, status.version, state, status.reason, ref.digest, ref.precision, ref.results_digest
+            )
+        )
     return versions
 
 

@@ -204,7 +204,7 @@ class Encoding:
         Raises:
             InvalidInput: another model gave the other encoding, or the vectors are not numbers or have another width.
         """
-        if isinstance(other, Encoding) and other.model != self.model:
+        if isinstance(other, Encoding) and not other.model.is_comparable(self.model):
             raise InvalidInput(
                 f"the vectors are of {self.model} and of {other.model}, and cannot be compared: encode both with one "
                 "model in one precision"

@@ -49,7 +49,7 @@ def encode_texts(
     try:
         with closing(client.encode_stream(texts.values[first:], **options)) as encodings:
             for encoding in encodings:
-                if encoding.model != description.model:
+                if not encoding.model.is_comparable(description.model):
                     raise ModelChanged(
                         f"{encoding.model} answered instead of {description.model}; their vectors differ: "
                         "serve the same model in the same precision on all replicas, and run again"

@@ -77,6 +77,7 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
     }
     rows = {
         "digest": model.model.digest,
+        "results digest": model.model.results_digest,
         "tasks": ", ".join(task for task in get_args(Task) if task in model.tasks),
         "inputs": ", ".join(name for name, accepted in inputs.items() if accepted),
         "images": f"{model.image.channels} × {model.image.height:,} × {model.image.width:,} values, in patches of "

@@ -73,6 +73,7 @@ function facts(model) {
         "a request has at most": `${grouped(limits.maxSequences)} sequences, ${grouped(limits.maxTokens)} tokens`,
         "a batch has at most": execution.tokenBudget && `${grouped(execution.tokenBudget)} tokens`,
         digest: model.model.digest.slice(0, 16),
+        "digest of results": model.model.resultsDigest?.slice(0, 16),
     };
     const shown = Object.entries(rows).filter(([, text]) => text);
     return element(

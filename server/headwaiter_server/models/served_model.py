@@ -22,6 +22,7 @@ class ModelFacts:
         version: version of the model, a whole number.
         number: number of the load in this server; a version that is loaded again gets another number.
         digest: digest of the bundle.
+        results_digest: digest of what decides the results.
         graph_file: file name of the graph in the bundle.
         devices: the device of each session.
     """
@@ -30,6 +31,7 @@ class ModelFacts:
     version: str
     manifest: Manifest
     digest: str
+    results_digest: str
     precision: Precision
     provider: Provider
     graph_file: str
@@ -47,6 +49,7 @@ class ModelFacts:
             version=version,
             manifest=bundle.manifest,
             digest=bundle.digest,
+            results_digest=model.results_digest,
             precision=model.precision,
             provider=model.provider,
             graph_file=model.graph_file,

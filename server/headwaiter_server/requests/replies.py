@@ -76,14 +76,21 @@ def attend_reply(
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(served))
     # The graph of attention weights is always float32.
-    reply.model.precision = pb.PRECISION_FP32
+    if reply.model.precision != pb.PRECISION_FP32:
+        reply.model.precision, reply.model.results_digest = pb.PRECISION_FP32, ""
     return reply
 
 
 def model_ref(served: ServedModel) -> pb.ModelRef:
-    """Return the name, the version, the digest and the precision of the model that answers."""
+    """Return the name, the version, the digests and the precision of the model that answers."""
     facts = served.facts
-    return pb.ModelRef(name=facts.name, digest=facts.digest, precision=facts.precision, version=facts.version)
+    return pb.ModelRef(
+        name=facts.name,
+        digest=facts.digest,
+        precision=facts.precision,
+        version=facts.version,
+        results_digest=facts.results_digest,
+    )
 
 
 def model_status(version: VersionStatus) -> pb.ModelStatus:

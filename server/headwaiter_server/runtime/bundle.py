@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 
 from google.protobuf import json_format
 
-from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
+from headwaiter_proto.manifest_pb2 import File, Graph, Manifest, Parity
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
 from headwaiter_server.runtime.golden_reader import Golden, read_golden
 from headwaiter_server.runtime.graph_file import MAX_GRAPH_BYTES, check_graph_file
 from headwaiter_server.runtime.manifest import check_manifest, graphs_of
+from headwaiter_server.runtime.results_digest import deciding_fields, results_digest
 
 MANIFEST = "manifest.json"
 # Transformers writes this file into every checkpoint folder.
@@ -40,11 +41,13 @@ class Bundle:
         folder: path of the bundle.
         manifest: description of the model and checksums of the files.
         digest: SHA-256 of the manifest, in hexadecimal; covers every file, because the manifest has their checksums.
+        deciding_fields: the fields of the manifest on disk that decide results.
     """
 
     folder: Path
     manifest: Manifest
     digest: str
+    deciding_fields: str = ""
 
     @classmethod
     def open(cls, folder: Path) -> "Bundle":
@@ -83,7 +86,7 @@ class Bundle:
             )
         with _naming(path):
             check_manifest(manifest)
-        bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest())
+        bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest(), deciding_fields(manifest))
         bundle._verify()
         return bundle
 
@@ -106,6 +109,14 @@ class Bundle:
                     if digest != file.sha256:
                         raise _changed(self.folder / file.name)
             yield private
+
+    def results_digest(self, graph: Graph, golden: Golden) -> str:
+        """Return the digest of what decides the results of a graph; see `results_digest`."""
+        sha256 = {file.name: file.sha256 for file in self.manifest.files}
+        tokenizer = sha256[TOKENIZER] if self.manifest.max_text_tokens else ""
+        return results_digest(
+            graph.precision, sha256[graph.weights_file], tokenizer, self.deciding_fields, golden.summary
+        )
 
     def limit_tokens(self, tokens: int) -> None:
         """Accept only sequences of at most this many tokens.

@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import compress
 from pathlib import Path
@@ -19,6 +19,7 @@ from headwaiter_proto.rules.pooling import POOLINGS, pool
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
+from headwaiter_server.runtime.results_digest import summary
 
 # The golden inputs of the largest models of images have about 300 MB.
 _MAX_BYTES = 1 << 30
@@ -44,11 +45,13 @@ class Golden:
         sequences: as in `pack`.
         outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows; logits.
         hidden_rows: which of the T rows `outputs.hidden` holds; None for all rows.
+        summary: what stands for the outputs of all golden inputs in `results_digest`.
     """
 
     sequences: list[NDArray[np.generic]]
     outputs: Outputs
     hidden_rows: NDArray[np.int64] | None = None
+    summary: str = ""
 
     def up_to(self, tokens: int) -> "Golden":
         """Return the golden inputs that have at most this many tokens each."""
@@ -68,6 +71,7 @@ class Golden:
                 None if logits is None else list(compress(logits, kept)),
             ),
             None if self.hidden_rows is None else np.cumsum(row_kept)[checked] - 1,
+            self.summary,
         )
 
 
@@ -97,7 +101,17 @@ def read_golden(path: Path, manifest: Manifest) -> Golden:
         logits = np.split(arrays["logits"], ends if manifest.head.per_token else np.arange(1, len(lengths)))
     golden = Golden(sequences, Outputs(arrays.get("pooled"), arrays["hidden"], logits), arrays.get("hidden_rows"))
     _check_pooling(golden, manifest)
-    return golden
+    return replace(golden, summary=_summary(golden))
+
+
+def _summary(golden: Golden) -> str:
+    vectors = golden.outputs.pooled
+    if vectors is None:
+        # The last rows of the sequences whose rows are all there.
+        short = golden.up_to(_COMPLETE_TOKENS)
+        assert short.outputs.hidden is not None
+        vectors = short.outputs.hidden[np.cumsum([len(sequence) for sequence in short.sequences]) - 1]
+    return summary(vectors, golden.outputs.logits)
 
 
 def _names(manifest: Manifest) -> tuple[set[str], set[str]]:

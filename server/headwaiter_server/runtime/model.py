@@ -62,6 +62,7 @@ class ModelDescription:
     Attributes:
         probe: a batch of one short golden input, to test whether a device still works.
         graph_file: file name of the graph in the bundle.
+        results_digest: digest of what decides the results.
         fallback_reason: why `auto` chose the CPU instead of CUDA; empty without a fallback.
         self_check: differences from PyTorch on the golden inputs, measured at start-up.
         self_check_sequences: number of golden inputs.
@@ -73,6 +74,7 @@ class ModelDescription:
     bundle: Bundle
     probe: PackedBatch
     graph_file: str
+    results_digest: str
     precision: Precision
     provider: Provider
     fallback_reason: str
@@ -170,6 +172,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
         graph=graph,
         probe=pack([min(golden.sequences, key=len)]),
         graph_file=listed.file,
+        results_digest=bundle.results_digest(listed, golden),
         precision=listed.precision,
         provider=provider,
         fallback_reason="",

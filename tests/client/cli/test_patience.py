@@ -121,13 +121,14 @@ def test_another_model_after_a_wait_ends_the_job_and_keeps_its_rows(job: EncodeJ
 
     def restart_with_another_model() -> None:
         job.fake.errors_by_text.clear()
-        job.fake._model_ref.digest = "another"
+        job.fake._model_ref.digest = job.fake._model_ref.results_digest = "another"
 
     on_pause(restart_with_another_model)
     assert job.run() == 1
     assert "another" in job.error
     assert job.files == ["out.npy.journal", "out.npy.partial"]
-    job.fake._model_ref.digest = Client(transport=FakeEncoder()).model().model.digest
+    model = Client(transport=FakeEncoder()).model().model
+    job.fake._model_ref.digest, job.fake._model_ref.results_digest = model.digest, model.results_digest
     job.fake.requests.clear()
     assert job.run() == 0
     assert job.fake.texts == ["text 4", "text 5"]

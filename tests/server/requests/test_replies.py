@@ -57,7 +57,9 @@ def test_the_size_of_attention_weights_counts_all_queries_also_if_one_has_contex
 def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions())
     assert reply.request_id == "r-1"
-    assert reply.model == pb.ModelRef(name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32, version="1")
+    assert reply.model == pb.ModelRef(
+        name="tiny", digest="ab" * 32, precision=pb.PRECISION_FP32, version="1", results_digest="cd" * 32
+    )
     assert list(reply.lengths) == [1, 2]
 
 

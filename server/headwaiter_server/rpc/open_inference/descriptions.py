@@ -76,6 +76,7 @@ def model_config(facts: ModelFacts, max_request_sequences: int) -> oip.ModelConf
     config.instance_group.extend(_instance_groups(facts.provider, facts.devices))
     parameters = {
         "digest": facts.digest,
+        "results_digest": facts.results_digest,
         "precision": pb.Precision.Name(facts.precision).removeprefix("PRECISION_").lower(),
         "max_tokens": str(facts.manifest.max_tokens),
         "max_text_tokens": str(facts.manifest.max_text_tokens),
