@@ -1,11 +1,14 @@
 # Builds two images: `server`, the default target, serves bundles and has no torch; `export` makes bundles with torch.
 #
 #   docker build --tag headwaiter-server .
-#   docker build --tag headwaiter-server-cpu --build-arg EXTRAS=server,cli .
+#   docker build --tag headwaiter-server-cpu --build-arg PROVIDER=cpu .
 #   docker build --tag headwaiter-export --target export .
+#
+# docs/operations.md explains tags by version and commit: `export $(deploy/tag.sh)`, then `docker compose build`.
 
-# Any image works that has Python 3.11 or newer, venv, and glibc 2.28 or newer.
-ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+# Any image works that has Python 3.11 or newer, venv, and glibc 2.28 or newer. For security fixes of the base, replace
+# the digest by the one that `docker buildx imagetools inspect python:3.12-slim-bookworm` prints.
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 
 FROM ${PYTHON_IMAGE} AS base
 # ONNX Runtime sends telemetry unless this variable disables it.
@@ -15,12 +18,6 @@ ENV PATH=/opt/headwaiter/bin:$PATH PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
 RUN python3 -m venv /opt/headwaiter \
     && useradd --uid 10001 --user-group --no-create-home headwaiter \
     && install --directory --owner headwaiter --group headwaiter /bundles
-
-# A wheel without the code. Its requirements fill a layer of gigabytes that a change of the code does not rebuild.
-FROM base AS requirements
-WORKDIR /source
-COPY pyproject.toml ./
-RUN touch README.md LICENSE && pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM base AS code
 WORKDIR /source
@@ -37,24 +34,33 @@ ARG TORCH=torch==2.13.0
 # Package index for torch. An export needs only a CPU build of torch.
 ARG TORCH_INDEX_URL=
 RUN pip install --no-cache-dir ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "${TORCH}"
-COPY --from=requirements /wheels /wheels/requirements
-RUN pip install --no-cache-dir "$(ls /wheels/requirements/*.whl)[export,cli]"
-COPY --from=code /wheels /wheels/code
-RUN pip install --no-cache-dir --no-deps --no-index --force-reinstall /wheels/code/*.whl
+# `make lock` writes the versions and hashes. A change of the code does not rebuild this layer.
+COPY requirements/export.txt /requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r /requirements.txt
+COPY --from=code /wheels /wheels
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl && pip check
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title=headwaiter-export org.opencontainers.image.licenses=Apache-2.0 \
+    org.opencontainers.image.version=$VERSION org.opencontainers.image.revision=$REVISION
 USER 10001:10001
 ENTRYPOINT ["headwaiter-export"]
 
 FROM base AS server
-# Use `server,cli` for hosts without a GPU: it omits NVIDIA's libraries.
-ARG EXTRAS=server,cuda,cli
-COPY --from=requirements /wheels /wheels/requirements
-RUN pip install --no-cache-dir "$(ls /wheels/requirements/*.whl)[${EXTRAS}]"
-COPY --from=code /wheels /wheels/code
-RUN pip install --no-cache-dir --no-deps --no-index --force-reinstall /wheels/code/*.whl
+# `cpu` is for hosts without a GPU: it omits NVIDIA's libraries, a layer of gigabytes.
+ARG PROVIDER=cuda
+COPY requirements/server-${PROVIDER}.txt /requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r /requirements.txt
+COPY --from=code /wheels /wheels
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl && pip check
 # The calibration cache. With a volume mounted here, the server measures batch costs only once per machine.
 RUN install --directory --owner headwaiter --group headwaiter /cache
 # With the capability `compute`, the container runtime mounts the driver's libcuda.
 ENV HEADWAITER_BUNDLE=/bundles/default HEADWAITER_CACHE_DIR=/cache NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title=headwaiter-server org.opencontainers.image.licenses=Apache-2.0 \
+    org.opencontainers.image.version=$VERSION org.opencontainers.image.revision=$REVISION
 USER 10001:10001
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM

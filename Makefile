@@ -10,6 +10,10 @@ CODE := proto playground server export client testbed examples bench tests docs/
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
+# Tools that write the lock files and the lists of packages, with dependencies of their own.
+LOCK_TOOLS := .venv-lock
+LOCKS := server-cpu server-cuda export
+
 # Packages of the Node.js example, axe-core for the playground, and pyright. Without npm, their tests are skipped.
 NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
@@ -17,17 +21,18 @@ NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest test-all soak test-protobuf7 coverage lint proto bench bench-peers numerics gpu-check screenshots clean
+.PHONY: help demo test pytest test-all soak test-protobuf7 coverage lint lock sbom proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml requirements/dev.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headwaiter needs Python 3.11 or newer")'
 	@echo 'Installing packages into $(VENV): about 3 minutes, and 2.2 GB of disk with a build of torch for CPUs.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(BIN)/pip install -e '.[dev]'
+	$(BIN)/pip install --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --no-deps -e .
 	touch $@
 
 demo: $(VENV)/.installed ## Export and serve a real model, and print the nearest neighbours of sentences
@@ -68,6 +73,27 @@ lint: $(VENV)/.installed ## Check format, lint rules and types
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 
+$(LOCK_TOOLS)/.installed: Makefile
+	$(PYTHON) -m venv $(LOCK_TOOLS)
+	$(LOCK_TOOLS)/bin/pip install -q uv==0.13.9 cyclonedx-bom==7.5.0
+	touch $@
+
+# Keeps the locked versions that still fit. Newer versions of all packages: make lock LOCK=--upgrade
+lock: COMPILE = $(LOCK_TOOLS)/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+	--generate-hashes --custom-compile-command 'make lock' $(LOCK)
+# The images have the versions that the tests have.
+lock: IMAGE = --constraints requirements/dev.txt
+lock: $(LOCK_TOOLS)/.installed ## Write the locked versions of all packages, with hashes, into requirements/
+	$(COMPILE) --extra dev --excludes requirements/not-locked.txt -o requirements/dev.txt
+	$(COMPILE) $(IMAGE) --extra server --extra cli -o requirements/server-cpu.txt
+	$(COMPILE) $(IMAGE) --extra server --extra cli --extra cuda -o requirements/server-cuda.txt
+	$(COMPILE) $(IMAGE) --extra export --extra cli --excludes requirements/not-locked.txt -o requirements/export.txt
+
+sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, in build/sbom/
+	mkdir -p build/sbom
+	$(foreach lock,$(LOCKS),PYTHONWARNINGS=ignore $(LOCK_TOOLS)/bin/cyclonedx-py requirements requirements/$(lock).txt \
+		--pyproject pyproject.toml --mc-type application --output-reproducible -o build/sbom/$(lock).cdx.json &&) true
+
 proto: $(VENV)/.installed ## Generate Python code and docs/api.md from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
@@ -93,4 +119,4 @@ screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chro
 	$(BIN)/python -m docs.pictures.take_screenshots
 
 clean: ## Delete the environments, the downloaded model and the bundles
-	rm -rf $(VENV) $(PROTOBUF7) .cache bundles build/peers $(NODE_FOLDERS:%=%/node_modules)
+	rm -rf $(VENV) $(PROTOBUF7) $(LOCK_TOOLS) .cache bundles build/peers $(NODE_FOLDERS:%=%/node_modules)

@@ -22,7 +22,10 @@ clean_up() {
     buildah rm "$container" > /dev/null
 }
 
-buildah build --format docker --tag headwaiter-verify --build-arg EXTRAS=server,cli "$@" .
+# shellcheck disable=SC2046 # two words: TAG=… and REVISION=…
+export $(deploy/tag.sh)
+buildah build --format docker --tag headwaiter-verify --build-arg PROVIDER=cpu \
+    --build-arg "VERSION=$TAG" --build-arg "REVISION=$REVISION" "$@" .
 container=$(buildah from --pull-never headwaiter-verify)
 trap clean_up EXIT
 
@@ -30,6 +33,9 @@ user=$(in_container id -u)
 [ "$user" = 10001 ] || fail "the image runs as user $user instead of 10001: check USER in the Dockerfile"
 in_container python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' ||
     fail "the image contains torch: check the requirements of the extra 'server'"
+# Nothing is left to install if each package has the locked version.
+in_container pip install --quiet --no-index --no-deps --dry-run --require-hashes --requirement /requirements.txt ||
+    fail "the image has other versions than requirements/server-cpu.txt: check the Dockerfile"
 serve &
 server=$!
 until in_container headwaiter-client probe 2> /dev/null; do

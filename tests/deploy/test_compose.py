@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def test_only_the_gpu_server_reserves_a_gpu() -> None:
     server = CPU["services"]["server"]
     assert not server["deploy"]["resources"]["reservations"]
     assert server["environment"]["HEADWAITER_PROVIDER"] == "cpu"
-    assert "cuda" not in server["build"]["args"]["EXTRAS"].split(",")
+    assert server["build"]["args"]["PROVIDER"] == "cpu"
+    assert "\nARG PROVIDER=cuda\n" in DOCKERFILE
+    assert "\nCOPY requirements/server-${PROVIDER}.txt /requirements.txt\n" in DOCKERFILE
 
 
 def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
@@ -156,6 +159,37 @@ def test_only_the_recipe_of_the_page_serves_a_page_and_only_this_host_can_open_i
         assert ports == [*grpc, f"127.0.0.1:${{PLAYGROUND_PORT:-8080}}:{settings.http_host_and_port[1]}"]
     else:
         assert (settings.playground, ports) == ("off", grpc)
+
+
+@each_project
+def test_the_images_have_a_tag_and_labels_of_version_and_commit(project: dict[str, Any]) -> None:
+    images = {name: project["services"][name]["image"] for name in ("server", "export")}
+    assert all(image.endswith(":${TAG:-latest}") for image in images.values())
+    assert len(set(images.values())) == 2
+    for name in images:
+        arguments = project["services"][name]["build"]["args"]
+        assert (arguments["VERSION"], arguments["REVISION"]) == ("${TAG:-unknown}", "${REVISION:-unknown}")
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
+        if "ENTRYPOINT" in stage:
+            assert "image.version=$VERSION" in stage
+            assert "image.revision=$REVISION" in stage
+
+
+def test_the_tag_names_the_version_and_the_commit() -> None:
+    def run(*command: str) -> str:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    variables = dict(line.split("=") for line in run("deploy/tag.sh").splitlines())
+    revision = run("git", "rev-parse", "HEAD").strip()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert variables["TAG"].removesuffix("-changed") == f"{version}-{revision[:12]}"
+    assert variables["REVISION"].removesuffix("-changed") == revision
+
+
+def test_every_image_has_a_fixed_version() -> None:
+    assert re.search(r"^ARG PYTHON_IMAGE=\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+    others = [GPU["services"][name]["image"] for name in ("prometheus", "grafana")]
+    assert all(re.search(r":v?\d+\.\d+\.\d+", image) for image in others)
 
 
 def test_the_export_image_has_the_torch_version_of_the_tests() -> None:
