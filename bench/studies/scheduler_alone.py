@@ -144,7 +144,7 @@ class BatchCounter:
     def __init__(self) -> None:
         self.batches = self.sequences = 0
 
-    def batch_closed(self, reason: CloseReason) -> None:
+    def batch_planned(self, reason: CloseReason) -> None:
         """Count nothing."""
 
     def batch_failed(self, cause: FailureCause) -> None:

@@ -12,7 +12,7 @@ from bench.run import Run
 from bench.studies.int8 import sorted_batches
 from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.requests.inputs import read_input
 from headwaiter_server.requests.threads import PriorityThreads

@@ -6,9 +6,9 @@ encoding.pooled  # [2, width]
 """
 
 from headwaiter_client.aio import AsyncClient
-from headwaiter_client.calls.attention_weights import Attention
+from headwaiter_client.calls.attend import Attention
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification import Classification, LabelScore, RankedDocument, Ranking
+from headwaiter_client.calls.classification_results import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings

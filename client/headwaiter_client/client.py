@@ -8,12 +8,12 @@ from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 from numpy.typing import ArrayLike
 
 from headwaiter_client.calls import steps
-from headwaiter_client.calls.attention_weights import Attention, attend_request
+from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification import Classification, Ranking
+from headwaiter_client.calls.classification_results import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
-from headwaiter_client.calls.inputs import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions

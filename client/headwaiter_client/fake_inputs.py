@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules import inputs
+from headwaiter_proto.rules import sequences
 from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import check_pairs, kept_tokens, read_pairs
-from headwaiter_proto.rules.requests import RequestLimits
 
 
 class Words(NamedTuple):
@@ -31,18 +31,18 @@ class Words(NamedTuple):
 
 def read_input(
     request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits
-) -> inputs.ParsedInput:
+) -> sequences.ParsedInput:
     """Return the sequences of a request; the sequence of a text or a pair is an array of words."""
     # An AttendRequest has the same inputs as an EncodeRequest, except pairs, but no options for them.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     kind = request.WhichOneof("input")
     if kind not in ("texts", "pairs"):
-        return inputs.read_rows(request, manifest, limits, failures)
+        return sequences.read_rows(request, manifest, limits, failures)
     prompt, texts = pb.Prompt(), list[tuple[str, ...]]()
     if kind == "texts":
-        prompt = inputs.read_prompt(request.texts, manifest, limits)
-        inputs.check_texts(request.texts.values, failures)
+        prompt = sequences.read_prompt(request.texts, manifest, limits)
+        sequences.check_texts(request.texts.values, failures)
         texts = [(text,) for text in request.texts.values]
     else:
         pairs = read_pairs(options.pairs, manifest, limits)
@@ -57,13 +57,13 @@ def read_input(
         original_tokens, kept_count = len(words.tokens), int(kept.sum())
         if kept_count > max_tokens:
             only_second = truncates and options.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
-            failures.add(inputs.text_too_long(index, original_tokens, max_tokens, kind, only_second=only_second))
+            failures.add(sequences.text_too_long(index, original_tokens, max_tokens, kind, only_second=only_second))
             words, kept = _NO_WORDS, np.array([], bool)
         elif kept_count < original_tokens:
             truncated[index] = original_tokens
         tokens.append(words.tokens[kept])
         offsets.append(words.spans[kept])
-    parsed = inputs.read_tokenized(tokens, prompt, manifest, limits, failures, kind)
+    parsed = sequences.read_tokenized(tokens, prompt, manifest, limits, failures, kind)
     parsed.truncated = truncated
     parsed.offsets = offsets if options.output.offsets else None
     return parsed

@@ -15,8 +15,9 @@ from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_proto.rules import classification, inputs, replies, requests
-from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules import classification, requests, responses, sequences
+from headwaiter_proto.rules.attend import select
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.pooling import pool
 
@@ -93,9 +94,7 @@ class FakeEncoder:
         self._closed = False
         self._vectors, self._scores = vectors, scores
         self._token_vectors: dict[object, _Vectors] = {}
-        self._limits = requests.RequestLimits(
-            max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES
-        )
+        self._limits = RequestLimits(max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES)
         self._manifest = Manifest(
             name=model,
             vocabulary_size=vocabulary_size,
@@ -151,7 +150,7 @@ class FakeEncoder:
                 return pb.ListModelsResponse(models=[self._model_ref]).SerializeToString()
             case "GetModel":
                 self._check_model(requests.parse(request, pb.GetModelRequest()).name)
-                description = replies.model_response(self._manifest, self._limits)
+                description = responses.model_response(self._manifest, self._limits)
                 description.model.CopyFrom(self._model_ref)
                 return description.SerializeToString()
             case "ListBatches":
@@ -188,7 +187,7 @@ class FakeEncoder:
         pooled = self._pooled_vectors(rows, output) if output.pooled else None
         hidden = np.concatenate([np.empty((0, self._manifest.width), np.float32), *rows]) if output.hidden else None
         logits = [self._logits(request, parsed, index) for index in good] if output.head else None
-        reply = replies.encode_response(parsed, output, pooled, hidden, failures, logits)
+        reply = responses.encode_response(parsed, output, pooled, hidden, failures, logits)
         reply.request_id = request.request_id
         reply.model.CopyFrom(self._model_ref)
         return reply
@@ -213,13 +212,13 @@ class FakeEncoder:
             mean = self._hidden_rows(request, parsed, 0).mean(axis=0)
             context = np.broadcast_to(mean, (len(layers), len(heads), len(mean)))
         tokens = sequence.tolist() if request.HasField("texts") else []
-        reply = replies.attend_response(weights, context, tokens)
+        reply = responses.attend_response(weights, context, tokens)
         reply.request_id = request.request_id
         reply.model.CopyFrom(self._model_ref)
         return reply
 
     def _hidden_rows(
-        self, request: pb.EncodeRequest | pb.AttendRequest, parsed: inputs.ParsedInput, index: int
+        self, request: pb.EncodeRequest | pb.AttendRequest, parsed: sequences.ParsedInput, index: int
     ) -> _Vectors:
         """Return the hidden rows [n, width] of a sequence."""
         sequence, width = parsed.sequences[index], self._manifest.width
@@ -234,7 +233,7 @@ class FakeEncoder:
             )
         return np.tile(vector.astype(np.float32), (len(sequence), 1))
 
-    def _logits(self, request: pb.EncodeRequest, parsed: inputs.ParsedInput, index: int) -> _Vectors:
+    def _logits(self, request: pb.EncodeRequest, parsed: sequences.ParsedInput, index: int) -> _Vectors:
         """Return the logits of a sequence, [1, labels], or of each of its tokens, [n, labels]."""
         sequence, head = parsed.sequences[index], self._manifest.head
         shape = (len(sequence) if head.per_token else 1, len(head.labels))

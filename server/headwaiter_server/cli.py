@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from headwaiter_server.metrics.log_lines import configure_logging
+from headwaiter_server.log_lines import configure_logging
 from headwaiter_server.processes.interpreter import exit_at_once
 from headwaiter_server.settings.flags import SettingsError, read_settings
 
@@ -25,8 +25,8 @@ def main() -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from headwaiter_server.front_end import CannotListen
-        from headwaiter_server.process import serve
         from headwaiter_server.runtime.errors import DeviceLost, ModelRefused
+        from headwaiter_server.signals import serve
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
     configure_logging()

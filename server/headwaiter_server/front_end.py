@@ -18,14 +18,14 @@ from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.rpc.endpoint import UnaryCalls
-from headwaiter_server.rpc.handlers import GenericHandlers
 from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_inference import service as open_inference
-from headwaiter_server.rpc.open_inference.descriptors import reflection_pool
+from headwaiter_server.rpc.open_inference.reflection import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
+from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService
 from headwaiter_server.rpc.tls import credentials
-from headwaiter_server.settings.descriptors import max_grpc_connections
+from headwaiter_server.settings.file_descriptors import max_grpc_connections
 from headwaiter_server.settings.flags import Settings
 
 # When a gRPC server stops, it cancels the calls that it has just received. A drained server therefore answers new calls

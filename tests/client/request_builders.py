@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from headwaiter_client.calls.inputs import FeatureInput, InputKind, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, InputKind, TextInput, TokenInput
 from headwaiter_client.calls.options import encode_request
 from headwaiter_proto import encoder_pb2 as pb
 

@@ -21,7 +21,7 @@ from headwaiter_client import (
     Unavailable,
 )
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
+from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from tests.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
 from tests.client.fake_server import Call, FakeServer
 

@@ -17,7 +17,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Cancelled, Client, FakeEncoder, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
+from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
 from tests.client.client_runner import TEXTS, ClientRunner
 

@@ -23,7 +23,7 @@ from headwaiter_client import (
 )
 from headwaiter_client.calls.options import Pooling
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
+from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from google.protobuf import json_format
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.runtime.batch_timing import Lengths, made_up_sequence
 from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.model import _packed_attention
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES, most_padded_tokens
-from headwaiter_server.runtime.warmup import Lengths, _made_up_sequence
 from tests.cuda_double.log import write_mark
 
 PRECISIONS = {"fp16": PRECISION_FP16, "fp32": PRECISION_FP32}
@@ -61,7 +61,7 @@ def _run_on_devices(name: str, folder: Path, precision: str, devices: int, log: 
         graph = EncoderGraph(session, device, _packed_attention(manifest, PRECISIONS[precision]))
         # All devices get the same inputs.
         batches = batches or {
-            batch: graph.prepare(pack([_made_up_sequence(manifest, length) for length in lengths]))
+            batch: graph.prepare(pack([made_up_sequence(manifest, length) for length in lengths]))
             for batch, lengths in _lengths(manifest).items()
         }
         chosen = dict(list(batches.items())[: None if device < _DEVICES_WITH_LIMITS else 2])

@@ -17,12 +17,12 @@ import pytest
 from headwaiter_client import Unavailable
 from headwaiter_server.app import Server
 from headwaiter_server.front_end import CannotListen
+from headwaiter_server.runtime.batch_timing import Lengths, typical_batch
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.warmup import Lengths, typical_batch
 from testbed.minilm import command_path
 from testbed.server_process import FRONT_ENDS
 from tests.e2e.grpc_errors import is_from_server

@@ -11,9 +11,9 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import read_head, scores
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_proto.rules.inputs import read_tokens
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import kept_tokens, read_pairs
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.sequences import read_tokens
 
 LIMITS = RequestLimits(sequences=4, tokens=64, message_bytes=1 << 16, attend_bytes=1 << 16)
 HEAD = pb.Head(labels=["a", "b"], function=pb.SCORE_FUNCTION_SOFTMAX)

@@ -47,11 +47,3 @@ def test_an_id_that_would_break_the_log_or_the_reply_is_refused(request_id: str,
     assert str(refusal.value).isprintable()
     for good in ("", "7" * 256, "grüße 7"):
         requests.check_id(good)
-
-
-def test_the_limit_on_text_bytes_is_below_the_message_limit() -> None:
-    limits = requests.RequestLimits(sequences=5, tokens=6, message_bytes=97, attend_bytes=8)
-    assert limits.message() == pb.RequestLimits(
-        max_sequences=5, max_tokens=6, max_message_bytes=97, max_attend_bytes=8, max_text_bytes=96
-    )
-    assert requests.RequestLimits(5, 7, 97, 8).text_bytes == 97

@@ -5,13 +5,13 @@ import sys
 
 FAILING_SERVER = """
 import sys, threading, time
-from headwaiter_server import cli, process
+from headwaiter_server import cli, signals
 
 async def serve(settings):
     threading.Thread(target=time.sleep, args=(600,)).start()
     raise RuntimeError("a fault")
 
-process.serve = serve
+signals.serve = serve
 sys.argv = ["headwaiter-server", "bundle"]
 sys.exit(cli.main())
 """

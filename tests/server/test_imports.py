@@ -20,19 +20,30 @@ LAYERS: dict[str, set[str]] = {
     "concurrency": set(),
     "settings": set(),
     "scheduling": {"runtime", "concurrency"},
-    "metrics": {"runtime", "scheduling", "concurrency"},
+    "metrics": {"runtime", "scheduling"},
+    "log_lines": {"concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "settings", "metrics"},
     "engine": {"runtime", "scheduling", "models", "settings", "metrics"},
-    "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics"},
+    "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines"},
     "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "settings", "metrics"},
-    "http": {"requests", "concurrency", "settings", "metrics"},
-    "processes": {"runtime", "concurrency", "scheduling", "models", "engine", "settings", "metrics", "front_end"},
+    "http": {"requests", "concurrency", "settings", "log_lines"},
+    "processes": {
+        "runtime",
+        "concurrency",
+        "scheduling",
+        "models",
+        "engine",
+        "settings",
+        "metrics",
+        "log_lines",
+        "front_end",
+    },
 }
 MODULES: dict[str, set[str]] = {
     "front_end": LAYERS.keys() - {"processes"},
     "app": {"front_end", *LAYERS},
-    "process": {"app", "settings", "processes"},
-    "cli": {"front_end", "settings", "metrics", "process", "processes", "runtime"},
+    "signals": {"app", "settings", "processes"},
+    "cli": {"front_end", "settings", "log_lines", "signals", "processes", "runtime"},
 }
 EXPORT = "headwaiter_export"
 # The folders and modules of the export, with those that each may import: bundle -> graphs, checkpoints -> encoder ->
@@ -173,7 +184,7 @@ def test_only_the_export_imports_torch_or_onnx() -> None:
 
 
 def test_the_server_loads_neither_torch_nor_onnx() -> None:
-    code = "import sys, headwaiter_server.process; print(*{'torch', 'onnx', 'transformers'} & set(sys.modules))"
+    code = "import sys, headwaiter_server.signals; print(*{'torch', 'onnx', 'transformers'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 

@@ -4,8 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
 from headwaiter_client.calls.arguments import check_is_list
-from headwaiter_client.calls.classification import Classification, Ranking, join_classifications, read_classification
-from headwaiter_client.calls.inputs import InputKind, PairInput, whole_number
+from headwaiter_client.calls.classification_results import (
+    Classification,
+    Ranking,
+    join_classifications,
+    read_classification,
+)
+from headwaiter_client.calls.input_kinds import InputKind, PairInput, whole_number
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import ClassifyOptions, classify_request, pair_truncation
 from headwaiter_client.calls.progress import Progress

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from headwaiter_client.calls.inputs import InputKind
+from headwaiter_client.calls.input_kinds import InputKind
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import RequestOptions, encode_request
 from headwaiter_client.calls.progress import Progress

@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
-from headwaiter_client.calls.classification import Classification
-from headwaiter_client.calls.inputs import InputKind, Request, TextInput
+from headwaiter_client.calls.classification_results import Classification
+from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import DefaultOptions, Defaults, copied
 from headwaiter_client.calls.progress import Progress, progress_function

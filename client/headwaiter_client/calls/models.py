@@ -1,5 +1,6 @@
 """The models of a server: the model that answered a request, all versions with their states, and descriptions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
@@ -7,27 +8,19 @@ from typing import Literal, TypeAlias, get_args
 from headwaiter_client.calls.options import Pooling
 from headwaiter_proto import encoder_pb2 as pb
 
-_PRECISIONS = {
-    pb.PRECISION_FP32: "fp32",
-    pb.PRECISION_FP16: "fp16",
-    pb.PRECISION_BF16: "bf16",
-    pb.PRECISION_INT8: "int8",
-}
-_STATES = {
-    pb.MODEL_STATE_LOADING: "loading",
-    pb.MODEL_STATE_READY: "ready",
-    pb.MODEL_STATE_DRAINING: "draining",
-    pb.MODEL_STATE_FAILED: "failed",
-}
-
 Task: TypeAlias = Literal["encode", "classify", "classify_tokens", "rerank", "attend"]
 _TASKS: dict[int, Task] = {pb.Task.Value(f"TASK_{task.upper()}"): task for task in get_args(Task)}
 _POOLINGS = {pb.Pooling.Value(f"POOLING_{pooling.upper()}"): pooling for pooling in ("none", *get_args(Pooling))}
-_SCORE_FUNCTIONS = {
-    pb.SCORE_FUNCTION_IDENTITY: "identity",
-    pb.SCORE_FUNCTION_SIGMOID: "sigmoid",
-    pb.SCORE_FUNCTION_SOFTMAX: "softmax",
-}
+
+
+def _names(prefix: str, values: Iterable[tuple[str, int]]) -> dict[int, str]:
+    """Return the names of an enum of the API without their prefix, in lower case: "fp32" for PRECISION_FP32."""
+    return {value: name.removeprefix(prefix).lower() for name, value in values if value}
+
+
+_PRECISIONS = _names("PRECISION_", pb.Precision.items())
+_STATES = _names("MODEL_STATE_", pb.ModelState.items())
+_SCORE_FUNCTIONS = _names("SCORE_FUNCTION_", pb.ScoreFunction.items())
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from headwaiter_client.calls.arguments import check_type, check_unicode
-from headwaiter_client.calls.inputs import Request, whole_number
+from headwaiter_client.calls.input_kinds import Request, whole_number
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 

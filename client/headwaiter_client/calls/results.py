@@ -17,7 +17,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
 if TYPE_CHECKING:
-    from headwaiter_client.calls.classification import Classification
+    from headwaiter_client.calls.classification_results import Classification
 
 _Item = TypeVar("_Item")
 _Arguments = ParamSpec("_Arguments")

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwaiter_client.calls.inputs import InputKind, SequenceSize, input_kind_of
+from headwaiter_client.calls.input_kinds import InputKind, SequenceSize, input_kind_of
 from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 from headwaiter_proto import encoder_pb2 as pb
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from headwaiter_client.calls.attention_weights import Attention, read_attention
+from headwaiter_client.calls.attend import Attention, read_attention
 from headwaiter_client.calls.batches import Batch, read_batches
-from headwaiter_client.calls.inputs import Request
+from headwaiter_client.calls.input_kinds import Request
 from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
 from headwaiter_client.calls.splitting import size_error

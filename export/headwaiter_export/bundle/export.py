@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
-from headwaiter_export.bundle.golden import write_golden
+from headwaiter_export.bundle.golden_writer import write_golden
 from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.activations import ACTIVATIONS
 
 # The part of an encoder's tensor names that comes before the index of the module.
 _PREFIX = "after_pooling."
@@ -23,7 +24,7 @@ class Dense(nn.Module):
     def __init__(self, config: PooledModule, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, config.width, config.bias)
-        self.activation = _ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Transform vectors [B, d_in] to [B, d_out]."""
@@ -121,16 +122,4 @@ _MODULES: Mapping[ModuleKind, Callable[[PooledModule, int], nn.Module]] = {
     ModuleKind.DENSE: Dense,
     ModuleKind.LAYER_NORM: VectorNorm,
     ModuleKind.NORMALIZE: UnitLength,
-}
-
-
-_ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
-    DenseActivation.IDENTITY: lambda vectors: vectors,
-    DenseActivation.TANH: torch.tanh,
-    DenseActivation.SIGMOID: torch.sigmoid,
-    DenseActivation.RELU: F.relu,
-    DenseActivation.LEAKY_RELU: F.leaky_relu,
-    DenseActivation.ELU: F.elu,
-    DenseActivation.GELU: F.gelu,
-    DenseActivation.SILU: F.silu,
 }

@@ -10,18 +10,21 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwaiter_export.config.choices import Activation, Norm, Pooling, Positions
+from headwaiter_export.config.choices import Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError, WeightsError
+from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.after_pooling import build_modules, merge_dense
 from headwaiter_export.encoder.attention import LearnedTemperature, SelfAttention
 from headwaiter_export.encoder.head import Head
 from headwaiter_export.encoder.layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
+from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.encoder.positions import LearnedPositions, NoPositions, SinusoidalPositions
+
+_POSITIONS = "embedding.positions.table.weight"
 
 
 class Encoder(nn.Module):
@@ -197,7 +200,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.activation = _ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.activation]
         self.gate = nn.Linear(config.width, config.d_ff, config.up_bias) if config.gated else None
         self.up = nn.Linear(config.width, config.d_ff, config.up_bias)
         self.down = nn.Linear(config.d_ff, config.width, config.down_bias)
@@ -240,43 +243,3 @@ def _fitted_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor
             f"tensor {unknown[0]} is not part of the configured encoder: remove it, or change the configuration"
         )
     return fitted
-
-
-def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
-    """Pool hidden rows [R, width] to float32 [B, width]; return None without pooling."""
-    if pooling is Pooling.NONE:
-        return None
-    cells = layout.pad(x).float()
-    if pooling is Pooling.CLS:
-        return cells[:, 0]
-    if pooling is Pooling.LAST:
-        last = (layout.lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
-        return cells.gather(1, last)[:, 0]
-    is_token = layout.token_mask[..., None]
-    if pooling is Pooling.MAX:
-        return torch.where(is_token, cells, -torch.inf).amax(1)
-    if pooling is Pooling.WEIGHTED_MEAN:
-        cells = cells * (torch.arange(cells.shape[1]) + 1).float()[:, None]
-    # The sum does not multiply by the mask: a cell of padding may hold infinity, and 0 × infinity is NaN.
-    total = torch.where(is_token, cells, 0.0).sum(1)
-    if pooling is Pooling.MEAN:
-        return total / layout.lengths[:, None]
-    lengths = layout.lengths[:, None].float()
-    return total / (lengths.sqrt() if pooling is Pooling.MEAN_SQRT_LEN else lengths * (lengths + 1) / 2)
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    """Approximate gelu (https://arxiv.org/abs/1606.08415, section 2)."""
-    return x * torch.sigmoid(1.702 * x)
-
-
-_POSITIONS = "embedding.positions.table.weight"
-
-
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    Activation.GELU: F.gelu,
-    Activation.GELU_TANH: partial(F.gelu, approximate="tanh"),
-    Activation.QUICK_GELU: _quick_gelu,
-    Activation.RELU: F.relu,
-    Activation.SILU: F.silu,
-}

@@ -3,15 +3,11 @@
 Shapes: R rows of B sequences; d = width of a hidden row.
 """
 
-from collections.abc import Callable
-from functools import partial
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation, HeadConfig
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 
@@ -22,7 +18,7 @@ class Head(nn.Module):
     def __init__(self, head: HeadConfig, config: EncoderConfig) -> None:
         super().__init__()
         self._per_token = head.per_token
-        self._activation = _ACTIVATIONS[head.activation] if head.activation else None
+        self._activation = ACTIVATIONS[head.activation] if head.activation else None
         self.norm: nn.Module = nn.Identity()
         if self._activation:
             self.dense = nn.Linear(config.width, config.width)
@@ -39,12 +35,3 @@ class Head(nn.Module):
             rows = self.norm(self._activation(self.dense(rows)))
         logits: Tensor = self.output(rows).float()
         return layout.from_rows(logits) if self._per_token else logits
-
-
-_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
-    HeadActivation.TANH: torch.tanh,
-    HeadActivation.GELU: F.gelu,
-    HeadActivation.GELU_TANH: partial(F.gelu, approximate="tanh"),
-    HeadActivation.RELU: F.relu,
-    HeadActivation.SILU: F.silu,
-}

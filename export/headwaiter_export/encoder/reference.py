@@ -1,7 +1,7 @@
 """The reference: random sequences, and the outputs of an encoder in PyTorch for each of them.
 
 `Reference.compute` runs the encoder one sequence at a time and without padding. Graphs and changed encoders are
-compared with its outputs. Part of it becomes the golden inputs of a bundle, see `bundle/golden.py`.
+compared with its outputs. Part of it becomes the golden inputs of a bundle, see `bundle/golden_writer.py`.
 """
 
 import itertools

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headwaiter_export.config.choices import Activation
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.activations import LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.graphs.layouts import Packed
@@ -51,14 +51,6 @@ _SMOOTHINGS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 # Rows of each layer for which the errors of these shares are compared, and sequences for which layers are ranked.
 _COMPARED_ROWS = 1024
 _RANKING_SEQUENCES = 32
-# The smallest value of each activation, rounded down.
-_LOWEST = {
-    Activation.GELU: -0.17,
-    Activation.GELU_TANH: -0.1701,
-    Activation.QUICK_GELU: -0.1637,
-    Activation.RELU: 0.0,
-    Activation.SILU: -0.2785,
-}
 _BATCH_TOKENS = 512
 
 
@@ -281,7 +273,7 @@ def _quantize_all(encoder: Encoder, batches: PackedBatches) -> dict[str, nn.Modu
     for number, layer in enumerate(encoder.layers):
         with _Inputs(layer) as inputs:
             rows = batches.run(layer, rows)
-        copies = _quantized_linears(inputs, _LOWEST[encoder.config.activation])
+        copies = _quantized_linears(inputs, LOWEST[encoder.config.activation])
         quantized.update({f"layers.{number}.{name}": linear for name, linear in copies.items()})
     return quantized
 

@@ -9,7 +9,12 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput, Unimplemented
 
-_OPTIONS = ("model", "model_version", "request_id", "truncation", "priority", "partial", "timeout_s")
+# The fields that requests to Classify and to Encode share, except the input and the output.
+_OPTIONS = [
+    field.name
+    for field in pb.ClassifyRequest.DESCRIPTOR.fields
+    if field.containing_oneof is None and field.name != "output"
+]
 _NAMES = {
     pb.TASK_ENCODE: "encodes",
     pb.TASK_CLASSIFY: "classifies",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_proto.rules.inputs import check_text
-from headwaiter_proto.rules.requests import RequestLimits, check_count, check_text_bytes
+from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes
+from headwaiter_proto.rules.sequences import check_text
 
 Pair = tuple[str, str]
 

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.http import openai, scores, tei
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Endpoint, HttpRules, Method

@@ -9,7 +9,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwaiter_server.concurrency.stragglers import Stragglers
-from headwaiter_server.metrics.log_lines import line_kind
+from headwaiter_server.log_lines import line_kind
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headwaiter_server.http.connections import Connections, bounded_protocol
-from headwaiter_server.settings.descriptors import max_http_connections
+from headwaiter_server.settings.file_descriptors import max_http_connections
 from headwaiter_server.settings.flags import Settings
 
 _NEVER_S = 86_400

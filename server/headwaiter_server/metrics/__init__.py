@@ -1,1 +1,1 @@
-"""What the server says of itself: metrics and the log."""
+"""The metrics, and what counts and times requests, batches and models for them."""

@@ -2,22 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from headwaiter_proto.rules.errors import ERROR_BY_REASON
-from headwaiter_server.metrics.model_recorder import MetricFamilies, ModelRecorder
-from headwaiter_server.runtime.hardware import gpu_memory
-
-# The error reasons that `refused` never counts.
-_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
-# The creation times of counters would double the size of the page, and dashboards do not use them.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ServerMetrics
+from headwaiter_server.metrics.model_recorder import ModelRecorder
 
 
 async def write_page(registry: Collector, accept: str) -> tuple[bytes, str]:
@@ -25,22 +18,6 @@ async def write_page(registry: Collector, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     # Writing all series takes milliseconds; a thread keeps the event loop free.
     return await asyncio.to_thread(encode, registry), content_type
-
-
-class _GpuMemoryCollector(Collector):
-    """Reads the memory of GPUs at each scrape."""
-
-    def __init__(self, gpus: Collection[int]) -> None:
-        self._gpus = gpus
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        used = GaugeMetricFamily("headwaiter_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu"])
-        total = GaugeMetricFamily("headwaiter_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
-        for gpu in self._gpus:
-            if memory := gpu_memory(gpu):
-                used.add_metric([str(gpu)], memory.used_bytes)
-                total.add_metric([str(gpu)], memory.total_bytes)
-        yield from (used, total)
 
 
 class Recorder:
@@ -58,19 +35,14 @@ class Recorder:
             gpus: numbers of the GPUs whose memory the metrics show.
         """
         self.registry = CollectorRegistry()
-        self.registry.register(_GpuMemoryCollector(gpus))
+        self.registry.register(GpuMemory(gpus))
         self.last_received_s = float("-inf")
-        self._model_metrics = MetricFamilies(self.registry)
+        self._model_metrics = ModelMetrics(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.
         self._requests = cache(self._model_metrics.requests.labels)
         self._request_durations = cache(self._model_metrics.request_durations.labels)
-        self._refused = Counter(
-            "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=self.registry
-        )
-        # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
-        for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
-            self._refused.labels(reason)
-        self._inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=self.registry)
+        server_metrics = ServerMetrics(self.registry)
+        self._refused, self._inflight = server_metrics.refused, server_metrics.inflight
 
     def model(self, name: str, version: str) -> ModelRecorder:
         """Return the recorder of one version of a model."""

@@ -5,11 +5,7 @@ import sys
 
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
-from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
-from headwaiter_server.runtime.graph import Provider
-from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
-from headwaiter_server.runtime.warmup import (
+from headwaiter_server.runtime.batch_timing import (
     Lengths,
     time_batch,
     time_budgets,
@@ -17,6 +13,10 @@ from headwaiter_server.runtime.warmup import (
     time_shapes,
     typical_batch,
 )
+from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
+from headwaiter_server.runtime.graph import Provider
+from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InferenceFailed
-from headwaiter_proto.rules.inputs import check_texts, text_too_long
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
+from headwaiter_proto.rules.sequences import check_texts, text_too_long
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors

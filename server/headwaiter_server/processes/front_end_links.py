@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from prometheus_client import Counter, Gauge
-
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
+from headwaiter_server.metrics.definitions import FrontEndMetrics
 from headwaiter_server.metrics.recorder import Recorder, write_page
 from headwaiter_server.metrics.sums import Counts, Labels, Samples, SummedMetrics, add_samples, without_gauges
 from headwaiter_server.metrics.totals import Totals
@@ -56,11 +55,9 @@ class FrontEndLinks:
         self._recorder = recorder
         # Front ends that know all models.
         self._joined: set[_FrontEndLink] = set()
-        self.restarts = Counter(
-            "headwaiter_front_end_restarts", "Front ends that ended and were started again.", registry=recorder.registry
-        )
-        running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=recorder.registry)
-        running.set_function(lambda: len(self._joined))
+        metrics = FrontEndMetrics(recorder.registry)
+        self.restarts = metrics.restarts
+        metrics.running.set_function(lambda: len(self._joined))
         # The models that the front ends know or will know, by number.
         self._announced: dict[int, tuple[ModelFacts, BundleTokenizer | None]] = {}
         self._published: asyncio.Future[list[Any]] | None = None

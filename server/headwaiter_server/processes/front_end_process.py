@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from headwaiter_server.front_end import CannotListen, FrontEnd
-from headwaiter_server.metrics.log_lines import configure_logging
+from headwaiter_server.log_lines import configure_logging
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.interpreter import collect_garbage, exit_at_once, tune_garbage_collector
 from headwaiter_server.processes.link import Link, Methods

@@ -24,7 +24,7 @@ from headwaiter_proto.rules.errors import (
     Unimplemented,
 )
 from headwaiter_proto.rules.status import code_of
-from headwaiter_server.metrics.log_lines import FEW_LINES_PER_S, line_kind
+from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.errors import one_line
 

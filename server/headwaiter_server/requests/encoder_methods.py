@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.attention_weights import select
+from headwaiter_proto.rules.attend import select
 from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types

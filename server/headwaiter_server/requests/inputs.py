@@ -6,9 +6,9 @@ from functools import partial
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_proto.rules.inputs import ParsedInput, read_prompt, read_rows, read_tokenized
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import read_pairs
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.sequences import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import PriorityThreads

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.inputs import ParsedInput
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
-from headwaiter_proto.rules.replies import attend_response, encode_response, model_response
-from headwaiter_proto.rules.requests import RequestLimits
+from headwaiter_proto.rules.responses import attend_response, encode_response, model_response
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
@@ -19,19 +19,8 @@ from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
-from headwaiter_server.settings.flags import Settings
 
 _FLOAT_BYTES = 4
-
-
-def request_limits(settings: Settings) -> RequestLimits:
-    """Return the limits of one request."""
-    return RequestLimits(
-        settings.max_request_sequences,
-        settings.max_request_tokens,
-        settings.max_request_bytes,
-        settings.max_attend_bytes,
-    )
 
 
 def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int:

@@ -14,15 +14,15 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import check_task, classify_response, read_head
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, priority_of, read_input
-from headwaiter_server.requests.replies import answer_bytes, encode_reply, request_limits, set_timings
+from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
 from headwaiter_server.requests.shares import CallLimit, ReplyLimit
 from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -73,7 +73,7 @@ class RequestPath:
 
     def __init__(self, settings: Settings, recorder: Recorder, engine: Engine) -> None:
         self.settings, self.recorder, self.engine = settings, recorder, engine
-        self.limits = request_limits(settings)
+        self.limits = settings.request_limits
         self.call_limit = CallLimit(settings.max_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")

@@ -13,7 +13,7 @@ from headwaiter_proto.manifest_pb2 import File, Manifest, Parity
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
-from headwaiter_server.runtime.golden import Golden, read_golden
+from headwaiter_server.runtime.golden_reader import Golden, read_golden
 from headwaiter_server.runtime.graph_file import MAX_GRAPH_BYTES, check_graph_file
 from headwaiter_server.runtime.manifest import check_manifest, graphs_of
 

@@ -19,13 +19,13 @@ from headwaiter_server.runtime.errors import (
     ToleranceExceeded,
     one_line,
 )
-from headwaiter_server.runtime.golden import Golden
+from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.self_check import check_golden, run_largest_numbers
 from headwaiter_server.runtime.shape_buckets import most_padded_tokens
-from headwaiter_server.runtime.warmup import check_golden, run_largest_numbers
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ class FailureCause(StrEnum):
 class Observer(Protocol):
     """Records the events of batches."""
 
-    def batch_closed(self, reason: CloseReason) -> None:
+    def batch_planned(self, reason: CloseReason) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
 
     def batch_failed(self, cause: FailureCause) -> None:

@@ -320,7 +320,7 @@ class Scheduler:
         if batch:
             queue.suspects.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
-            queue.observer.batch_closed(planned.close_reason)
+            queue.observer.batch_planned(planned.close_reason)
             self._queues.note_turn(queue, self._clock())
             seconds = planned.seconds if batch == planned.batch else queue.learnt.cost.seconds(*shape_of(batch))
             queue.start_batch(seconds)

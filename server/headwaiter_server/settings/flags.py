@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from headwaiter_proto.command_line import CommandParser
+from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.settings.environment import unknown_variables, usable_processors
 from headwaiter_server.settings.flag_types import (
     ADDRESS,
@@ -189,6 +190,13 @@ class Settings:
         """The address for HTTP."""
         host, _, port = (self.http_address or self.address).rpartition(":")
         return host.strip("[]"), int(port) if self.http_address else self.metrics_port
+
+    @property
+    def request_limits(self) -> RequestLimits:
+        """The limits of one request."""
+        return RequestLimits(
+            self.max_request_sequences, self.max_request_tokens, self.max_request_bytes, self.max_attend_bytes
+        )
 
     @property
     def threads_per_instance(self) -> int | None:

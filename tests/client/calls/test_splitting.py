@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwaiter_client import HeadwaiterError, InvalidInput, MessageTooLarge, Overloaded, SequenceTooLong
-from headwaiter_client.calls.inputs import FeatureInput, InputKind, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, InputKind, TextInput, TokenInput
 from headwaiter_client.calls.splitting import (
     Chunk,
     ChunkLimits,

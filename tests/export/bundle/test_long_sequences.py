@@ -8,7 +8,7 @@ import pytest
 from headwaiter_export.bundle import export, verification
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.golden import golden_lengths
+from headwaiter_export.bundle.golden_writer import golden_lengths
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import long_lengths

@@ -6,7 +6,7 @@ import torch
 
 from headwaiter_export.config.choices import Mask, Pooling
 from headwaiter_export.encoder.attention import attention
-from headwaiter_export.encoder.encoder import pool
+from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
 from headwaiter_export.graphs.layouts import Portable
 

@@ -11,9 +11,10 @@ import torch
 import transformers
 from torch import nn
 
-from headwaiter_export.encoder.encoder import _ACTIVATIONS, Encoder
+from headwaiter_export.encoder.activations import ACTIVATIONS, LOWEST
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
-from headwaiter_export.graphs.int8 import _LOWEST, QuantizedLinear, measure_encoder, quantize
+from headwaiter_export.graphs.int8 import QuantizedLinear, measure_encoder, quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
@@ -137,8 +138,8 @@ def test_an_int8_layer_of_inputs_with_a_lower_bound_uses_all_256_integers(tmp_pa
 
 def test_no_activation_is_below_its_lower_bound() -> None:
     x = torch.linspace(-20, 5, 2_000_001)
-    for activation, lowest in _LOWEST.items():
-        assert lowest <= _ACTIVATIONS[activation](x).min() <= lowest + 2e-4
+    for activation, lowest in LOWEST.items():
+        assert lowest <= ACTIVATIONS[activation](x).min() <= lowest + 2e-4
 
 
 @pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.exhaustive), True])

@@ -117,7 +117,7 @@ def test_histogram_buckets_cover_the_usual_range(recorder: Recorder) -> None:
 def test_refusals_expired_sequences_and_close_reasons_are_counted(recorder: Recorder, batches: ModelRecorder) -> None:
     recorder.refused("OVERLOADED")
     batches.expired(3)
-    batches.batch_closed(CloseReason.BUDGET)
+    batches.batch_planned(CloseReason.BUDGET)
     assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
     assert sample(recorder, "expired_total", **TINY) == 3
     assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1

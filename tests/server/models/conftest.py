@@ -13,5 +13,5 @@ from tests.server.models.simulated_graph import GATHERED, SimulatedGraph, simula
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[tuple[Model, SimulatedGraph]]:
     model, graph = simulated_model(tmp_path, GATHERED)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         yield model, graph

@@ -24,7 +24,7 @@ def test_calibration_recovers_the_cost_and_its_budget_is_within_three_percent_of
     cost: CostModel, provider: str, tmp_path: Path
 ) -> None:
     model, graph = simulated_model(tmp_path, cost, provider=provider)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         measured = measure_cost(model)
     for lengths in ((1,), (512,), (64,) * 8, (128, 8, 8, 8)):
         shape = len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths)
@@ -45,7 +45,7 @@ def _rate(cost: CostModel, tokens: int) -> float:
 def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, tmp_path: Path) -> None:
     model, graph = simulated_model(tmp_path, replace(GATHERED, hidden_row_s=5e-6))
     graph.only_hidden = not pools
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
 
 
@@ -63,7 +63,7 @@ def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
     heads: int, max_tokens: int, cells: int, tmp_path: Path
 ) -> None:
     graph: Any = SimulatedGraph(GATHERED)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=heads), graph=graph)
         assert measure_cost(model).limits.cells == cells
 

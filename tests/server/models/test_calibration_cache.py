@@ -45,7 +45,7 @@ def test_on_a_gpu_every_start_runs_batches_that_reach_the_limits_of_tokens_paddi
     cost: CostModel, tmp_path: Path
 ) -> None:
     model, graph = simulated_model(tmp_path, cost, provider="cuda", width=768)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         for remembered in (False, True):
             graph.ran.clear()
             calibration = _calibrate(model, tmp_path)
@@ -71,7 +71,7 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory_and_restored_
     provider: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, graph = simulated_model(tmp_path, VARYING, provider=provider)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         measured = _calibrate(model, tmp_path).limits
         graph.most_tokens = measured.tokens // 3
         halved = _calibrate(model, tmp_path).limits

@@ -10,7 +10,7 @@ import transformers
 from tokenizers import processors
 
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
-from headwaiter_proto.rules.inputs import MAX_BYTES_OF_ONE_TEXT
+from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused

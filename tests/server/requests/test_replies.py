@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.engine.description import description
 from headwaiter_server.requests.replies import (
     attend_answer_bytes,
@@ -19,7 +19,6 @@ from headwaiter_server.requests.replies import (
     encode_reply,
     model_ref,
     model_reply,
-    request_limits,
 )
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
@@ -240,7 +239,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     )
 
     running = served(described)
-    reply = model_reply(running, request_limits(settings), description(running, settings.provider))
+    reply = model_reply(running, settings.request_limits, description(running, settings.provider))
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.manifest_pb2 import File, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
-from headwaiter_server.runtime.golden import Golden
+from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import Outputs
 from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
 

@@ -110,7 +110,7 @@ class FakeObserver:
         self.failure_causes: list[FailureCause] = []
         self.expired_sequences = 0
 
-    def batch_closed(self, reason: CloseReason) -> None:
+    def batch_planned(self, reason: CloseReason) -> None:
         self.close_reasons.append(reason)
 
     def batch_failed(self, cause: FailureCause) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead, TokenInput, with_only_type
-from headwaiter_export.checkpoints.families.t5 import fold_buckets
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Norm, Positions

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
 from headwaiter_export.checkpoints.families.family import ACTIVATIONS, Family, TokenInput
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Activation, Norm, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 
@@ -116,26 +116,3 @@ T5 = Family(
         "relative_attention_max_distance": 128,
     },
 )
-
-
-def fold_buckets(
-    tensors: dict[str, Tensor], module: str, config: EncoderConfig, buckets: int = 32, farthest: int = 128
-) -> None:
-    """Replace the numbers of buckets, `module`.weight, by the number of each distance from query to key.
-
-    All distances of at least `farthest` share one bucket in each direction.
-    """
-    numbers = take_tensor(tensors, f"{module}.weight", (buckets, config.heads))
-    distances = torch.arange(1 - config.max_tokens, config.max_tokens)
-    tensors[f"{module}.table"] = numbers[_bucket(distances, buckets, farthest)].T.contiguous()
-
-
-def _bucket(distances: Tensor, buckets: int, farthest: int) -> Tensor:
-    """Return the bucket of each distance from query to key, int64."""
-    one_way = buckets // 2
-    exact = one_way // 2
-    sizes = distances.abs()
-    # In float32 and in this order, as in transformers: the bounds of the ranges depend on rounding.
-    ratios = torch.log(sizes.clamp(min=1).float() / exact) / math.log(farthest / exact)
-    ranges = (exact + (ratios * (one_way - exact)).long()).clamp(max=one_way - 1)
-    return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)

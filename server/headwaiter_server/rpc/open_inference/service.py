@@ -21,8 +21,8 @@ from headwaiter_server.rpc.open_inference.descriptions import (
     model_statistics,
     repository_index,
 )
-from headwaiter_server.rpc.open_inference.replies import infer_response, padded_answer_bytes
-from headwaiter_server.rpc.open_inference.requests import WantedReply, read_infer_request
+from headwaiter_server.rpc.open_inference.infer_requests import WantedReply, read_infer_request
+from headwaiter_server.rpc.open_inference.infer_responses import infer_response, padded_answer_bytes
 from headwaiter_server.rpc.open_inference.stream import InferStream, Write, wants_grpc_errors
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.parsing import LARGE_BYTES, parse_request

@@ -8,7 +8,7 @@ from headwaiter_proto.rules.requests import check_id
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.endpoint import Context
-from headwaiter_server.rpc.open_inference.replies import stream_failure, stream_response
+from headwaiter_server.rpc.open_inference.infer_responses import stream_failure, stream_response
 
 # Returns a serialised message with a reply.
 Write = Callable[[oip.ModelInferResponse], bytes]

@@ -13,8 +13,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.images import check_prefix_rows, min_tokens, prefix_rows, wrong_fixed_length
+from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes, check_tokens
 from headwaiter_proto.rules.outputs import dtype_name
-from headwaiter_proto.rules.requests import RequestLimits, check_count, check_text_bytes, check_tokens
 from headwaiter_proto.rules.token_types import read_types, with_types
 
 _ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}

@@ -6,7 +6,7 @@ import signal
 
 from headwaiter_server.app import Server
 from headwaiter_server.processes.interpreter import collect_garbage, tune_garbage_collector
-from headwaiter_server.settings.descriptors import raise_limit
+from headwaiter_server.settings.file_descriptors import raise_limit
 from headwaiter_server.settings.flags import Settings
 
 log = logging.getLogger(__name__)

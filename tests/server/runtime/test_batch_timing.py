@@ -1,72 +1,19 @@
-"""Before a graph serves, it is checked on the golden inputs and timed on batches of many shapes."""
+"""Before a graph serves, it is timed on batches of many shapes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.golden import Golden
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
+from headwaiter_server.runtime.batch_timing import time_budgets, time_shapes
+from headwaiter_server.runtime.graph import Outputs, at_once
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.warmup import check_golden, time_budgets, time_shapes
-
-
-class Graph:
-    """A graph whose hidden rows are the token ids and whose pooled vectors are their means.
-
-    Attributes:
-        batches: the batches that have run.
-    """
-
-    turn = staticmethod(at_once)
-
-    def __init__(self) -> None:
-        self.batches: list[PackedBatch] = []
-
-    def prepare(self, batch: PackedBatch) -> PackedBatch:
-        return batch
-
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
-        self.batches.append(batch)
-        rows = batch.rows.reshape(batch.tokens, -1).astype(np.float32)
-        return Outputs(np.stack([part.mean(axis=0) for part in batch.split(rows)]), rows if hidden else None)
-
-
-def _golden(lengths: list[int], error: float = 0.0) -> Golden:
-    sequences: list[NDArray[np.generic]] = [np.full(length, index + 1) for index, length in enumerate(lengths)]
-    hidden = np.concatenate(sequences)[:, None].astype(np.float32)
-    pooled = np.array([[index + 1] for index in range(len(lengths))], np.float32)
-    pooled[-1] += error
-    return Golden(sequences, Outputs(pooled, hidden))
-
-
-@given(lengths=st.lists(st.integers(1, 1500), min_size=1, max_size=8))
-def test_every_golden_input_is_run_in_batches_of_bounded_size(lengths: list[int]) -> None:
-    graph = Graph()
-    measured = check_golden(cast(EncoderGraph, graph), _golden(lengths), normalized=False)
-    assert (measured.pooled_max_abs, measured.hidden_max_abs) == (0, 0)
-    assert [length for batch in graph.batches for length in batch.lengths] == lengths
-    assert all(batch.tokens <= 1024 or batch.sequences == 1 for batch in graph.batches)
-
-
-def test_a_wrong_golden_output_in_any_batch_is_measured() -> None:
-    measured = check_golden(cast(EncoderGraph, Graph()), _golden([600, 600, 600], error=-1.5), normalized=False)
-    assert (measured.pooled_max_abs, measured.pooled_max_relative) == (1.5, 0.75)
-    assert measured.hidden_max_abs == 0
-
-
-def test_outputs_are_normalized_before_they_are_compared_with_normalized_golden_outputs() -> None:
-    golden = _golden([3, 4])
-    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
-    assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=True).pooled_max_abs == 0
-    assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1
 
 
 class SimulatedGraph:
@@ -100,7 +47,7 @@ class SimulatedGraph:
 @contextmanager
 def _simulated(seconds: Callable[[PackedBatch], float]) -> Iterator[Any]:
     graph = SimulatedGraph(seconds)
-    with patch("headwaiter_server.runtime.warmup.time", graph):
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
         yield graph
 
 

@@ -9,10 +9,10 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.requests.replies import answer_bytes
-from headwaiter_server.rpc.open_inference.requests import WantedReply
+from headwaiter_server.rpc.open_inference.infer_requests import WantedReply
 from headwaiter_server.rpc.open_inference.tensors import add_output, pad
 
 _FLOAT_BYTES = 4

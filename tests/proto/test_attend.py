@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_proto.rules.attention_weights import check_supported, select
+from headwaiter_proto.rules.attend import check_supported, select
 from headwaiter_proto.rules.errors import InvalidInput, Unimplemented
 
 MODEL = Manifest(name="tiny", layers=3, heads=4)

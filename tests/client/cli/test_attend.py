@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from headwaiter_client.cli import main
-from headwaiter_client.cli.attention_weights import find_token, save_heat_map
+from headwaiter_client.cli.attend import find_token, save_heat_map
 from headwaiter_client.cli.console import bar_chart
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import FakeServer

@@ -9,16 +9,16 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_proto.rules.inputs import ParsedInput
 from headwaiter_proto.rules.outputs import read_output
-from headwaiter_proto.rules.replies import fill
-from headwaiter_server.rpc.open_inference.replies import (
+from headwaiter_proto.rules.responses import fill
+from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_server.rpc.open_inference.infer_requests import WantedReply
+from headwaiter_server.rpc.open_inference.infer_responses import (
     infer_response,
     padded_answer_bytes,
     stream_failure,
     stream_response,
 )
-from headwaiter_server.rpc.open_inference.requests import WantedReply
 from tests.e2e.open_inference_caller import arrays
 from tests.server.rpc.stand_ins import model
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import HeadwaiterError, InvalidInput, OutputMissing
-from headwaiter_client.calls.attention_weights import attend_request, read_attention
+from headwaiter_client.calls.attend import attend_request, read_attention
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.fake_server import attend_response
 

@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.arguments import check_type
-from headwaiter_client.calls.inputs import input_kind_of, whole_number
+from headwaiter_client.calls.input_kinds import input_kind_of, whole_number
 from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.options import encode_request
 from headwaiter_client.calls.results import Timings, present, read_timings, reading_reply

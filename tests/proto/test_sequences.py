@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, HeadwaiterError, InvalidInput, SequenceTooLong
-from headwaiter_proto.rules.inputs import (
+from headwaiter_proto.rules.limits import RequestLimits
+from headwaiter_proto.rules.sequences import (
     MAX_BYTES_OF_ONE_TEXT,
     check_texts,
     read_features,
@@ -18,7 +19,6 @@ from headwaiter_proto.rules.inputs import (
     read_tokenized,
     read_tokens,
 )
-from headwaiter_proto.rules.requests import RequestLimits
 
 TOKENS = Manifest(name="tiny", vocabulary_size=10, max_tokens=4, width=8, pooling=pb.POOLING_MEAN)
 AT_LEAST_TWO = Manifest(vocabulary_size=10, min_tokens=2, max_tokens=4)

@@ -1,25 +1,16 @@
-"""Run a graph before it serves: on the golden inputs to check it, and on batches of many shapes to time it."""
+"""Time a graph before it serves, on batches of many shapes."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.images import min_tokens
-from headwaiter_proto.rules.token_types import with_types
-from headwaiter_server.runtime.golden import Golden
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
-from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
-from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 
-# Maximum size of a batch of golden inputs: large enough to mix sequences, small enough to take little memory.
-_GOLDEN_TOKENS = 1024
-_GOLDEN_CELLS = 1 << 20
 # Token budgets are compared on batches of typical sequences, which have this length.
 _TYPICAL_TOKENS = 48
 # Each measurement of a budget runs at least this many tokens: a longer run is less sensitive to disturbances.
@@ -37,53 +28,12 @@ _SLOWER_BUDGETS = 2
 Lengths = tuple[int, ...]
 
 
-def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Difference:
-    """Run the golden inputs in batches of mixed lengths and return the difference from PyTorch's outputs.
-
-    If the model is `normalized`, scale pooled vectors to unit length before comparing them.
-    """
-    outputs = [graph.turn(partial(graph.run, batch, hidden=True)) for batch in _golden_batches(golden)]
-    hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
-    if golden.hidden_rows is not None:
-        hidden = hidden[golden.hidden_rows]
-    pooled = [output.pooled for output in outputs if output.pooled is not None]
-    vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
-    logits = [rows for output in outputs for rows in output.logits or ()] or None
-    return difference(Outputs(vectors, hidden, logits), golden.outputs)
-
-
-def run_largest_numbers(graph: EncoderGraph, manifest: Manifest) -> None:
-    """Run the largest token id, token type and position that the manifest allows; on the CPU, a wrong one fails."""
-    sequence = _made_up_sequence(manifest, min_tokens(manifest))
-    if manifest.vocabulary_size:
-        sequence = np.full_like(sequence, manifest.vocabulary_size - 1)
-        types = np.full_like(sequence, max(1, manifest.token_types) - 1)
-        sequence = with_types(sequence, types, manifest)
-    batch = graph.prepare(pack([sequence]))
-    if batch.inputs is not None and "positions" in batch.inputs:
-        # The graph looks up each position alone, so one token stands for a sequence of the maximum length.
-        last = np.full_like(batch.inputs["positions"], manifest.max_tokens - 1)
-        batch = replace(batch, inputs={**batch.inputs, "positions": last})
-    graph.turn(partial(graph.run, batch, hidden=True))
-
-
-def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
-    batch: list[NDArray[np.generic]] = []
-    for sequence in golden.sequences:
-        lengths = tuple(len(member) for member in (*batch, sequence))
-        if batch and (sum(lengths) > _GOLDEN_TOKENS or _attention_cells(lengths) > _GOLDEN_CELLS):
-            yield pack(batch)
-            batch = []
-        batch.append(sequence)
-    yield pack(batch)
-
-
 def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hidden: bool = False) -> float:
     """Run a batch of made-up sequences of the given lengths, and return the seconds of the run, without packing.
 
     Packing is left out because a server that serves packs a batch while the previous batch runs.
     """
-    batch = graph.prepare(pack([_made_up_sequence(manifest, length) for length in lengths]))
+    batch = graph.prepare(pack([made_up_sequence(manifest, length) for length in lengths]))
 
     def run() -> float:
         started_s = time.perf_counter()
@@ -223,21 +173,23 @@ def _shapes_to_time(manifest: Manifest, tokens: int, cells: int) -> list[Lengths
     least = max(1, manifest.min_tokens)
     valid = {tuple(max(least, n) for n in shape) for shape in shapes if shape}
     fitting = [
-        shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and _attention_cells(shape) <= cells)
+        shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and attention_cells(shape) <= cells)
     ]
     return sorted(fitting, key=lambda shape: (_relative_cost(shape), shape))
 
 
-def _attention_cells(lengths: Lengths) -> int:
+def attention_cells(lengths: Lengths) -> int:
+    """Return the number of cells of gathered attention."""
     return len(lengths) * max(lengths) ** 2
 
 
 def _relative_cost(lengths: Lengths) -> float:
     """Estimate the cost of a batch, in multiples of the cost of one token."""
-    return sum(lengths) + _attention_cells(lengths) / _CELLS_PER_TOKEN
+    return sum(lengths) + attention_cells(lengths) / _CELLS_PER_TOKEN
 
 
-def _made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
+def made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
+    """Return a sequence of a given length that a model accepts."""
     if manifest.vocabulary_size:
         return np.arange(length, dtype=np.int64) % manifest.vocabulary_size
     return np.ones((length, manifest.feature_width), np.float32)

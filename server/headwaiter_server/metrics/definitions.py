@@ -1,0 +1,136 @@
+"""All metrics of the server: the name, the description, the labels and the buckets of each."""
+
+from collections.abc import Collection, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from headwaiter_proto.rules.errors import ERROR_BY_REASON
+from headwaiter_server.runtime.hardware import gpu_memory
+
+_MODEL_LABELS = ("model", "version")
+
+# Upper bounds of histogram buckets.
+_SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
+_TOKENS = tuple(float(2**power) for power in range(18))
+_SEQUENCES = tuple(float(2**power) for power in range(13))
+_RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+_ERROR_RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+# The error reasons that `refused` never counts.
+_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
+# The creation times of counters would double the size of the page, and dashboards do not use them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class ModelMetrics:
+    """The metrics that have a series for each version of each model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self.requests = self._counter("requests", "Requests answered, with a reply or an error.", "method", "code")
+        self.request_durations = self._histogram(
+            "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "method"
+        )
+        self.stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", _SECONDS, "stage")
+        self.attend_stages = self._histogram(
+            "attend_stage_duration_seconds", "Time of each stage of Attend.", _SECONDS, "stage"
+        )
+        self.batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES)
+        self.batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS)
+        self.batch_padding = self._histogram(
+            "batch_padding_ratio", "Share of a batch's attention cells that are padding.", _RATIOS
+        )
+        self.cost_error = self._histogram(
+            "batch_cost_error_ratio", "abs(predicted - actual) / actual run time of a batch.", _ERROR_RATIOS
+        )
+        self.closed_batches = self._counter(
+            "batches_closed", "Batches by the reason why they are not larger.", "reason"
+        )
+        self.failed_batches = self._counter(
+            "batches_failed", "Batches that failed, by the cause that was found.", "reason"
+        )
+        self.expired = self._counter("expired", "Sequences dropped because their deadline passed before they ran.")
+        self.info = self._gauge("model_info", "A served model; always 1.", "digest", "provider", "graph")
+        self.self_check = self._gauge(
+            "self_check", "Differences from PyTorch on the golden inputs at start-up.", "measure"
+        )
+        self.fallback = self._gauge(
+            "provider_fallback", "1 if the model runs on the CPU because CUDA did not work, else 0."
+        )
+        self.cost_terms = self._gauge(
+            "batch_cost_seconds", "Cost of a launch, a token, a padded token, an attention cell, a hidden row.", "term"
+        )
+        self.token_budget = self._gauge("token_budget", "Current maximum of tokens in a batch.")
+        self.limits_ratio = self._gauge(
+            "batch_limits_ratio", "Current batch limits / limits before serving; less than 1 if memory is short."
+        )
+        self.cost_correction = self._gauge(
+            "cost_correction_ratio", "Median of measured / predicted time of the latest batches."
+        )
+        self.service_rate = self._gauge(
+            "service_tokens_per_second", "Tokens per second of full batches, measured before serving."
+        )
+        self.calibration_error = self._gauge(
+            "calibration_error_ratio",
+            "Median of abs(predicted - measured) / measured run time of the batches timed before serving.",
+        )
+        self.queue_sequences = self._gauge("queue_sequences", "Sequences in the queue.")
+        self.queue_tokens = self._gauge("queue_tokens", "Tokens of the sequences in the queue.")
+        self.estimated_wait = self._gauge("estimated_wait_seconds", "Wait estimate of a sequence that arrives now.")
+
+    def remove(self, name: str, version: str) -> None:
+        """Remove the series of one version of a model."""
+        for family in vars(self).values():
+            if isinstance(family, Histogram | Counter | Gauge):
+                family.remove_by_labels({"model": name, "version": version})
+
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+        return Counter(f"headwaiter_{name}", description, (*_MODEL_LABELS, *labels), registry=self._registry)
+
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        return Gauge(f"headwaiter_{name}", description, (*_MODEL_LABELS, *labels), registry=self._registry)
+
+    def _histogram(self, name: str, description: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+        names = (*_MODEL_LABELS, *labels)
+        return Histogram(f"headwaiter_{name}", description, names, buckets=bounds, registry=self._registry)
+
+
+class ServerMetrics:
+    """The metrics that have no series for each model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.refused = Counter(
+            "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=registry
+        )
+        # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
+        for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
+            self.refused.labels(reason)
+        self.inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=registry)
+
+
+class FrontEndMetrics:
+    """The metrics of front ends in processes of their own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.restarts = Counter(
+            "headwaiter_front_end_restarts", "Front ends that ended and were started again.", registry=registry
+        )
+        self.running = Gauge("headwaiter_front_ends", "Front ends that run.", registry=registry)
+
+
+class GpuMemory(Collector):
+    """Reads the memory of GPUs at each scrape."""
+
+    def __init__(self, gpus: Collection[int]) -> None:
+        self._gpus = gpus
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the two metrics."""
+        used = GaugeMetricFamily("headwaiter_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu"])
+        total = GaugeMetricFamily("headwaiter_gpu_memory_total_bytes", "Memory of the GPU.", labels=["gpu"])
+        for gpu in self._gpus:
+            if memory := gpu_memory(gpu):
+                used.add_metric([str(gpu)], memory.used_bytes)
+                total.add_metric([str(gpu)], memory.total_bytes)
+        yield from (used, total)
