@@ -48,6 +48,17 @@ def _separate_cache(shared_folders: SharedFolders) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _frozen_objects() -> Iterator[None]:
+    """Exclude the objects that remain after a module's tests, such as imported modules, from garbage collection.
+
+    Each trace of a graph makes so many objects that Python looks at all others a few times.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder: a BERT of 64 positions; texts of at most 32 tokens; unit-length means."""

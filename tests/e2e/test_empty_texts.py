@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from sentence_transformers import SentenceTransformer
 
 from tests.e2e.in_process_server import connect, serving
 
@@ -11,6 +10,8 @@ TEXTS = ["", "bread", " \n", "\u3000"]
 
 
 async def test_empty_texts_have_the_vectors_of_sentence_transformers(text_bundle: Path, text_checkpoint: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
     expected = SentenceTransformer(str(text_checkpoint), device="cpu").encode(TEXTS)
     async with serving(text_bundle) as server, connect(server) as client:
         together = await client.encode(TEXTS)

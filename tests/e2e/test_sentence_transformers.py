@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling
-from sentence_transformers.util.quantization import quantize_embeddings
 
 from bench.loads.traces import sentences
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # The first run downloads and exports the model.
 pytestmark = pytest.mark.timeout(600)
@@ -42,12 +42,15 @@ class ServedAndReference:
 
     model: pb.GetModelResponse
     encode: Callable[..., pb.EncodeResponse]
-    reference: SentenceTransformer
+    reference: "SentenceTransformer"
     texts: list[str]
     long: str
 
-    def unnormalized(self, pooling: str = "mean") -> SentenceTransformer:
+    def unnormalized(self, pooling: str = "mean") -> "SentenceTransformer":
         """Return the reference model with another pooling and without scaling to unit length."""
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
         return SentenceTransformer(modules=[self.reference[0], Pooling(self.width, pooling)], device="cpu")
 
     @property
@@ -58,6 +61,8 @@ class ServedAndReference:
 @contextmanager
 def connect(server: RunningServer, checkpoint: Path, texts: list[str]) -> Iterator[ServedAndReference]:
     """Yield the served model and the reference model of a checkpoint."""
+    from sentence_transformers import SentenceTransformer
+
     with grpc.insecure_channel(server.address) as channel:
         call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Encode")
         describe: Any = channel.unary_unary("/headwaiter.v1.Encoder/GetModel")
@@ -163,6 +168,8 @@ def test_every_pooling_equals_sentence_transformers(pair: ServedAndReference, po
 
 
 def test_int8_vectors_are_within_one_step_of_sentence_transformers(pair: ServedAndReference) -> None:
+    from sentence_transformers.util.quantization import quantize_embeddings
+
     exact = pair.reference.encode(pair.texts)
     pooled = pair.encode(pair.texts, output=pb.OutputOptions(dtype=pb.DATA_TYPE_INT8)).pooled
     scales = np.array(pooled.row_scales)[:, None]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sentence_transformers.sentence_transformer.modules import Pooling
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.pooling import POOLINGS, pool
@@ -21,6 +20,8 @@ NAMES = {
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("skipped_rows", [0, 3])
 def test_a_vector_agrees_with_sentence_transformers(pooling: pb.Pooling, skipped_rows: int) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
     reference = Pooling(16, NAMES[pooling], include_prompt=False)
     for n in (4, 5, 200):
         rows = np.random.default_rng(n).normal(size=(n, 16)).astype(np.float32)

@@ -35,6 +35,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
+from headwaiter_server.runtime.bundle import MANIFEST
 
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
@@ -83,6 +84,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
+    if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
+        raise CheckpointError(f"{folder} is a bundle, not a checkpoint: serve it with headwaiter-server {folder}")
     modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")

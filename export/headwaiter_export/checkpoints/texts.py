@@ -92,7 +92,10 @@ def read_text(
     text = _text_config(tokenizer, path, config)
     pairs = config.head is not None
     if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs):
-        assumptions.append("transformers is not installed: token ids were not compared with those of AutoTokenizer")
+        assumptions.append(
+            "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
+            "pip install transformers, and export again"
+        )
     limit, source = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"

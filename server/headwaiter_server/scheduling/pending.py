@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from operator import attrgetter
 
 from sortedcontainers import SortedDict
 
@@ -10,11 +11,12 @@ from headwaiter_server.scheduling.queued_request import Sequence
 
 # Tokens are counted per interval of fair starts of this length.
 _STEP_S = 0.1
+_fair_start_s = attrgetter("fair_start_s")
 
 
-def earliest(sequences: Iterable[Sequence | None]) -> Sequence | None:
+def earliest(sequences: Iterable[Sequence]) -> Sequence | None:
     """Return the first sequence with the earliest fair start; None if there is no sequence."""
-    return min(filter(None, sequences), key=lambda sequence: sequence.fair_start_s, default=None)
+    return min(sequences, key=_fair_start_s, default=None)
 
 
 class Pending:
@@ -70,14 +72,14 @@ class Pending:
         if sequence in self:
             self.remove(sequence)
 
-    def by_fair_start(self, priority: Priority) -> Iterator[Sequence]:
-        """Yield the sequences of a priority in the order of their fair starts."""
-        return chain.from_iterable(self._by_fair_start[priority].values())
+    def by_fair_start(self) -> list[Iterator[Sequence]]:
+        """Return the sequences of each priority that has any, in the order of their fair starts; interactive first."""
+        return [chain.from_iterable(starts.values()) for starts in self._by_fair_start.values() if starts]
 
     @property
     def leader(self) -> Sequence | None:
         """The sequence with the earliest fair start; of an equal pair, the interactive one."""
-        return earliest(next(self.by_fair_start(priority), None) for priority in Priority)
+        return earliest([next(iter(starts.peekitem(0)[1])) for starts in self._by_fair_start.values() if starts])
 
     @property
     def mean_tokens(self) -> int:

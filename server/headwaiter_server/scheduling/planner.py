@@ -6,7 +6,6 @@ from enum import StrEnum
 from operator import attrgetter
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending, earliest
 from headwaiter_server.scheduling.queued_request import Batch, Sequence
 
@@ -77,8 +76,8 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
         expired.append(sequence)
         return False
 
-    oldest = [_oldest(filter(in_time, pending.by_fair_start(priority)), limits.tokens) for priority in Priority]
-    leader = earliest(next(iter(sequences), None) for sequences in oldest)
+    oldest = [_oldest(filter(in_time, sequences), limits.tokens) for sequences in pending.by_fair_start()]
+    leader = earliest([sequences[0] for sequences in oldest if sequences])
     if leader is None:
         return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)

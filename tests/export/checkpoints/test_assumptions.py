@@ -57,9 +57,7 @@ def test_the_limit_of_texts_is_used_and_its_source_is_named(
 
 def test_token_ids_that_were_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "transformers is not installed: token ids were not compared with those of AutoTokenizer" in assumptions(
-        folder
-    )
+    assert any("transformers is not installed" in line for line in assumptions(folder))
 
 
 @pytest.mark.parametrize("labels", [None, {"0": "no", "1": "yes"}])

@@ -69,6 +69,11 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert_checkpoint_refused(tmp_path / "nowhere", "nowhere")
 
 
+def test_a_bundle_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert_checkpoint_refused(tmp_path, "is a bundle", f"headwaiter-server {tmp_path}")
+
+
 def test_a_missing_field_is_named(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     del settings["hidden_size"]

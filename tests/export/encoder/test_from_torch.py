@@ -171,7 +171,7 @@ def test_unsupported_attention_is_named(module: Any, facts: list[str]) -> None:
         ("layers.1.norm1", nn.RMSNorm(24), ["layers.1.norm1 is a RMSNorm", "LayerNorm"]),
         ("layers.0.norm2.eps", 1e-6, ["layers.0.norm2.eps is 1e-06", "layers.0.norm1.eps", "1e-05"]),
         ("norm", nn.LayerNorm(24, 1e-6), ["norm.eps is 1e-06", "layers.0.norm1.eps", "1e-05"]),
-        ("norm", nn.LayerNorm((9, 24)), ["norm.normalized_shape is (9, 24)", "(24,)"]),
+        ("norm", nn.LayerNorm([9, 24]), ["norm.normalized_shape is (9, 24)", "(24,)"]),
     ],
 )
 def test_an_unsupported_attribute_of_an_encoder_is_named(attribute: str, value: Any, facts: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Waiting sequences, for tests that run no batch."""
 
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -35,5 +36,5 @@ def pending_of(sequences: list[Sequence]) -> Pending:
 
 def waiting_in(pending: Pending) -> list[Sequence]:
     """Return the waiting sequences, those with the earliest fair start first, and interactive ones before bulk."""
-    sequences = [sequence for priority in Priority for sequence in pending.by_fair_start(priority)]
+    sequences = chain.from_iterable(pending.by_fair_start())
     return sorted(sequences, key=lambda sequence: sequence.fair_start_s)

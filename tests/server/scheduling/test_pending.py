@@ -55,8 +55,8 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
     def by_fair_start_orders_by_fair_start_then_age(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.priority, sequence.index))
         assert waiting_in(self.pending) == self.expected
-        for priority in Priority:
-            assert all(sequence.priority is priority for sequence in self.pending.by_fair_start(priority))
+        priorities = [{sequence.priority for sequence in alike} for alike in self.pending.by_fair_start()]
+        assert priorities == [{each} for each in sorted({sequence.priority for sequence in self.expected})]
 
     @invariant()
     def the_leader_is_the_first(self) -> None:
