@@ -8,7 +8,7 @@ versions of PyTorch round differently.
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf import json_format
@@ -46,7 +46,7 @@ def deciding_fields(manifest: Manifest) -> str:
     return json.dumps(json_format.MessageToDict(deciding), sort_keys=True)
 
 
-def summary(vectors: NDArray[np.float32], logits: list[NDArray[Any]] | None) -> str:
+def summary(vectors: NDArray[np.float32], logits: Sequence[NDArray[np.float32]] | None) -> str:
     """Return rounded numbers of PyTorch's answers: two computations with the same weights differ in them.
 
     Args:
