@@ -21,13 +21,15 @@ RUN python3 -m venv /opt/headwaiter \
 
 FROM base AS code
 WORKDIR /source
+COPY requirements/build.txt /requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r /requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY proto proto
 COPY playground playground
 COPY server server
 COPY export export
 COPY client client
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 FROM base AS export
 ARG TORCH=torch==2.13.0

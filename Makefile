@@ -79,15 +79,17 @@ $(LOCK_TOOLS)/.installed: Makefile
 	touch $@
 
 # Keeps the locked versions that still fit. Newer versions of all packages: make lock LOCK=--upgrade
-lock: COMPILE = $(LOCK_TOOLS)/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
-	--generate-hashes --custom-compile-command 'make lock' $(LOCK)
+lock: COMPILE = $(LOCK_TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock' $(LOCK)
 # The images have the versions that the tests have.
 lock: IMAGE = --constraints requirements/dev.txt
 lock: $(LOCK_TOOLS)/.installed ## Write the locked versions of all packages, with hashes, into requirements/
-	$(COMPILE) --extra dev --excludes requirements/not-locked.txt -o requirements/dev.txt
-	$(COMPILE) $(IMAGE) --extra server --extra cli -o requirements/server-cpu.txt
-	$(COMPILE) $(IMAGE) --extra server --extra cli --extra cuda -o requirements/server-cuda.txt
-	$(COMPILE) $(IMAGE) --extra export --extra cli --excludes requirements/not-locked.txt -o requirements/export.txt
+	$(COMPILE) pyproject.toml --extra dev --excludes requirements/not-locked.txt -o requirements/dev.txt
+	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli -o requirements/server-cpu.txt
+	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra cuda -o requirements/server-cuda.txt
+	$(COMPILE) pyproject.toml $(IMAGE) --extra export --extra cli --excludes requirements/not-locked.txt \
+		-o requirements/export.txt
+	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) $(IMAGE) - -o requirements/build.txt
 
 sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, in build/sbom/
 	mkdir -p build/sbom
