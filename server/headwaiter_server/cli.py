@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 
 from headwaiter_server.log_lines import configure_logging
@@ -17,6 +18,8 @@ def main() -> int:
         The exit code: 0 after a drain, 1 if no bundle can be served or the server fails, 2 if a setting is wrong, 3 if
         a device died or hangs.
     """
+    # The imports take long enough for a SIGHUP to arrive, which would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import ssl
-from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -13,7 +12,6 @@ from starlette.types import ASGIApp
 
 from headwaiter_server.http.connections import Connections, bounded_protocol
 from headwaiter_server.settings.file_descriptors import max_http_connections
-from headwaiter_server.settings.flags import Settings
 
 _NEVER_S = 86_400
 # Connections that the kernel holds until they are accepted, and connections that are accepted at once. Accepted ones
@@ -54,15 +52,20 @@ class _ListeningSocket(socket.socket):
 class HttpServer:
     """An HTTP server in a thread with an event loop of its own.
 
+    Args:
+        listening: a socket of `listen`.
+
     Attributes:
         port: the port that the server listens on.
+        tls: the TLS of new connections; None for HTTP without TLS.
     """
 
-    def __init__(self, listening: socket.socket, application: ASGIApp, settings: Settings) -> None:
-        """Take a socket of `listen`. If HTTP answers requests, a certificate makes it HTTPS."""
+    def __init__(self, listening: socket.socket, application: ASGIApp, tls: ssl.SSLContext | None) -> None:
         self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
-        protocol: Any = partial(bounded_protocol, Connections(max_http_connections()), _tls(settings))
+        self.tls = tls
+        connections = Connections(max_http_connections())
+        protocol: Any = lambda **options: bounded_protocol(connections, self.tls, **options)  # noqa: E731
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -89,14 +92,3 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.to_thread(self._thread.join)
         self._socket.close()
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.answers_over_http or settings.tls_cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    if settings.tls_client_ca is not None:
-        context.load_verify_locations(settings.tls_client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

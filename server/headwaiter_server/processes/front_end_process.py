@@ -17,7 +17,8 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.interpreter import collect_garbage, exit_at_once, tune_garbage_collector
 from headwaiter_server.processes.link import Link, Methods
 from headwaiter_server.processes.remote_engine import RemoteEngine
-from headwaiter_server.settings.flags import Settings, SettingsError
+from headwaiter_server.settings.credentials import Credentials
+from headwaiter_server.settings.flags import Settings
 
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5
@@ -39,6 +40,7 @@ class FrontEndProcess:
         self._methods: Methods = {
             "open": self._open,
             "listen": self._listen,
+            "use": self._use,
             "drain": self._drain,
             "wait_until_quiet": self._wait_until_quiet,
             "stop": self._stop,
@@ -74,11 +76,11 @@ class FrontEndProcess:
         self._directory = engine.directory
         self._front_end = FrontEnd(settings, recorder, engine, self._http_socket)
 
-    async def _listen(self) -> tuple[int, int] | Exception:
+    async def _listen(self, credentials: Credentials) -> tuple[int, int] | Exception:
         """Listen on the ports, and return the ports for gRPC and HTTP, or why the front end cannot listen."""
         try:
-            await self._opened.listen()
-        except (CannotListen, SettingsError) as error:
+            await self._opened.listen(credentials)
+        except CannotListen as error:
             return error
         self._listens = True
         return self._opened.port, self._opened.metrics_port
@@ -95,6 +97,9 @@ class FrontEndProcess:
 
     def _report_health(self) -> None:
         self._opened.report_health()
+
+    async def _use(self, credentials: Credentials) -> None:
+        self._opened.use(credentials)
 
     async def _drain(self) -> None:
         self._opened.drain()

@@ -5,7 +5,6 @@ Each field of `Settings` has a flag, --the-field, and an environment variable, H
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,10 +150,13 @@ class Settings:
         None, FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
     token_file: Path | None = _setting(
-        None, FILE, "file of the bearer token; calls without it are refused, except health checks"
+        None,
+        FILE,
+        "file of a bearer token, or of a line NAME: TOKEN for each caller; calls without one are refused, except "
+        "health checks",
     )
     admin_token_file: Path | None = _setting(
-        None, FILE, "file of the bearer token for loading and unloading models; --token-file's if none is given"
+        None, FILE, "file of the bearer tokens for loading and unloading models; --token-file's if none is given"
     )
     drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
 
@@ -226,37 +228,6 @@ class Settings:
                 f"each session has {usable} threads"
             )
         return problems
-
-    def token(self) -> str | None:
-        """Read the bearer token that calls must carry; None if calls need no token.
-
-        Raises:
-            SettingsError: the file cannot be read, or its content is not a bearer token.
-        """
-        return _read_token("token_file", self.token_file)
-
-    def admin_token(self) -> str | None:
-        """Read the bearer token that calls to load and unload models must carry; otherwise as `token`."""
-        return _read_token("admin_token_file", self.admin_token_file) or self.token()
-
-
-def _read_token(name: str, file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"{flag(name)} {file} cannot be read ({error}): name a text file that holds the token"
-        ) from None
-    if not token:
-        raise SettingsError(f"{flag(name)} {file} is empty: write the token to it")
-    if not re.fullmatch("[!-~]+", token):
-        raise SettingsError(
-            f"{flag(name)} {file} holds characters that HTTP headers cannot carry: use visible ASCII characters "
-            "without spaces"
-        )
-    return token
 
 
 def flag(name: str) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -15,7 +14,6 @@ from starlette.applications import Starlette
 
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
-from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import send_request
 
 HOST = "127.0.0.1"
@@ -31,7 +29,7 @@ def application(registry: CollectorRegistry, *, ready: bool) -> Starlette:
 
 @contextmanager
 def pages(registry: CollectorRegistry, port: int = 0) -> Iterator[HttpServer]:
-    server = HttpServer(listen(HOST, port), application(registry, ready=True), Settings(bundle=Path("bundle")))
+    server = HttpServer(listen(HOST, port), application(registry, ready=True), None)
     server.start()
     try:
         yield server

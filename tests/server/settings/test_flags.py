@@ -187,25 +187,6 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
             assert default in (None, "") or f"(default {default})" in text
 
 
-def test_the_token_is_the_content_of_the_file_without_its_line_end() -> None:
-    assert Settings(bundle=Path("b"), token_file=Path("FILE")).token() == "s3cret"
-    assert Settings(bundle=Path("b")).token() is None
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"\n", "--token-file ODD"),
-        (b"\xff\xfe", "--token-file ODD"),
-        *((text.encode(), r"--token-file ODD .* ASCII") for text in ("two words", "zwölf", "two\nlines")),
-    ],
-)
-def test_a_token_file_without_a_token_that_a_header_can_carry_is_refused(content: bytes, words: str) -> None:
-    Path("ODD").write_bytes(content)
-    with pytest.raises(SettingsError, match=words):
-        Settings(bundle=Path("b"), token_file=Path("ODD")).token()
-
-
 def test_the_limits_of_the_front_ends_add_up_to_those_of_the_server() -> None:
     settings = Settings(bundle=Path("bundle"), max_calls=11, max_reply_bytes=100)
     shares = [settings.share(number, 3) for number in (1, 2, 3)]
