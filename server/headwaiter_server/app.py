@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import os
 import time
 from contextlib import suppress
+from importlib.metadata import version
 
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.runtime.hardware import compute_capability
@@ -74,7 +77,14 @@ class Server:
         except BaseException:
             await self._stop_listening(0)
             raise
-        log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
+        log.info(
+            "serving on port %d, metrics on port %d: headwaiter %s; models: %s; flags: %s",
+            self.port,
+            self.metrics_port,
+            version("headwaiter"),
+            ", ".join(map(_served, self._engine.directory.current)),
+            self._settings.changed_flags(os.environ),
+        )
         for line in announcements.addresses(self._settings, self.metrics_port):
             log.info(line)
         for line in announcements.warnings(self._settings):
@@ -132,6 +142,13 @@ class Server:
 
     def _report_health(self) -> None:
         self._front_end.report_health()
+
+
+def _served(model: ServedModel) -> str:
+    """Return which bundle a model is, and where it runs, on CUDA with the numbers of the GPUs."""
+    facts = model.facts
+    gpus = "" if facts.provider == "cpu" else f" {','.join(map(str, sorted(set(facts.devices))))}"
+    return f"{facts.name} version {facts.version} (digest {facts.digest[:12]}, {facts.provider}{gpus})"
 
 
 def _front_end_count(settings: Settings) -> int:

@@ -101,6 +101,7 @@ class Endpoint:
         # All connections of a host count as one caller, because a connection has one request at a time.
         caller = request.client.host if request.client else ""
         call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
+        call.traceparent = request.headers.get("traceparent", "")
         try:
             with suppress(Disconnected):
                 response = await self._respond(request, call)
@@ -116,7 +117,7 @@ class Endpoint:
         problem: HeadwaiterError | None = None
         try:
             _check_headers(request)
-            self._check_token(request)
+            self._check_token(request, call)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
             check_value_count(body, self._rules.max_values)
@@ -146,14 +147,16 @@ class Endpoint:
                     f"the answer was not ready within the {self._rules.timeout_s:g} s of --http-timeout-s: ask for less"
                 ) from None
 
-    def _check_token(self, request: Request) -> None:
+    def _check_token(self, request: Request, call: Call) -> None:
         tokens = self._rules.tokens()
         if tokens is None:
             return
         given = request.headers.get("authorization", "")
-        if tokens.caller(given) is None:
+        caller = tokens.caller(given)
+        if caller is None:
             fault = "is not the server's bearer token" if given else "is missing"
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
+        call.token_name = caller
 
     def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
         status = _STATUSES.get(type(error)) or http_status_of(error)

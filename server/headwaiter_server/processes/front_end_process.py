@@ -128,7 +128,7 @@ async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
 
 
 def main() -> None:
-    """Run a front end with the arguments of the command line: two sockets, and the number of the front end."""
-    engine_file, http_file, number = map(int, sys.argv[1:])
-    configure_logging(f"front end {number}")
-    asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
+    """Run a front end with the arguments of the command line: two sockets, its number, format and level of the log."""
+    engine_file, http_file, number, log_format, log_level = sys.argv[1:]
+    configure_logging(log_format, log_level, f"front end {number}")
+    asyncio.run(_main(socket.socket(fileno=int(engine_file)), socket.socket(fileno=int(http_file))))

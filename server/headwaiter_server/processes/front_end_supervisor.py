@@ -41,10 +41,10 @@ class Child(Protocol):
         ...
 
 
-async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
+async def spawn_process(engine: socket.socket, http_socket: socket.socket, number: int, settings: Settings) -> Child:
     """Start the process of a front end with its end of the socket to the engine."""
     files = engine.fileno(), http_socket.fileno()
-    arguments = map(str, (*files, number))
+    arguments = map(str, (*files, number, settings.log_format, settings.log_level))
     # A terminal sends SIGHUP to all processes. Front ends inherit the block: the engine reads the files for all.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
@@ -150,7 +150,7 @@ class FrontEndSupervisor:
         """
         settings = replace(self._settings.share(number, self._count), address=self._address)
         ours, theirs = socket.socketpair()
-        child = await spawn_process(theirs, self._http_socket, number)
+        child = await spawn_process(theirs, self._http_socket, number, settings)
         theirs.close()
         link = await self._links.add(ours, number)
         try:

@@ -5,6 +5,7 @@ Each field of `Settings` has a flag, --the-field, and an environment variable, H
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,14 @@ class Settings:
         None, FILE, "file of the bearer tokens for loading and unloading models; --token-file's if none is given"
     )
     drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
+    log_format: Literal["text", "json"] = _setting(
+        "text", one_of("text", "json"), "form of the log's lines; json writes an object on each line"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "lowest level of the log's lines; debug also logs requests that succeed",
+    )
 
     def __post_init__(self) -> None:
         """Check settings that depend on each other."""
@@ -228,6 +237,17 @@ class Settings:
                 f"each session has {usable} threads"
             )
         return problems
+
+    def changed_flags(self, environment: Mapping[str, str]) -> str:
+        """Return the settings that differ from their defaults, as on a command line."""
+        words = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            default = _user_cache(environment) if field.name == "cache_dir" else field.default
+            if value != default:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+                words += [text] if field.name == "bundle" else [flag(field.name), text]
+        return shlex.join(words)
 
 
 def flag(name: str) -> str:

@@ -32,7 +32,7 @@ class Child:
         names = ("open", "prepare", "publish", "listen", "use", "stop")
         self._link = Link("the engine", {name: self._method(name) for name in names})
 
-    async def spawn(self, engine: socket.socket, _: socket.socket, number: int) -> "Child":
+    async def spawn(self, engine: socket.socket, _: socket.socket, number: int, settings: Settings) -> "Child":
         await self._link.open(engine.dup())
         return self
 
