@@ -1,15 +1,22 @@
 """Build the server from its settings: listen, load the models, serve, drain."""
 
+import asyncio
 import logging
+import os
 import time
+from contextlib import suppress
+from importlib.metadata import version
 
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.runtime.hardware import compute_capability
+from headwaiter_server.settings.credentials import CredentialFiles
 from headwaiter_server.settings.environment import usable_processors
 from headwaiter_server.settings.flags import Settings
 
@@ -19,6 +26,8 @@ log = logging.getLogger(__name__)
 _SEND_REPLIES_S = 1.0
 # With a GPU, the engine keeps processors for its event loop and for the threads that feed the GPU.
 _ENGINE_PROCESSORS, _MOST_FRONT_ENDS = 2, 12
+# The server looks at this interval whether the files of tokens and of TLS have changed.
+_LOOK_S = 1.0
 
 
 class Server:
@@ -40,6 +49,8 @@ class Server:
         self._front_end: FrontEnd | FrontEndSupervisor = (
             FrontEndSupervisor(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
         )
+        self._asked_to_read = asyncio.Event()
+        self._tasks = BackgroundTasks()
 
     @property
     def port(self) -> int:
@@ -64,18 +75,46 @@ class Server:
             CannotListen: the server cannot listen on one of its ports.
             SettingsError: a file cannot be used.
         """
-        await self._front_end.listen()
+        files = CredentialFiles(self._settings)
+        await self._front_end.listen(files.current)
+        self._tasks.start(self._follow(files))
         try:
             await self._engine.start()
             await self._links.published()
         except BaseException:
-            await self._front_end.stop_listening(0)
+            await self._stop_listening(0)
             raise
-        log.info("serving on port %d, metrics on port %d", self.port, self.metrics_port)
+        log.info(
+            "serving on port %d, metrics on port %d: headwaiter %s; models: %s; flags: %s",
+            self.port,
+            self.metrics_port,
+            version("headwaiter"),
+            ", ".join(map(_served, self._engine.directory.current)),
+            self._settings.changed_flags(os.environ),
+        )
         for line in announcements.addresses(self._settings, self.http_port):
             log.info(line)
         for line in announcements.warnings(self._settings):
             log.warning(line)
+
+    def read_files_again(self) -> None:
+        """Read the files of tokens and of TLS again soon, whether they have changed or not."""
+        self._asked_to_read.set()
+
+    async def _follow(self, files: CredentialFiles) -> None:
+        """Use what the files hold whenever they have changed, forever."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked_to_read.wait(), _LOOK_S)
+            asked = self._asked_to_read.is_set()
+            self._asked_to_read.clear()
+            try:
+                if await asyncio.to_thread(files.refresh, at_once=asked):
+                    self._front_end.use(files.current)
+                elif asked:
+                    log.info("SIGHUP: no file of tokens or of TLS holds anything new")
+            except Exception:
+                log.exception("the files of tokens and of TLS cannot be read again")
 
     async def failed(self) -> None:
         """Wait until the engine ends, and raise its error if it has failed: `DeviceLost` if a device is dead."""
@@ -95,17 +134,28 @@ class Server:
         unanswered = max(unanswered, self._front_end.unanswered_count)
         if unanswered:
             log.warning("%d requests are unanswered after a drain of %g s", unanswered, drain_s)
-        await self._front_end.stop_listening(reserve_s)
+        await self._stop_listening(reserve_s)
         return not unanswered
 
     async def stop(self) -> None:
         """Report NOT_SERVING to health checks, send the errors of the failed requests, and stop listening."""
         self._front_end.drain()
         await self._front_end.wait_until_quiet(time.monotonic() + _SEND_REPLIES_S)
-        await self._front_end.stop_listening(_SEND_REPLIES_S)
+        await self._stop_listening(_SEND_REPLIES_S)
+
+    async def _stop_listening(self, grace_s: float) -> None:
+        self._tasks.cancel()
+        await self._front_end.stop_listening(grace_s)
 
     def _report_health(self) -> None:
         self._front_end.report_health()
+
+
+def _served(model: ServedModel) -> str:
+    """Return which bundle a model is, and where it runs, on CUDA with the numbers of the GPUs."""
+    facts = model.facts
+    gpus = "" if facts.provider == "cpu" else f" {','.join(map(str, sorted(set(facts.devices))))}"
+    return f"{facts.name} version {facts.version} (digest {facts.digest[:12]}, {facts.provider}{gpus})"
 
 
 def _front_end_count(settings: Settings) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 
 from headwaiter_server.log_lines import configure_logging
@@ -17,6 +18,8 @@ def main() -> int:
         The exit code: 0 after a drain, 1 if no bundle can be served or the server fails, 2 if a setting is wrong, 3 if
         a device died or hangs.
     """
+    # The imports take long enough for a SIGHUP to arrive, which would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
@@ -29,7 +32,7 @@ def main() -> int:
         from headwaiter_server.signals import serve
     except ModuleNotFoundError as missing:
         return _fail(f"{missing.name} is not installed: pip install 'headwaiter[server]'", 1)
-    configure_logging()
+    configure_logging(settings.log_format, settings.log_level)
     for problem in settings.warnings(os.environ):
         logging.getLogger(__name__).warning(problem)
 
@@ -39,10 +42,12 @@ def main() -> int:
         except DeviceLost as error:
             logging.getLogger(__name__).error("%s; the server ends, and its supervisor must start it again", error)
             exit_at_once(3)
-        except (CannotListen, ModelRefused) as error:
-            return _fail(str(error), 1)
-        except SettingsError as error:
-            return _fail(str(error), 2)
+        except (CannotListen, ModelRefused, SettingsError) as error:
+            exit_code = 2 if isinstance(error, SettingsError) else 1
+            if settings.log_format == "text":
+                return _fail(str(error), exit_code)
+            logging.getLogger(__name__).error("%s", error)
+            return exit_code
         except Exception:
             logging.getLogger(__name__).exception("the server failed")
             exit_at_once(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 from headwaiter_proto import encoder_pb2
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.http.application import http_application, metrics_application
-from headwaiter_server.http.server import HttpServer, listen, tls_context
+from headwaiter_server.http.server import HttpServer, listen
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc import health
@@ -25,7 +26,8 @@ from headwaiter_server.rpc.open_inference.reflection import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService
-from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.rpc.tls import grpc_credentials
+from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.file_descriptors import max_grpc_connections, max_http_connections
 from headwaiter_server.settings.flags import Settings
 
@@ -87,35 +89,47 @@ class FrontEnd:
         """Number of admitted requests without a reply, plus number of open streams."""
         return self._path.unanswered_count
 
-    async def listen(self) -> None:
+    async def listen(self, credentials: Credentials) -> None:
         """Listen on the ports, and answer calls.
 
         Raises:
             CannotListen: a port cannot be used.
-            SettingsError: a file cannot be used.
         """
         settings = self._settings
-        tls = credentials(settings)
+        self._credentials = credentials
         self._grpc = self._grpc_server()
         self.report_health()
         try:
-            if tls is None:
+            if credentials.tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)
             else:
-                self.port = self._grpc.add_secure_port(settings.address, tls)
+                # gRPC does not keep the object, but calls its function for each new connection.
+                self._grpc_tls = grpc_credentials(credentials.tls, lambda: self._credentials.tls)
+                self.port = self._grpc.add_secure_port(settings.address, self._grpc_tls)
         except RuntimeError:
             raise cannot_listen(settings.address) from None
         requests, *metrics = self._http_sockets or listen_for_http(settings)
-        application = http_application(settings, self._path, settings.token(), asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        application = http_application(settings, self._path, lambda: self._credentials.tokens, loop)
         most = max_http_connections() // (1 + len(metrics))
         self._http = [
-            HttpServer(requests, application, tls_context(settings), most),
+            HttpServer(requests, application, self._http_tls(), most),
             *(HttpServer(each, metrics_application(self._path), None, most) for each in metrics),
         ]
         self.http_port, self.metrics_port = self._http[0].port, self._http[-1].port
         for each in self._http:
             each.start()
         await self._grpc.start()
+
+    def use(self, credentials: Credentials) -> None:
+        """Check new calls and new connections with other credentials; calls in progress and connections go on."""
+        self._credentials = credentials
+        self._http[0].tls = self._http_tls()
+
+    def _http_tls(self) -> ssl.SSLContext | None:
+        """Return the TLS of the port that answers requests; None if no port does, or without a certificate."""
+        tls = self._credentials.tls
+        return tls.context() if tls is not None and self._settings.answers_over_http else None
 
     def report_health(self) -> None:
         """Report to health checks whether the server and each of its models answer requests."""
@@ -148,9 +162,9 @@ class FrontEnd:
         await asyncio.gather(*(each.stop(grace_s) for each in self._http))
 
     def _grpc_server(self) -> grpc.aio.Server:
-        token, admin_token = self._settings.token(), self._settings.admin_token()
+        needs_token = self._credentials.admin_tokens is not None
         server = grpc.aio.server(
-            interceptors=() if admin_token is None else (BearerToken(token, admin_token, self._recorder),),
+            interceptors=(BearerToken(lambda: self._credentials, self._recorder),) if needs_token else (),
             options=channel_options(self._settings, shares_port=self._http_sockets is not None),
         )
         services = (

@@ -1,13 +1,15 @@
-"""Write the log, and limit the number of lines of each kind per second and the length of each line.
+"""Write the log as text or as JSON, and limit the lines of each kind per second and the length of each line.
 
 The handler applies to all loggers, so it also bounds the lines of gRPC, of asyncio and of later code.
 """
 
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from threading import Timer
 from typing import Any, TextIO
 
@@ -26,12 +28,19 @@ def line_kind(kind: str, lines_per_s: int = FEW_LINES_PER_S) -> Mapping[str, obj
     return {"kind": kind, "lines_per_s": lines_per_s}
 
 
-def configure_logging(process: str = "") -> None:
-    """Write the lines of all loggers to standard error, with the name of the process if it has one."""
+def configure_logging(log_format: str, log_level: str, process: str = "") -> None:
+    """Write the lines of all loggers to standard error.
+
+    Args:
+        log_format: `text` or `json`.
+        log_level: the lowest level of the lines, in lower case; `debug` does not include lines of libraries.
+        process: the name of this process among those of the server; empty for the process of the models.
+    """
     handler = BoundedHandler(sys.stderr)
-    name = f"{process}: " if process else ""
-    handler.setFormatter(_BoundedFormatter(f"%(asctime)s %(levelname)s {name}%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    handler.setFormatter(JsonFormatter(process or "server") if log_format == "json" else _TextFormatter(process))
+    logging.basicConfig(level=max(logging.INFO, logging.getLevelNamesMapping()[log_level.upper()]), handlers=[handler])
+    logging.getLogger("headwaiter_server").setLevel(log_level.upper())
+    logging.captureWarnings(True)
     logging.getLogger("grpc._cython.cygrpc").addFilter(_calm_gone_callers)
 
 
@@ -42,7 +51,7 @@ def _calm_gone_callers(record: logging.LogRecord) -> bool:
     if error is not None and error.__name__ == "ExecuteBatchError":
         record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
         record.msg, record.args = "a caller has gone before its reply was sent", ()
-    return True
+    return logging.getLogger().isEnabledFor(record.levelno)
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
@@ -100,6 +109,48 @@ class _BoundedFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - overrides logging's method
         return _cut(super().formatException(ei), _MAX_TRACEBACK_CHARACTERS)
+
+
+class _TextFormatter(_BoundedFormatter):
+    """Writes the time, the level, the name of the process if it has one, and the message."""
+
+    def __init__(self, process: str) -> None:
+        name = f"{process}: " if process else ""
+        super().__init__(f"%(asctime)s %(levelname)s {name}%(message)s")
+
+
+class JsonFormatter(_BoundedFormatter):
+    """Writes each record as a JSON object on one line; a record about a request also has the fields of the request.
+
+    Args:
+        process: the name of this process.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of a record."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "level": record.levelname,
+            "message": _cut(record.getMessage(), _MAX_MESSAGE_CHARACTERS),
+            "logger": record.name,
+            "process": self._process,
+            **getattr(record, "request", {}),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        # Many parsers refuse half of a surrogate pair, also if it is escaped.
+        valid = {
+            name: _without_surrogates(value) if isinstance(value, str) else value for name, value in fields.items()
+        }
+        return json.dumps(valid)
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def _cut(text: str, limit: int) -> str:

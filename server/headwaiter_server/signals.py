@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain; threads may still be busy when this returns.
 
+    SIGHUP lets the server read the files of tokens and of TLS again.
+
     Raises:
         ModelRefused: the model must not be served.
         DeviceLost: a device died or hangs.
@@ -27,6 +29,7 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     raise_limit()
     server = Server(settings)
+    loop.add_signal_handler(signal.SIGHUP, server.read_files_again)
     stopped = asyncio.create_task(stop.wait())
     if not await _finishes_before(stopped, asyncio.create_task(server.start())):
         log.info("stopped by a signal during start-up")

@@ -69,7 +69,7 @@ class _FrontEndInLoop:
         self._task = asyncio.create_task(FrontEndProcess(http_sockets).serve(engine))
 
     @classmethod
-    async def start(cls, engine: socket.socket, http_sockets: Sequence[socket.socket], _: int) -> "_FrontEndInLoop":
+    async def start(cls, engine: socket.socket, http_sockets: Sequence[socket.socket], *_: object) -> "_FrontEndInLoop":
         """Start the task."""
         return cls(engine.dup(), [each.dup() for each in http_sockets])
 

@@ -95,7 +95,7 @@ def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of
         with pytest.raises(ModelNotFound):
             clients[0].encode(["rain"], model="snow")
         # The log names the process.
-        assert re.search(r"INFO front end [12]: Encode \S+: ModelNotFound", shared.lines())
+        assert re.search(r"INFO front end [12]: Encode \S+, from 127\.0\.0\.1:\d+: ModelNotFound", shared.lines())
 
 
 def encoded(server: RunningServer) -> float:

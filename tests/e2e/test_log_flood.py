@@ -19,7 +19,7 @@ async def test_mistakes_write_a_few_lines_a_second_and_their_number(text_bundle:
                 results = await asyncio.gather(*calls, return_exceptions=True)
                 assert {type(result) for result in results} == {SequenceTooLong}
     text = log.read_text()
-    lines = re.findall(r"Encode \S+: SequenceTooLong", text)
+    lines = re.findall(r"Encode \S+, model tiny-text version 1, from 127\.0\.0\.1:\d+: SequenceTooLong", text)
     # A second has at most 5 lines; a quarter of all mistakes would take 20 s.
     assert len(lines) < MISTAKES / 4
     left_out = re.findall(r"(\d+) more lines of this kind are left out: Encode: SequenceTooLong", text)

@@ -87,6 +87,7 @@ async def test_few_full_batches_fail_when_memory_is_too_small(
     warnings = [record.getMessage() for record in caplog.records if "adaptive_limits" in record.name]
     assert len(warnings) == counted
     assert all("failed to allocate memory" in line for line in warnings)
+    assert all("a batch of tiny-text version 1, " in line for line in warnings)
 
 
 async def test_a_faulty_sequence_does_not_lower_the_limits(text_bundle: Path) -> None:

@@ -23,6 +23,7 @@ from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
+from headwaiter_server.settings.credentials import Tokens
 from headwaiter_server.settings.flags import Settings
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
@@ -34,20 +35,20 @@ _INCOMPLETE_BODIES = 16
 
 
 def http_application(
-    settings: Settings, path: RequestPath, token: str | None, loop: asyncio.AbstractEventLoop
+    settings: Settings, path: RequestPath, tokens: Callable[[], Tokens | None], loop: asyncio.AbstractEventLoop
 ) -> Starlette:
     """Return the application: metrics and health, the requests of `http_api`, and the page of `playground`."""
     routes: list[BaseRoute] = [*public_routes(path.engine.metrics, lambda: path.ready)]
     max_bytes = _max_body_bytes(path.limits)
     bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
     max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
-    rules = HttpRules(path, loop, bodies, max_values, token, settings.http_timeout_s)
+    rules = HttpRules(path, loop, bodies, max_values, tokens, settings.http_timeout_s)
     if settings.http_api == "on":
         routes += [_route(rules, method) for method in _api_methods(path)]
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())
         # A token keeps other web sites out, whatever name they use: only the visitor knows it.
-        own_name = settings.http_host_and_port[0] if token is None else None
+        own_name = settings.http_host_and_port[0] if tokens() is None else None
         routes += [_route(page_rules, method) for method in playground_methods(path, own_name)]
         routes += page_routes()
     return _application(routes)

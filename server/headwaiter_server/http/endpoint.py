@@ -28,9 +28,9 @@ from headwaiter_proto.rules.errors import (
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
 from headwaiter_server.http.json_fields import check_value_count
-from headwaiter_server.requests.bearer_token import carries_token
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.settings.credentials import Tokens
 
 _Question = TypeVar("_Question")
 
@@ -77,7 +77,7 @@ class HttpRules:
         loop: the event loop of the server, in which `path` works.
         bodies: reads the bodies of requests.
         max_values: the most JSON values in a body.
-        token: the bearer token that requests must carry; None if they need none.
+        tokens: returns the bearer tokens that requests may carry now; None if they need none.
         timeout_s: seconds until a request must be answered, and until a caller must have read the reply.
     """
 
@@ -85,7 +85,7 @@ class HttpRules:
     loop: asyncio.AbstractEventLoop
     bodies: Bodies
     max_values: int
-    token: str | None
+    tokens: Callable[[], Tokens | None]
     timeout_s: float
 
 
@@ -101,6 +101,7 @@ class Endpoint:
         # All connections of a host count as one caller, because a connection has one request at a time.
         caller = request.client.host if request.client else ""
         call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
+        call.traceparent = request.headers.get("traceparent", "")
         try:
             with suppress(Disconnected):
                 response = await self._respond(request, call)
@@ -116,7 +117,7 @@ class Endpoint:
         problem: HeadwaiterError | None = None
         try:
             _check_headers(request)
-            self._check_token(request)
+            self._check_token(request, call)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
             check_value_count(body, self._rules.max_values)
@@ -146,13 +147,16 @@ class Endpoint:
                     f"the answer was not ready within the {self._rules.timeout_s:g} s of --http-timeout-s: ask for less"
                 ) from None
 
-    def _check_token(self, request: Request) -> None:
-        if self._rules.token is None:
+    def _check_token(self, request: Request, call: Call) -> None:
+        tokens = self._rules.tokens()
+        if tokens is None:
             return
         given = request.headers.get("authorization", "")
-        if not carries_token(given, self._rules.token):
+        caller = tokens.caller(given)
+        if caller is None:
             fault = "is not the server's bearer token" if given else "is missing"
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
+        call.token_name = caller
 
     def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
         status = _STATUSES.get(type(error)) or http_status_of(error)

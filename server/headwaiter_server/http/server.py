@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 import ssl
-from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -12,7 +11,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headwaiter_server.http.connections import Connections, bounded_protocol
-from headwaiter_server.settings.flags import Settings
 
 _NEVER_S = 86_400
 # Connections that the kernel holds until they are accepted, and connections that are accepted at once. Accepted ones
@@ -53,17 +51,22 @@ class _ListeningSocket(socket.socket):
 class HttpServer:
     """An HTTP server in a thread with an event loop of its own.
 
+    Args:
+        listening: a socket of `listen`.
+
     Attributes:
         port: the port that the server listens on.
+        tls: the TLS of new connections; None for HTTP without TLS.
     """
 
     def __init__(
         self, listening: socket.socket, application: ASGIApp, tls: ssl.SSLContext | None, max_connections: int
     ) -> None:
-        """Take a socket of `listen`; `tls` makes HTTP HTTPS."""
         self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
-        protocol: Any = partial(bounded_protocol, Connections(max_connections), tls)
+        self.tls = tls
+        connections = Connections(max_connections)
+        protocol: Any = lambda **options: bounded_protocol(connections, self.tls, **options)  # noqa: E731
         config = uvicorn.Config(
             application,
             log_config=None,
@@ -90,15 +93,3 @@ class HttpServer:
         self._server.should_exit = True
         await asyncio.to_thread(self._thread.join)
         self._socket.close()
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return the TLS of the port that answers requests; None if no port answers requests, or without a certificate."""
-    if not settings.answers_over_http or settings.tls_cert is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    if settings.tls_client_ca is not None:
-        context.load_verify_locations(settings.tls_client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

@@ -117,7 +117,8 @@ def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
             if limits.tokens < 2 * _SMALLEST_BUDGET_TOKENS:
                 raise
             reason = one_line(error)
-            log.warning("full batches of %d tokens fail, so the limits are halved: %s", limits.tokens, reason)
+            message = "full batches of %s with %d tokens fail, so the limits are halved: %s"
+            log.warning(message, manifest.name, limits.tokens, reason)
             limits = limits.scaled(0.5)
         else:
             return limits

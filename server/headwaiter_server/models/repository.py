@@ -398,7 +398,12 @@ class ModelRepository:
         recorder = self._recorder.model(version.name, version.version)
         calibration = loaded.calibration
         queue = self._scheduler.add_model(
-            loaded.sessions, calibration.cost, calibration.limits, recorder, calibration.largest_budget_tokens
+            loaded.sessions,
+            calibration.cost,
+            calibration.limits,
+            recorder,
+            calibration.largest_budget_tokens,
+            f"{version.name} version {version.version}",
         )
         recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.

@@ -18,7 +18,8 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.interpreter import collect_garbage, exit_at_once, tune_garbage_collector
 from headwaiter_server.processes.link import Link, Methods
 from headwaiter_server.processes.remote_engine import RemoteEngine
-from headwaiter_server.settings.flags import Settings, SettingsError
+from headwaiter_server.settings.credentials import Credentials
+from headwaiter_server.settings.flags import Settings
 
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5
@@ -40,6 +41,7 @@ class FrontEndProcess:
         self._methods: Methods = {
             "open": self._open,
             "listen": self._listen,
+            "use": self._use,
             "drain": self._drain,
             "wait_until_quiet": self._wait_until_quiet,
             "stop": self._stop,
@@ -76,11 +78,11 @@ class FrontEndProcess:
         self._directory = engine.directory
         self._front_end = FrontEnd(settings, recorder, engine, self._http_sockets)
 
-    async def _listen(self) -> tuple[int, int, int] | Exception:
+    async def _listen(self, credentials: Credentials) -> tuple[int, int, int] | Exception:
         """Listen on the ports, and return those for gRPC, HTTP and metrics, or why the front end cannot listen."""
         try:
-            await self._opened.listen()
-        except (CannotListen, SettingsError) as error:
+            await self._opened.listen(credentials)
+        except CannotListen as error:
             return error
         self._listens = True
         return self._opened.port, self._opened.http_port, self._opened.metrics_port
@@ -97,6 +99,9 @@ class FrontEndProcess:
 
     def _report_health(self) -> None:
         self._opened.report_health()
+
+    async def _use(self, credentials: Credentials) -> None:
+        self._opened.use(credentials)
 
     async def _drain(self) -> None:
         self._opened.drain()
@@ -125,7 +130,8 @@ async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket]) ->
 
 
 def main() -> None:
-    """Run a front end with the arguments of the command line: its number, and its sockets."""
-    number, engine_file, *http_files = map(int, sys.argv[1:])
-    configure_logging(f"front end {number}")
-    asyncio.run(_main(socket.socket(fileno=engine_file), [socket.socket(fileno=file) for file in http_files]))
+    """Run a front end with the arguments of the command line: its number, format and level of the log, its sockets."""
+    number, log_format, log_level, *files = sys.argv[1:]
+    configure_logging(log_format, log_level, f"front end {number}")
+    engine, *http_sockets = (socket.socket(fileno=int(file)) for file in files)
+    asyncio.run(_main(engine, http_sockets))

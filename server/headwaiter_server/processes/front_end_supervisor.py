@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
 import time
@@ -15,7 +16,8 @@ from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.front_end import CannotListen, cannot_listen, listen_for_http
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
-from headwaiter_server.settings.flags import Settings, SettingsError
+from headwaiter_server.settings.credentials import Credentials
+from headwaiter_server.settings.flags import Settings
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,20 @@ class Child(Protocol):
         ...
 
 
-async def spawn_process(engine: socket.socket, http_sockets: Sequence[socket.socket], number: int) -> Child:
+async def spawn_process(
+    engine: socket.socket, http_sockets: Sequence[socket.socket], number: int, settings: Settings
+) -> Child:
     """Start the process of a front end with its end of the socket to the engine."""
     files = [each.fileno() for each in (engine, *http_sockets)]
-    arguments = map(str, (number, *files))
-    return await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files)
+    arguments = map(str, (number, settings.log_format, settings.log_level, *files))
+    # A terminal sends SIGHUP to all processes. Front ends inherit the block: the engine reads the files for all.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        return await asyncio.create_subprocess_exec(
+            *COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 class FrontEndSupervisor:
@@ -75,13 +86,13 @@ class FrontEndSupervisor:
         """Number of requests without a reply when the front ends were quiet, or their time was over."""
         return self._unanswered_count
 
-    async def listen(self) -> None:
+    async def listen(self, credentials: Credentials) -> None:
         """Start all front ends, which then listen on the ports.
 
         Raises:
             CannotListen: a port cannot be used.
-            SettingsError: a file cannot be used.
         """
+        self._credentials = credentials
         grpc_socket, self._address = _reserve(self._settings.address)
         self._sockets.append(grpc_socket)
         try:
@@ -96,6 +107,12 @@ class FrontEndSupervisor:
             raise
         for number in tuple(self._running):
             self._keepers.start(self._keep(number))
+
+    def use(self, credentials: Credentials) -> None:
+        """Check new calls and new connections with other credentials; calls in progress and connections go on."""
+        self._credentials = credentials
+        for _, link in self._running.values():
+            link.notify("use", credentials)
 
     def report_health(self) -> None:
         """Tell the front ends which models answer requests."""
@@ -135,18 +152,18 @@ class FrontEndSupervisor:
 
         Raises:
             CannotListen: a port cannot be used, or the process has ended.
-            SettingsError: a file cannot be used.
         """
         settings = replace(self._settings.share(number, self._count), address=self._address)
         ours, theirs = socket.socketpair()
-        child = await spawn_process(theirs, self._http_sockets, number)
+        child = await spawn_process(theirs, self._http_sockets, number, settings)
         theirs.close()
         link = await self._links.add(ours, number)
         try:
             await link.call("open", settings)
             # A front end that listens before it knows the models would refuse calls, and report NOT_SERVING.
             await self._links.join(link)
-            listens = await link.call("listen")
+            credentials = self._credentials
+            listens = await link.call("listen", credentials)
             if isinstance(listens, Exception):
                 raise listens
             self.port, self.http_port, self.metrics_port = listens
@@ -159,6 +176,8 @@ class FrontEndSupervisor:
             await self._end(child, link)
             raise
         self._running[number] = child, link
+        if credentials is not self._credentials:
+            link.notify("use", self._credentials)
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""
@@ -179,7 +198,7 @@ class FrontEndSupervisor:
                 try:
                     await self._start(number)
                     log.info("front end %d answers requests again", number)
-                except (CannotListen, SettingsError) as error:
+                except CannotListen as error:
                     log.error("%s; the next try is in %g s", error, pause_s)
                 except Exception:
                     log.exception("front end %d does not start; the next try is in %g s", number, pause_s)

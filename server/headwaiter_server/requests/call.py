@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
+from typing import Any
+from urllib.parse import unquote
 
 from grpc import StatusCode
 
@@ -37,6 +40,8 @@ _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
 # These end a task on purpose. All other exceptions are failures, also those that are no Exception: a panic of the
 # tokenizer's Rust code is a BaseException.
 NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+# A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
+_TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
 
 @dataclass(eq=False, slots=True)
@@ -47,13 +52,16 @@ class Call:
         method: name of the method, for logs and metrics.
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the call, on `clock`; infinity without a deadline.
-        connection: names the connection of the call.
+        connection: names the connection of the call: gRPC's name of the peer, or the caller's host over HTTP.
         device_failures: how often the caller's earlier attempts failed because a device died.
+        token_name: the name of the caller's token; empty if it has none.
+        traceparent: the header of W3C Trace Context that the caller sent, unchecked; empty if the caller sent none.
         started_s: when the server started to read the request, on `clock`; after the arrival if it had to wait.
         queued: whether the request has entered a queue; an error after that is no refusal.
         model: name and version of the model; empty strings until the model is found.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
         reply_bytes: bytes that are reserved for the reply.
+        stages: the seconds of each stage; None before the reply is ready, and for methods without stages.
         held: gives back the call's shares of the server's limits; closed when the reply is sent.
     """
 
@@ -62,11 +70,14 @@ class Call:
     deadline_s: float
     connection: str = ""
     device_failures: int = 0
+    token_name: str = ""
+    traceparent: str = ""
     started_s: float = 0.0
     queued: bool = False
     model: tuple[str, str] = ("", "")
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
     reply_bytes: int = 0
+    stages: Mapping[str, float] | None = None
     held: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -75,6 +86,37 @@ class Call:
     def note_queued(self) -> None:
         """Record that the request has entered a queue."""
         self.queued = True
+
+    @property
+    def caller(self) -> str:
+        """The address of the caller."""
+        # gRPC writes ipv4:127.0.0.1:50051 and ipv6:%5B::1%5D:50051.
+        return unquote(self.connection.removeprefix("ipv4:").removeprefix("ipv6:"))
+
+    def describe(self) -> str:
+        """Return the request, its model and its caller in words, for the log."""
+        name, version = self.model
+        model = f", model {name} version {version}" if name else ""
+        token = f" with the token of {self.token_name}" if self.token_name else ""
+        return f"{self.method} {self.request_id}{model}, from {self.caller}{token}"
+
+    def log_fields(self, code: StatusCode) -> dict[str, Any]:
+        """Return the fields that an object of the log has for a request with this outcome; unknown ones are missing."""
+        name, version = self.model
+        trace = _TRACEPARENT.fullmatch(self.traceparent)
+        fields = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "model": name,
+            "version": version,
+            "caller": self.caller,
+            "token_name": self.token_name,
+            "trace_id": trace[1] if trace else "",
+            "code": code.name,
+            "duration_s": round(clock() - self.arrived_s, 6),
+            "stages": {stage: round(duration_s, 6) for stage, duration_s in (self.stages or {}).items()},
+        }
+        return {key: value for key, value in fields.items() if value not in ("", {})}
 
 
 class OutcomeRecorder:
@@ -100,12 +142,17 @@ class OutcomeRecorder:
         call = self._call
         if error is None:
             self._recorder.finished(call.model, call.method, StatusCode.OK.name, clock() - call.arrived_s)
+            # At the level INFO, the log would grow with the traffic.
+            if log.isEnabledFor(logging.DEBUG):
+                stages = "".join(f", {stage} {1e3 * seconds:.2f} ms" for stage, seconds in (call.stages or {}).items())
+                event = f"answered in {1e3 * (clock() - call.arrived_s):.2f} ms{stages}"
+                _log(logging.DEBUG, call, StatusCode.OK, event, line_kind(f"{call.method}: OK"))
         elif isinstance(error, asyncio.CancelledError):
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
             late = clock() >= call.deadline_s
             code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
             event = "the deadline passed" if late else "the caller cancelled"
-            log.info("%s %s: %s", call.method, call.request_id, event, extra=line_kind(f"{call.method}: {event}"))
+            _log(logging.INFO, call, code, event, line_kind(f"{call.method}: {event}"))
             self._recorder.finished(call.model, call.method, code.name, clock() - call.arrived_s)
         elif not isinstance(error, NO_FAILURES):
             reported = record_failure(call, error, self._recorder)
@@ -117,24 +164,16 @@ def record_failure(call: Call, error: BaseException, recorder: Recorder) -> Head
     """Log and count a failure, and return the error to report to the caller."""
     if isinstance(error, HeadwaiterError):
         reported = error
-        log.log(
-            _log_level(error),
-            "%s %s: %s: %s",
-            call.method,
-            call.request_id,
-            type(error).__name__,
-            _with_cause(error),
-            extra=line_kind(
-                f"{call.method}: {type(error).__name__}",
-                lines_per_s=1 if isinstance(error, Overloaded | Unavailable | Unauthenticated) else FEW_LINES_PER_S,
-            ),
-        )
+        name = type(error).__name__
+        refused = isinstance(error, Overloaded | Unavailable | Unauthenticated)
+        kind = line_kind(f"{call.method}: {name}", lines_per_s=1 if refused else FEW_LINES_PER_S)
+        _log(_log_level(error), call, code_of(error), f"{name}: {_with_cause(error)}", kind)
         if not call.queued and not isinstance(error, DeadlineExceeded):
             recorder.refused(pb.ErrorReason.Name(error.reason))
     else:
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
         kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
-        log.error("%s %s: unexpected failure", call.method, call.request_id, exc_info=error, extra=kind)
+        _log(logging.ERROR, call, code_of(reported), "unexpected failure", kind, error)
     recorder.finished(call.model, call.method, code_of(reported).name, clock() - call.arrived_s)
     return reported
 
@@ -146,7 +185,21 @@ def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:
         message = f"{len(failures)} sequences failed, the first: {_with_cause(first)}"
         level = max(map(_log_level, failures.values()))
         kind = line_kind(f"{call.method}: failed sequences, {type(first).__name__}")
-        log.log(level, "%s %s: %s: %s", call.method, call.request_id, type(first).__name__, message, extra=kind)
+        _log(level, call, code_of(first), f"{type(first).__name__}: {message}", kind)
+
+
+def _log(
+    level: int,
+    call: Call,
+    code: StatusCode,
+    event: str,
+    kind: Mapping[str, object],
+    error: BaseException | None = None,
+) -> None:
+    """Log an event of a request, with its model and its caller."""
+    if log.isEnabledFor(level):
+        extra = {**kind, "request": call.log_fields(code)}
+        log.log(level, "%s: %s", call.describe(), event, exc_info=error, extra=extra)
 
 
 def _log_level(error: HeadwaiterError) -> int:

@@ -127,6 +127,7 @@ def set_timings(
         runs=[batch.run for batch in batches],
         responding=Interval(completed_s, request.end_s),
     )
+    call.stages = stages
     for stage, duration_s in stages.items():
         setattr(timings, f"{stage}_s", duration_s)
     timings.total_s = request.seconds

@@ -1,4 +1,4 @@
-"""Refuse calls without the server's bearer token."""
+"""Refuse calls without one of the server's bearer tokens."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,9 +9,9 @@ from grpc.aio import ServerInterceptor
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.requests.bearer_token import carries_token
-from headwaiter_server.rpc.endpoint import refusing_handler
+from headwaiter_server.rpc.endpoint import TOKEN_NAME, refusing_handler
 from headwaiter_server.rpc.open_inference.service import METHODS
+from headwaiter_server.settings.credentials import Credentials
 
 _ADMIN_METHODS = frozenset({"LoadModel", "UnloadModel", "RepositoryModelLoad", "RepositoryModelUnload"})
 # Orchestrators check health without credentials.
@@ -20,18 +20,15 @@ _METHODS = METHODS.union(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_na
 
 
 class BearerToken(ServerInterceptor):
-    """Answers calls without the token with Unauthenticated, except health checks."""
+    """Answers calls without a token with Unauthenticated, except health checks.
 
-    def __init__(self, token: str | None, admin_token: str | None, recorder: Recorder) -> None:
-        """Check the token of each call; None stands for calls that need no token.
+    Args:
+        credentials: returns the tokens that callers may send now.
+        recorder: counts the calls that are refused.
+    """
 
-        Args:
-            token: the token of most calls.
-            admin_token: the token of calls that load and unload models.
-            recorder: counts the calls that are refused.
-        """
-        self._token, self._admin_token = token, admin_token
-        self._recorder = recorder
+    def __init__(self, credentials: Callable[[], Credentials], recorder: Recorder) -> None:
+        self._credentials, self._recorder = credentials, recorder
 
     async def intercept_service(
         self,
@@ -43,8 +40,13 @@ class BearerToken(ServerInterceptor):
         given = metadata.get("authorization")
         method = handler_call_details.method
         name = method.rpartition("/")[2]
-        token = self._admin_token if name in _ADMIN_METHODS else self._token
-        if token is None or method.startswith(_PUBLIC_SERVICE) or carries_token(str(given), token):
+        credentials = self._credentials()
+        tokens = credentials.admin_tokens if name in _ADMIN_METHODS else credentials.tokens
+        if tokens is None or method.startswith(_PUBLIC_SERVICE):
+            return await continuation(handler_call_details)
+        caller = tokens.caller(str(given))
+        if caller is not None:
+            TOKEN_NAME.set(caller)
             return await continuation(handler_call_details)
         # All unknown method names share one label, because callers must not create labels in the metrics.
         refusal = _no_token if given is None else _wrong_token

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -19,6 +20,9 @@ from headwaiter_server.rpc.incoming import IncomingMessages
 DELIVERY_S = 60.0
 # The numbers of failed attempts that a caller may send.
 _DEVICE_FAILURES = frozenset(map(str, range(100)))
+
+# The name of the token that a call carries, set before the call is handled; each call has a context of its own.
+TOKEN_NAME = ContextVar("token_name", default="")
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
@@ -102,7 +106,8 @@ def _new_call(method: str, context: Context) -> Call:
     arrived_s = clock()
     remaining_s = context.time_remaining()
     deadline_s = float("inf") if remaining_s is None else arrived_s + remaining_s
-    call = Call(method, arrived_s, deadline_s, context.peer(), _read_device_failures(context))
+    device_failures, traceparent = _read_metadata(context)
+    call = Call(method, arrived_s, deadline_s, context.peer(), device_failures, TOKEN_NAME.get(), traceparent)
 
     def let_go(_: object) -> None:
         call.held.close()
@@ -112,12 +117,15 @@ def _new_call(method: str, context: Context) -> Call:
     return call
 
 
-def _read_device_failures(context: Context) -> int:
-    """Return the number of device failures in the call's metadata; 0 if it is missing or not a number from 0 to 99."""
+def _read_metadata(context: Context) -> tuple[int, str]:
+    """Return the number of device failures, 0 if it is missing or not a number from 0 to 99, and the traceparent."""
+    device_failures, traceparent = 0, ""
     for key, value in context.invocation_metadata() or ():
         if key == DEVICE_FAILURES_KEY:
-            return int(value) if str(value) in _DEVICE_FAILURES else 0
-    return 0
+            device_failures = int(value) if str(value) in _DEVICE_FAILURES else 0
+        elif key == "traceparent":
+            traceparent = str(value)
+    return device_failures, traceparent
 
 
 async def _abort(context: Context, call: Call, error: HeadwaiterError) -> NoReturn:

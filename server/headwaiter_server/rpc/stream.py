@@ -204,6 +204,8 @@ class RequestStream(Generic[_Request]):
                 stream_call.deadline_s,
                 stream_call.connection,
                 stream_call.device_failures,
+                stream_call.token_name,
+                stream_call.traceparent,
             )
             request = await self._protocol.parse(raw)
             self._claim_id(request, call)

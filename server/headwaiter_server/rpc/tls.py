@@ -1,37 +1,35 @@
-"""Read the server's TLS credentials."""
+"""Give gRPC the server's certificate, and later certificates without a new port."""
 
-import ssl
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 
-from headwaiter_server.settings.flags import Settings, SettingsError
+from headwaiter_server.settings.credentials import TlsFiles
 
 
-def credentials(settings: Settings) -> grpc.ServerCredentials | None:
-    """Read the certificate, the key and the certificate authority of clients; return None without a certificate.
+def grpc_credentials(files: TlsFiles, latest: Callable[[], TlsFiles | None]) -> grpc.ServerCredentials:
+    """Return the credentials of a server.
 
-    Raises:
-        SettingsError: a file cannot be used.
+    Args:
+        files: the files of the first connections.
+        latest: returns the files of connections from now on; called in a thread of gRPC for each new connection.
     """
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    # Check the files with Python, because gRPC would only report that it cannot listen.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
-    except OSError as error:
-        raise SettingsError(
-            f"--tls-cert {settings.tls_cert} with --tls-key {settings.tls_key} cannot be used ({error}): give a "
-            "certificate and its unencrypted key, in PEM format"
-        ) from None
-    client_ca = None
-    if settings.tls_client_ca is not None:
-        try:
-            context.load_verify_locations(settings.tls_client_ca)
-        except OSError as error:
-            raise SettingsError(
-                f"--tls-client-ca {settings.tls_client_ca} cannot be used ({error}): give a certificate in PEM format"
-            ) from None
-        client_ca = settings.tls_client_ca.read_bytes()
-    pair = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
-    return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+    used: TlsFiles | None = files
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal used
+        wanted = latest()
+        if wanted is None or wanted is used:
+            return None
+        used = wanted
+        return _configuration(wanted)
+
+    needs_client_certificate = files.client_ca is not None
+    # The function may return None for no change; the types of grpc do not say so.
+    fetch: Any = changed
+    return grpc.dynamic_ssl_server_credentials(_configuration(files), fetch, needs_client_certificate)
+
+
+def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key, files.cert)], files.client_ca)

@@ -21,13 +21,17 @@ _MAX_PATIENCE_BATCHES = 1024
 class AdaptiveLimits:
     """The batch limits that hold now. A batch is *large* if it takes at least half of them.
 
+    Args:
+        model: names the model in the log.
+
     Attributes:
         largest: the limits without any failure for want of memory.
         current: the limits that the next batch must keep.
     """
 
-    def __init__(self, largest: BatchLimits) -> None:
+    def __init__(self, largest: BatchLimits, model: str = "the model") -> None:
         self.largest = self.current = largest
+        self._model = model
         # The current share of the largest limits.
         self._share = 1.0
         self._patience_batches = _FIRST_PATIENCE_BATCHES // 2
@@ -63,7 +67,7 @@ class AdaptiveLimits:
         self._succeeded_batches += 1
         if self._succeeded_batches == self._patience_batches:
             self._change(min(1.0, _RAISE_FACTOR * self._share))
-            log.info("large batches succeed: the limit is %d tokens now", self.current.tokens)
+            log.info("large batches of %s succeed: the limit is %d tokens now", self._model, self.current.tokens)
 
     def note_memory_failure(self, shape: Shape, error: Exception) -> None:
         """Learn from a batch that was too large: lower the limits to half of its size, because its halves have run."""
@@ -71,7 +75,8 @@ class AdaptiveLimits:
         # A batch that was planned under higher limits may fail after they were lowered; it must not raise them.
         self._change(min(self._share, self._usage(shape) / 2))
         log.warning(
-            "a batch of %d sequences and %d tokens failed, but its halves did not: the limit is %d tokens now: %s",
+            "a batch of %s, %d sequences and %d tokens, failed, but its halves did not: the limit is %d tokens now: %s",
+            self._model,
             shape.sequences,
             shape.tokens,
             self.largest.scaled(self._share).tokens,

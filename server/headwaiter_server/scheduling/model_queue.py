@@ -42,6 +42,7 @@ class ModelQueue:
         limits: BatchLimits,
         observer: Observer,
         largest_budget_tokens: int = 0,
+        name: str = "the model",
     ) -> None:
         """Start an empty queue.
 
@@ -52,11 +53,12 @@ class ModelQueue:
             observer: is notified of batches.
             largest_budget_tokens: the largest token budget that may follow from the batches that run; 0 stands for that
                 of `limits`.
+            name: names the model in the log.
         """
         self.sessions, self.observer = dict(sessions), observer
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
-        self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits)
+        self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits, name)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.suspects = Suspects(self.pending)

@@ -97,9 +97,10 @@ class Scheduler:
         limits: BatchLimits,
         observer: Observer,
         largest_budget_tokens: int = 0,
+        name: str = "the model",
     ) -> ModelQueue:
         """Return the queue of a new model; see `ModelQueue`."""
-        queue = ModelQueue(sessions, cost, limits, observer, largest_budget_tokens)
+        queue = ModelQueue(sessions, cost, limits, observer, largest_budget_tokens, name)
         self._queues.append(queue)
         return queue
 

@@ -5,7 +5,7 @@ Each field of `Settings` has a flag, --the-field, and an environment variable, H
 
 import dataclasses
 import os
-import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,12 +152,23 @@ class Settings:
         None, FILE, "file of a certificate authority, PEM; clients need a certificate that it signed"
     )
     token_file: Path | None = _setting(
-        None, FILE, "file of the bearer token; calls without it are refused, except health checks"
+        None,
+        FILE,
+        "file of a bearer token, or of a line NAME: TOKEN for each caller; calls without one are refused, except "
+        "health checks",
     )
     admin_token_file: Path | None = _setting(
-        None, FILE, "file of the bearer token for loading and unloading models; --token-file's if none is given"
+        None, FILE, "file of the bearer tokens for loading and unloading models; --token-file's if none is given"
     )
     drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
+    log_format: Literal["text", "json"] = _setting(
+        "text", one_of("text", "json"), "form of the log's lines; json writes an object on each line"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info",
+        one_of("debug", "info", "warning", "error"),
+        "lowest level of the log's lines; debug also logs requests that succeed",
+    )
 
     def __post_init__(self) -> None:
         """Check settings that depend on each other."""
@@ -241,36 +252,16 @@ class Settings:
             )
         return problems
 
-    def token(self) -> str | None:
-        """Read the bearer token that calls must carry; None if calls need no token.
-
-        Raises:
-            SettingsError: the file cannot be read, or its content is not a bearer token.
-        """
-        return _read_token("token_file", self.token_file)
-
-    def admin_token(self) -> str | None:
-        """Read the bearer token that calls to load and unload models must carry; otherwise as `token`."""
-        return _read_token("admin_token_file", self.admin_token_file) or self.token()
-
-
-def _read_token(name: str, file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"{flag(name)} {file} cannot be read ({error}): name a text file that holds the token"
-        ) from None
-    if not token:
-        raise SettingsError(f"{flag(name)} {file} is empty: write the token to it")
-    if not re.fullmatch("[!-~]+", token):
-        raise SettingsError(
-            f"{flag(name)} {file} holds characters that HTTP headers cannot carry: use visible ASCII characters "
-            "without spaces"
-        )
-    return token
+    def changed_flags(self, environment: Mapping[str, str]) -> str:
+        """Return the settings that differ from their defaults, as on a command line."""
+        words = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            default = _user_cache(environment) if field.name == "cache_dir" else field.default
+            if value != default:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+                words += [text] if field.name == "bundle" else [flag(field.name), text]
+        return shlex.join(words)
 
 
 def flag(name: str) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.rpc.auth import BearerToken
-from tests.server.rpc.stand_ins import Aborted, Context, sample
+from headwaiter_server.settings.credentials import Credentials
+from tests.server.rpc.stand_ins import Aborted, Context, sample, tokens_of
 
 ENCODE = "/headwaiter.v1.Encoder/Encode"
 HANDLER: Any = grpc.unary_unary_rpc_method_handler(lambda raw, context: raw)
@@ -23,7 +24,8 @@ async def _handler(
     async def continuation(details: grpc.HandlerCallDetails) -> Any:
         return HANDLER
 
-    interceptor = BearerToken(tokens[0], tokens[1], recorder or Recorder())
+    given = Credentials(tokens_of(tokens[0])(), tokens_of(tokens[1])())
+    interceptor = BearerToken(lambda: given, recorder or Recorder())
     details = SimpleNamespace(method=method, invocation_metadata=metadata)
     return await interceptor.intercept_service(continuation, cast(grpc.HandlerCallDetails, details))
 

@@ -24,6 +24,9 @@ from headwaiter_server.rpc.endpoint import Handle, UnaryCalls, stream_handler
 from headwaiter_server.rpc.incoming import IncomingMessages
 from tests.server.rpc.stand_ins import Aborted, Context, sample
 
+# How the log names the request of a call, see `_raising` and `Context.peer`.
+REQUEST = "Encode r-7, from 127.0.0.1:5"
+
 
 async def _call(handle: Handle, recorder: Recorder, context: Context) -> bytes:
     reply: bytes = await _answer(handle, recorder, CallLimit(1))(None, context)
@@ -102,7 +105,7 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_wa
         detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)
     ]
     assert error_details_pb2.RequestInfo.FromString(request_info.value).request_id == "r-7"
-    line = f"Encode r-7: {type(error).__name__}: {error}"
+    line = f"{REQUEST}: {type(error).__name__}: {error}"
     assert caplog.record_tuples == [("headwaiter_server.requests.call", level, line)]
     assert _counted(recorder, code)
     refused = [
@@ -121,7 +124,7 @@ async def test_the_cause_of_an_error_is_logged_and_not_sent_to_the_caller(
     error.__cause__ = RuntimeError("Gemm:\n  no memory")
     with pytest.raises(Aborted):
         await _call(_raising(error), Recorder(), context)
-    assert caplog.messages == ["Encode r-7: InferenceFailed: the model failed (Gemm: no memory)"]
+    assert caplog.messages == [f"{REQUEST}: InferenceFailed: the model failed (Gemm: no memory)"]
     assert "memory" not in context.message + str(context.status)
 
 
@@ -134,7 +137,7 @@ async def test_an_unexpected_exception_is_logged_with_its_traceback_and_not_sent
     assert context.code == grpc.StatusCode.INTERNAL
     assert "secret" not in context.message + str(context.status)
     (line,) = caplog.messages
-    assert line.startswith("Encode r-7: ")
+    assert line.startswith(f"{REQUEST}: ")
     assert "ZeroDivisionError: secret" in caplog.text
     assert _counted(recorder, "INTERNAL")
 
@@ -151,7 +154,7 @@ async def test_a_call_that_grpc_cancels_counts_as_cancelled_or_as_past_its_deadl
     with pytest.raises(asyncio.CancelledError):
         await _call(_raising(asyncio.CancelledError()), recorder, Context(remaining_s))
     (line,) = caplog.messages
-    assert line.startswith("Encode r-7: ")
+    assert line.startswith(f"{REQUEST}: ")
     assert word in line
     assert _counted(recorder, code)
 

@@ -49,6 +49,8 @@ GIVEN = {
     "token_file": ("FILE", Path("FILE")),
     "admin_token_file": ("FILE", Path("FILE")),
     "drain_s": ("2.5", 2.5),
+    "log_format": ("json", "json"),
+    "log_level": ("debug", "debug"),
 }
 # The settings that must be given together with a setting.
 NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
@@ -210,23 +212,14 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
             assert default in (None, "") or f"(default {default})" in text
 
 
-def test_the_token_is_the_content_of_the_file_without_its_line_end() -> None:
-    assert Settings(bundle=Path("b"), token_file=Path("FILE")).token() == "s3cret"
-    assert Settings(bundle=Path("b")).token() is None
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"\n", "--token-file ODD"),
-        (b"\xff\xfe", "--token-file ODD"),
-        *((text.encode(), r"--token-file ODD .* ASCII") for text in ("two words", "zwölf", "two\nlines")),
-    ],
-)
-def test_a_token_file_without_a_token_that_a_header_can_carry_is_refused(content: bytes, words: str) -> None:
-    Path("ODD").write_bytes(content)
-    with pytest.raises(SettingsError, match=words):
-        Settings(bundle=Path("b"), token_file=Path("ODD")).token()
+def test_the_changed_flags_are_those_that_differ_from_their_defaults_as_on_a_command_line() -> None:
+    environment = {"HOME": "/h", "HEADWAITER_THREADS": "2"}
+    given = ["a b", "--devices", "0,1", "--token-file", "FILE", "--drain-s", "30"]
+    settings = read_settings(given, environment)
+    assert settings.changed_flags(environment) == "'a b' --threads 2 --devices 0,1 --token-file FILE"
+    assert read_settings(["b", "--cache-dir", ""], environment).changed_flags(environment) == (
+        "b --threads 2 --cache-dir ''"
+    )
 
 
 def test_the_limits_of_the_front_ends_add_up_to_those_of_the_server() -> None:

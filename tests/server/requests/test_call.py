@@ -1,0 +1,120 @@
+"""The log lines of a request name the request, its model and its caller, as text and as fields."""
+
+import logging
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.requests.call import Call, OutcomeRecorder, clock, log_failures
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+def call(connection: str = "ipv4:10.0.0.7:50123", **fields: Any) -> Call:
+    made = Call("Encode", clock(), float("inf"), connection, **fields)
+    made.request_id = "r-7"
+    return made
+
+
+def fail(failing: Call) -> None:
+    with OutcomeRecorder(failing, Recorder()):
+        raise InvalidInput("no")
+
+
+def test_a_failure_names_the_model_the_version_the_address_and_the_name_of_the_token(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    failing = call(token_name="search", model=("tiny", "3"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
+    with pytest.raises(InvalidInput):
+        fail(failing)
+    (record,) = caplog.records
+    line = "Encode r-7, model tiny version 3, from 10.0.0.7:50123 with the token of search: InvalidInput: no"
+    assert record.getMessage() == line
+    fields: dict[str, Any] = vars(record)["request"]
+    assert 0 <= fields.pop("duration_s") < 10
+    assert fields == {
+        "request_id": "r-7",
+        "method": "Encode",
+        "model": "tiny",
+        "version": "3",
+        "caller": "10.0.0.7:50123",
+        "token_name": "search",
+        "trace_id": TRACE,
+        "code": "INVALID_ARGUMENT",
+    }
+
+
+def test_what_is_not_known_of_a_request_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(InvalidInput):
+        fail(call())
+    (record,) = caplog.records
+    assert record.getMessage() == "Encode r-7, from 10.0.0.7:50123: InvalidInput: no"
+    assert set(vars(record)["request"]) == {"request_id", "method", "caller", "code", "duration_s"}
+
+
+def test_failed_sequences_of_a_partial_request_name_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_failures(call(model=("tiny", "3")), {4: InvalidInput("no")})
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Encode r-7, model tiny version 3, from 10.0.0.7:50123: InvalidInput: 1 seq")
+    assert vars(record)["request"]["code"] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    ("connection", "caller"),
+    [
+        ("ipv4:10.0.0.7:50123", "10.0.0.7:50123"),
+        ("ipv6:%5B::1%5D:50123", "[::1]:50123"),
+        ("unix:/run/headwaiter.sock", "unix:/run/headwaiter.sock"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("::1", "::1"),
+    ],
+)
+def test_the_caller_is_an_address_as_people_write_it(connection: str, caller: str) -> None:
+    assert call(connection).log_fields(StatusCode.OK)["caller"] == caller
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        TRACE,
+        f"00-{TRACE.upper()}-00f067aa0ba902b7-01",
+        f"00-{'0' * 32}-00f067aa0ba902b7-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-00f067aa0ba902b7-01",
+        f"00-{TRACE}-00f067aa0ba902b7-01\n",
+        f"00-{TRACE}-00f067aa0ba902b7",
+    ],
+)
+def test_a_traceparent_that_is_not_valid_gives_no_trace_id(traceparent: str) -> None:
+    assert "trace_id" not in call(traceparent=traceparent).log_fields(StatusCode.OK)
+
+
+def test_a_request_that_succeeds_is_logged_with_its_stages_at_the_level_debug_only(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = call(model=("tiny", "3"))
+    answered.stages = {"compute": 0.0125, "queue": 0.25}
+    caplog.set_level(logging.DEBUG)
+    with OutcomeRecorder(answered, Recorder()):
+        pass
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert record.getMessage().startswith("Encode r-7, model tiny version 3, from 10.0.0.7:50123: answered in ")
+    assert record.getMessage().endswith("compute 12.50 ms, queue 250.00 ms")
+    assert vars(record)["request"]["stages"] == {"compute": 0.0125, "queue": 0.25}
+    assert vars(record)["request"]["code"] == "OK"
+    caplog.clear()
+    caplog.set_level(logging.INFO)
+    # The line is not even made.
+    monkeypatch.setattr(Call, "describe", None)
+    monkeypatch.setattr(Call, "log_fields", None)
+    with OutcomeRecorder(answered, Recorder()):
+        pass
+    assert caplog.records == []

@@ -1,0 +1,232 @@
+"""The files of tokens and of TLS: what they may hold, and when a change of a file counts."""
+
+import logging
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from headwaiter_server.settings.credentials import CredentialFiles, Credentials, Tokens
+from headwaiter_server.settings.flags import Settings, SettingsError
+
+
+def tokens(file: Path, content: bytes) -> Tokens:
+    file.write_bytes(content)
+    read = CredentialFiles(Settings(bundle=Path("b"), token_file=file)).current.tokens
+    assert read is not None
+    return read
+
+
+@pytest.mark.parametrize(
+    ("content", "callers"),
+    [
+        (b"s3cret", {"s3cret": ""}),
+        (b"\n s3cret\r\n\n", {"s3cret": ""}),
+        (b"with:colon", {"with:colon": ""}),
+        (b"search: s3cret\n", {"s3cret": "search"}),
+        (b"search: new\nsearch:  old\n\nteam-2@example.org: other:one", {
+            "new": "search", "old": "search", "other:one": "team-2@example.org",
+        }),
+    ],
+)  # fmt: skip
+def test_a_file_holds_one_token_or_a_name_and_a_token_on_each_line(
+    content: bytes, callers: dict[str, str], tmp_path: Path
+) -> None:
+    read = tokens(tmp_path / "tokens", content)
+    assert {token: read.caller(f"Bearer {token}") for token in callers} == callers
+    for wrong in ("", "Bearer ", "s3cret", "Bearer s3cret ", "Bearer search", "bearer s3cret", "Bearer grüße", "None"):
+        assert read.caller(wrong) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\n", "empty"),
+        (b"s3cret\xff\xfe", "UTF-8"),
+        (b"s3cret zwei", "line 1, .*ASCII"),
+        ("s3crét".encode(), "line 1, .*ASCII"),
+        (b"search: s3cret\ns3cret-2", "line 2, .*a name, a colon"),
+        (b"search: s3cret\n\nbilling:s3cret-2", "line 3, .*a name, a colon"),
+        (b"two words: s3cret", "line 1, .*a name, a colon"),
+        (b"search: s3cret\nbilling: s3cret", "line 2, .*earlier line"),
+    ],
+)
+def test_the_error_of_a_token_file_names_file_and_line_and_never_the_token(
+    content: bytes, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=f"--token-file {tmp_path}/tokens.*{words}") as error:
+        tokens(tmp_path / "tokens", content)
+    assert "s3cr" not in str(error.value)
+
+
+def test_tokens_for_models_are_those_of_most_calls_unless_there_is_a_file_for_them(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("s3cret")
+    (tmp_path / "admin").write_text("ops: 4dmin")
+    settings = Settings(models=tmp_path, token_file=tmp_path / "tokens")
+    read = CredentialFiles(settings).current
+    assert read.admin_tokens == read.tokens == Tokens.of(("", "s3cret"))
+    read = CredentialFiles(Settings(models=tmp_path, admin_token_file=tmp_path / "admin")).current
+    assert (read.tokens, read.admin_tokens) == (None, Tokens.of(("ops", "4dmin")))
+    assert CredentialFiles(Settings(bundle=tmp_path)).current == Credentials()
+
+
+def test_secrets_are_not_in_the_representation_of_credentials(folder: Path) -> None:
+    (folder / "tokens").write_text("search: s3cret")
+    settings = Settings(bundle=folder, token_file=folder / "tokens", **tls(folder, "cert.pem", "key.pem"))
+    shown = repr(CredentialFiles(settings).current)
+    assert "s3cret" not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+class Changing:
+    """A token file that a test changes, and what a server uses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "tokens"
+        self.write("old: 1")
+        self.files = CredentialFiles(Settings(bundle=folder, token_file=self.file))
+
+    def write(self, content: str) -> None:
+        self.file.write_text(content)
+        # The clock of a file system ticks every few milliseconds.
+        time.sleep(0.02)
+
+    @property
+    def names(self) -> list[str]:
+        assert self.files.current.tokens is not None
+        return self.files.current.tokens.names
+
+
+@pytest.fixture
+def changing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Changing:
+    caplog.set_level(logging.INFO)
+    return Changing(tmp_path)
+
+
+def test_a_changed_file_is_read_once_it_stays_the_same_between_two_looks(changing: Changing) -> None:
+    assert not changing.files.refresh(at_once=False)
+    changing.write("new: 2")
+    assert not changing.files.refresh(at_once=False)
+    changing.write("newer: 3")
+    assert not changing.files.refresh(at_once=False)
+    assert changing.names == ["old"]
+    assert changing.files.refresh(at_once=False)
+    assert changing.names == ["newer"]
+    assert not changing.files.refresh(at_once=False)
+
+
+def test_a_look_at_once_reads_a_file_that_has_just_changed(changing: Changing) -> None:
+    assert not changing.files.refresh(at_once=True)
+    changing.write("new: 2")
+    assert changing.files.refresh(at_once=True)
+    assert changing.names == ["new"]
+
+
+@pytest.mark.parametrize("content", ["", "two words", None])
+def test_a_file_that_cannot_be_used_is_logged_once_and_the_tokens_before_stay(
+    content: str | None, changing: Changing, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content is None:
+        changing.file.unlink()
+    else:
+        changing.write(content)
+    for _ in range(5):
+        assert not changing.files.refresh(at_once=False)
+    (record,) = caplog.records
+    assert (record.levelno, str(changing.file) in record.getMessage()) == (logging.ERROR, True)
+    assert changing.names == ["old"]
+    changing.write("new: 2")
+    assert [changing.files.refresh(at_once=False) for _ in range(2)] == [False, True]
+    assert changing.names == ["new"]
+
+
+def test_a_bad_file_does_not_hold_up_the_change_of_another(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (folder / "tokens").write_text("old: 1")
+    (folder / "chain.pem").write_bytes((folder / "cert.pem").read_bytes())
+    settings = Settings(bundle=folder, token_file=folder / "tokens", **tls(folder, "chain.pem", "key.pem"))
+    files = CredentialFiles(settings)
+    before = files.current.tls
+    (folder / "chain.pem").write_text("junk")
+    (folder / "tokens").write_text("new: 2")
+    assert files.refresh(at_once=True)
+    assert files.current == Credentials(Tokens.of(("new", "2")), Tokens.of(("new", "2")), before)
+    (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert f"--tls-cert {folder}/chain.pem" in error
+
+
+def test_the_swapped_link_of_a_kubernetes_secret_counts_as_a_change(tmp_path: Path) -> None:
+    # Kubernetes mounts tokens -> ..data/tokens, ..data -> a folder, and replaces ..data by renaming another link.
+    for number in (1, 2):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "tokens").write_text(f"caller-{number}: {number}")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "tokens").symlink_to("..data/tokens")
+    files = CredentialFiles(Settings(bundle=tmp_path, token_file=tmp_path / "tokens"))
+    assert not files.refresh(at_once=False)
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    assert [files.refresh(at_once=False) for _ in range(3)] == [False, True, False]
+    assert files.current.tokens == Tokens.of(("caller-2", "2"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a certificate, its key, another key, an encrypted key, their authority, and junk."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    pair, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
+    pair.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    pair.private_key_pem.write_to_path(folder / "key.pem")
+    other.private_key_pem.write_to_path(folder / "other.pem")
+    key = load_pem_private_key(pair.private_key_pem.bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"sesame"))
+    (folder / "locked.pem").write_bytes(locked)
+    (folder / "junk.pem").write_text("junk")
+    return folder
+
+
+def tls(folder: Path, cert: str, key: str, client_ca: str | None = None) -> dict[str, Any]:
+    return {
+        "tls_cert": folder / cert,
+        "tls_key": folder / key,
+        "tls_client_ca": folder / client_ca if client_ca else None,
+    }
+
+
+@pytest.mark.parametrize("client_ca", [None, "ca.pem"])
+def test_a_certificate_with_its_key_is_accepted_with_and_without_an_authority(
+    folder: Path, client_ca: str | None
+) -> None:
+    read = CredentialFiles(Settings(bundle=folder, **tls(folder, "cert.pem", "key.pem", client_ca))).current.tls
+    assert read is not None
+    assert read.context().verify_mode is (ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE)
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "client_ca", "named"),
+    [
+        ("junk.pem", "key.pem", None, ("--tls-cert {0}/junk.pem", "--tls-key {0}/key.pem")),
+        ("cert.pem", "junk.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/junk.pem")),
+        ("cert.pem", "other.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/other.pem", "KEY_VALUES_MISMATCH")),
+        # The server must not ask for the password at start-up.
+        ("cert.pem", "locked.pem", None, ("--tls-cert {0}/cert.pem", "--tls-key {0}/locked.pem")),
+        ("cert.pem", "key.pem", "junk.pem", ("--tls-client-ca {0}/junk.pem",)),
+    ],
+)
+def test_an_error_names_the_flag_and_the_file(
+    folder: Path, cert: str, key: str, client_ca: str | None, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(SettingsError) as error:
+        CredentialFiles(Settings(bundle=folder, **tls(folder, cert, key, client_ca)))
+    for phrase in named:
+        assert phrase.format(folder) in str(error.value)
