@@ -62,6 +62,7 @@ def test_an_object_has_the_time_in_utc_the_level_the_message_the_logger_and_the_
         "\ud800 \udfff \udc80",
         "\U0001f600 grüße \ufeff\u202e",
     ],
+    ids=["quotes", "ends of lines", "control characters", "surrogates", "other characters"],
 )
 def test_any_text_of_a_caller_is_valid_json_on_one_line(text: str, log: logging.Logger, written: io.StringIO) -> None:
     log.info("%s", text, extra={"request": {"request_id": text, "code": "OK", "stages": {"queue": 0.5}}})

@@ -26,6 +26,9 @@ _LIVES_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A front end ends when its socket is closed, and is killed after this time.
 _END_S = 1.0
+# Ctrl-C reaches all processes of a terminal, and systemd sends SIGTERM to all processes of a service. The engine
+# drains, and then ends the front ends; or it reads files again, and sends the front ends what they hold.
+_ENGINE_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 # The program of a front end; its arguments follow.
 COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes")
 
@@ -48,14 +51,14 @@ async def spawn_process(
     """Start the process of a front end with its end of the socket to the engine."""
     files = [each.fileno() for each in (engine, *http_sockets)]
     arguments = map(str, (number, settings.log_format, settings.log_level, *files))
-    # A terminal sends SIGHUP to all processes. Front ends inherit the block: the engine reads the files for all.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    # A front end inherits the block, so that no signal reaches it, even before its program runs.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENGINE_SIGNALS)
     try:
         return await asyncio.create_subprocess_exec(
             *COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, pass_fds=files
         )
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENGINE_SIGNALS)
 
 
 class FrontEndSupervisor:
