@@ -24,7 +24,7 @@ from headwaiter_server.rpc.open_inference.reflection import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService
-from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.rpc.tls import certificate_expiry_unix_s, credentials
 from headwaiter_server.settings.file_descriptors import max_grpc_connections
 from headwaiter_server.settings.flags import Settings
 
@@ -91,6 +91,8 @@ class FrontEnd:
         """
         settings = self._settings
         tls = credentials(settings)
+        if settings.tls_cert is not None and (expiry_unix_s := certificate_expiry_unix_s(settings.tls_cert)):
+            self._recorder.certificate_read(expiry_unix_s)
         self._grpc = self._grpc_server()
         self.report_health()
         try:

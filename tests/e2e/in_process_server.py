@@ -65,13 +65,13 @@ def in_this_process() -> Iterator[None]:
 class _FrontEndInLoop:
     """Stands in for the process of a front end: a task that has the same sockets."""
 
-    def __init__(self, engine: socket.socket, http_socket: socket.socket) -> None:
-        self._task = asyncio.create_task(FrontEndProcess(http_socket).serve(engine))
+    def __init__(self, engine: socket.socket, http_socket: socket.socket, number: int) -> None:
+        self._task = asyncio.create_task(FrontEndProcess(http_socket, f"front end {number}").serve(engine))
 
     @classmethod
-    async def start(cls, engine: socket.socket, http_socket: socket.socket, _: int) -> "_FrontEndInLoop":
+    async def start(cls, engine: socket.socket, http_socket: socket.socket, number: int) -> "_FrontEndInLoop":
         """Start the task."""
-        return cls(engine.dup(), http_socket.dup())
+        return cls(engine.dup(), http_socket.dup(), number)
 
     async def wait(self) -> int:
         """Wait for the end of the task."""

@@ -32,10 +32,11 @@ class FrontEndProcess:
 
     Args:
         http_socket: listens for HTTP.
+        name: the name of this process in the log and in metrics.
     """
 
-    def __init__(self, http_socket: socket.socket) -> None:
-        self._http_socket = http_socket
+    def __init__(self, http_socket: socket.socket, name: str) -> None:
+        self._http_socket, self._name = http_socket, name
         self._methods: Methods = {
             "open": self._open,
             "listen": self._listen,
@@ -68,7 +69,7 @@ class FrontEndProcess:
 
     async def _open(self, settings: Settings) -> None:
         """Become ready to learn the models."""
-        recorder = Recorder()
+        recorder = Recorder(process=self._name)
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
         self._directory = engine.directory
@@ -114,10 +115,10 @@ class FrontEndProcess:
         return self._front_end
 
 
-async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
+async def _main(engine: socket.socket, http_socket: socket.socket, name: str) -> None:
     tune_garbage_collector()
     collecting = asyncio.create_task(collect_garbage())
-    await FrontEndProcess(http_socket).serve(engine)
+    await FrontEndProcess(http_socket, name).serve(engine)
     collecting.cancel()
     exit_at_once(0)
 
@@ -125,5 +126,6 @@ async def _main(engine: socket.socket, http_socket: socket.socket) -> None:
 def main() -> None:
     """Run a front end with the arguments of the command line: two sockets, and the number of the front end."""
     engine_file, http_file, number = map(int, sys.argv[1:])
-    configure_logging(f"front end {number}")
-    asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file)))
+    name = f"front end {number}"
+    configure_logging(name)
+    asyncio.run(_main(socket.socket(fileno=engine_file), socket.socket(fileno=http_file), name))

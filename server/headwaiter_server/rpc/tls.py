@@ -1,6 +1,7 @@
 """Read the server's TLS credentials."""
 
 import ssl
+from pathlib import Path
 
 import grpc
 
@@ -35,3 +36,18 @@ def credentials(settings: Settings) -> grpc.ServerCredentials | None:
         client_ca = settings.tls_client_ca.read_bytes()
     pair = settings.tls_key.read_bytes(), settings.tls_cert.read_bytes()
     return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+
+
+def certificate_expiry_unix_s(chain: Path) -> float | None:
+    """Return when the first certificate of a chain expires, in seconds since 1970-01-01.
+
+    None if the chain has a certificate that the package cryptography, which is stricter than OpenSSL, does not read.
+    """
+    # A server without TLS need not load the package, which takes 0.1 s.
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        certificates = load_pem_x509_certificates(chain.read_bytes())
+    except ValueError:
+        return None
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)

@@ -1,10 +1,12 @@
 """Certificates and keys are checked before the server listens, and errors name the file."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 import pytest
 import trustme
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -12,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from headwaiter_server.rpc.tls import credentials
+from headwaiter_server.rpc.tls import certificate_expiry_unix_s, credentials
 from headwaiter_server.settings.flags import Settings, SettingsError
 
 
@@ -71,3 +73,17 @@ def test_an_error_names_the_flag_and_the_file(
         credentials(_settings(folder, cert, key, client_ca))
     for phrase in named:
         assert phrase.format(folder) in str(error.value)
+
+
+def test_a_chain_expires_with_its_first_certificate_to_expire(folder: Path, tmp_path: Path) -> None:
+    soon = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    leaf = trustme.CA().issue_cert("localhost", not_after=soon).cert_chain_pems[0].bytes()
+    later = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()).not_valid_after_utc
+    assert later > soon
+    for chain in ([leaf, (folder / "ca.pem").read_bytes()], [(folder / "ca.pem").read_bytes(), leaf]):
+        (tmp_path / "chain.pem").write_bytes(b"".join(chain))
+        assert certificate_expiry_unix_s(tmp_path / "chain.pem") == soon.timestamp()
+
+
+def test_a_chain_that_cannot_be_read_has_no_expiry(folder: Path) -> None:
+    assert certificate_expiry_unix_s(folder / "junk.pem") is None
