@@ -91,8 +91,8 @@ class FrontEnd:
         """
         settings = self._settings
         tls = credentials(settings)
-        if settings.tls_cert is not None and (expiry_unix_s := certificate_expiry_unix_s(settings.tls_cert)):
-            self._recorder.certificate_read(expiry_unix_s)
+        if settings.tls_cert is not None:
+            self._recorder.certificate_read(certificate_expiry_unix_s(settings.tls_cert.read_bytes()))
         self._grpc = self._grpc_server()
         self.report_health()
         try:

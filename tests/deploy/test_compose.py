@@ -119,6 +119,13 @@ def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     assert job["static_configs"] == [{"targets": [f"server:{metrics_port}"]}]
 
 
+def test_prometheus_finds_its_rules_beside_its_configuration() -> None:
+    mounted = GPU["services"]["prometheus"]["volumes"]
+    for name in ("prometheus.yml", *load("deploy/prometheus/prometheus.yml")["rule_files"]):
+        assert (ROOT / "deploy" / "prometheus" / name).is_file()
+        assert f"./deploy/prometheus/{name}:/etc/prometheus/{name}:ro" in mounted
+
+
 @pytest.mark.parametrize("project", [GPU, CPU], ids=["gpu", "cpu"])
 def test_only_the_profile_playground_serves_a_page_and_only_this_host_can_open_it(project: dict[str, Any]) -> None:
     server, playground = (project["services"][service] for service in SERVERS)

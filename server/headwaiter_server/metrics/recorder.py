@@ -87,9 +87,11 @@ class Recorder:
             self._request_durations(*model, method).observe(duration_s)
         self._inflight.dec()
 
-    def certificate_read(self, expiry_unix_s: float) -> None:
-        """Record when the certificate that this process uses expires."""
-        self._certificate_expiry.labels(self._process).set(expiry_unix_s)
+    def certificate_read(self, expiry_unix_s: float | None) -> None:
+        """Record when the certificate that this process uses expires; None if that is not known."""
+        self._certificate_expiry.clear()
+        if expiry_unix_s is not None:
+            self._certificate_expiry.labels(self._process).set(expiry_unix_s)
 
     def _requests_with(self, model: str, version: str, method: str, code: str) -> Counter:
         """Return the counter of the requests that ended with a code."""

@@ -1,7 +1,6 @@
 """Read the server's TLS credentials."""
 
 import ssl
-from pathlib import Path
 
 import grpc
 
@@ -38,8 +37,8 @@ def credentials(settings: Settings) -> grpc.ServerCredentials | None:
     return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
 
 
-def certificate_expiry_unix_s(chain: Path) -> float | None:
-    """Return when the first certificate of a chain expires, in seconds since 1970-01-01.
+def certificate_expiry_unix_s(chain: bytes) -> float | None:
+    """Return when the first certificate of a chain in PEM format expires, in seconds since 1970-01-01.
 
     None if the chain has a certificate that the package cryptography, which is stricter than OpenSSL, does not read.
     """
@@ -47,7 +46,7 @@ def certificate_expiry_unix_s(chain: Path) -> float | None:
     from cryptography.x509 import load_pem_x509_certificates
 
     try:
-        certificates = load_pem_x509_certificates(chain.read_bytes())
+        certificates = load_pem_x509_certificates(chain)
     except ValueError:
         return None
     return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)

@@ -75,15 +75,14 @@ def test_an_error_names_the_flag_and_the_file(
         assert phrase.format(folder) in str(error.value)
 
 
-def test_a_chain_expires_with_its_first_certificate_to_expire(folder: Path, tmp_path: Path) -> None:
+def test_a_chain_expires_with_its_first_certificate_to_expire(folder: Path) -> None:
     soon = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     leaf = trustme.CA().issue_cert("localhost", not_after=soon).cert_chain_pems[0].bytes()
     later = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()).not_valid_after_utc
     assert later > soon
     for chain in ([leaf, (folder / "ca.pem").read_bytes()], [(folder / "ca.pem").read_bytes(), leaf]):
-        (tmp_path / "chain.pem").write_bytes(b"".join(chain))
-        assert certificate_expiry_unix_s(tmp_path / "chain.pem") == soon.timestamp()
+        assert certificate_expiry_unix_s(b"".join(chain)) == soon.timestamp()
 
 
-def test_a_chain_that_cannot_be_read_has_no_expiry(folder: Path) -> None:
-    assert certificate_expiry_unix_s(folder / "junk.pem") is None
+def test_a_chain_that_cannot_be_read_has_no_expiry() -> None:
+    assert certificate_expiry_unix_s(b"junk") is None
