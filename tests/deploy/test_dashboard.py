@@ -82,7 +82,8 @@ def test_the_unit_tests_of_the_alerts_pass_and_test_each_alert() -> None:
     assert tested == {rule["alert"] for rule in RULES}
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed: install Prometheus")
-    for command in (["test", "rules", unit_tests], ["check", "config", PROMETHEUS / "prometheus.yml"]):
+    commands = [["test", "rules", str(unit_tests)], ["check", "config", str(PROMETHEUS / "prometheus.yml")]]
+    for command in commands:
         checked = subprocess.run(["promtool", *command], capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
 

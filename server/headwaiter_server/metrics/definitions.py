@@ -210,8 +210,15 @@ class BuildInfo:
 class VersionState(Protocol):
     """What a version of a model is doing."""
 
-    name: str
-    state: StrEnum
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
+    @property
+    def state(self) -> StrEnum:
+        """One of the states that a version can have."""
+        ...
 
     @property
     def version(self) -> str:

@@ -57,6 +57,7 @@ class ModelQueue:
         self.sessions, self.observer = dict(sessions), observer
         for worker, session in sessions.items():
             session.on_run = partial(observer.device_ran, worker.device)
+            session.on_run(0.0)  # An idle device is shown as idle, and not left out.
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
         self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits)
