@@ -155,5 +155,8 @@ class BatchCounter:
         self.batches += 1
         self.sequences += shape.sequences
 
+    def device_ran(self, device: int, seconds: float) -> None:
+        """Count nothing."""
+
     def expired(self, sequences: int) -> None:
         """Count nothing."""

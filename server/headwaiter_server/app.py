@@ -7,10 +7,13 @@ import time
 from contextlib import suppress
 from importlib.metadata import version
 
+import onnxruntime
+
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.front_end import FrontEnd
 from headwaiter_server.http import announcements
+from headwaiter_server.metrics.definitions import BuildInfo, VersionStates
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.processes.front_end_links import FrontEndLinks
@@ -45,6 +48,9 @@ class Server:
         recorder = Recorder(settings.devices)
         self._links = links = FrontEndLinks(recorder)
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
+        directory = self._engine.directory
+        recorder.registry.register(VersionStates(lambda: directory.known_versions))
+        BuildInfo(recorder.registry, onnxruntime.__version__)
         count = _front_end_count(settings)
         self._front_end: FrontEnd | FrontEndSupervisor = (
             FrontEndSupervisor(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)

@@ -26,7 +26,7 @@ from headwaiter_server.rpc.open_inference.reflection import reflection_pool
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.reflection import GenericHandlers
 from headwaiter_server.rpc.service import SERVICE, EncoderService
-from headwaiter_server.rpc.tls import grpc_credentials
+from headwaiter_server.rpc.tls import certificate_expiry_unix_s, grpc_credentials
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.file_descriptors import max_grpc_connections, max_http_connections
 from headwaiter_server.settings.flags import Settings
@@ -96,7 +96,8 @@ class FrontEnd:
             CannotListen: a port cannot be used.
         """
         settings = self._settings
-        self._credentials = credentials
+        self._http: list[HttpServer] = []
+        self.use(credentials)
         self._grpc = self._grpc_server()
         self.report_health()
         try:
@@ -124,7 +125,10 @@ class FrontEnd:
     def use(self, credentials: Credentials) -> None:
         """Check new calls and new connections with other credentials; calls in progress and connections go on."""
         self._credentials = credentials
-        self._http[0].tls = self._http_tls()
+        if credentials.tls is not None:
+            self._recorder.certificate_read(certificate_expiry_unix_s(credentials.tls.cert))
+        for requests in self._http[:1]:
+            requests.tls = self._http_tls()
 
     def _http_tls(self) -> ssl.SSLContext | None:
         """Return the TLS of the port that answers requests; None if no port does, or without a certificate."""

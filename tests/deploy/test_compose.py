@@ -192,6 +192,13 @@ def test_every_image_has_a_fixed_version() -> None:
     assert all(re.search(r":v?\d+\.\d+\.\d+", image) for image in others)
 
 
+def test_prometheus_finds_its_rules_beside_its_configuration() -> None:
+    mounted = GPU["services"]["prometheus"]["volumes"]
+    for name in ("prometheus.yml", *load("deploy/prometheus/prometheus.yml")["rule_files"]):
+        assert (ROOT / "deploy" / "prometheus" / name).is_file()
+        assert f"./deploy/prometheus/{name}:/etc/prometheus/{name}:ro" in mounted
+
+
 def test_the_export_image_has_the_torch_version_of_the_tests() -> None:
     (pin,) = re.findall(r"^TORCH := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert f"\nARG TORCH={pin}\n" in DOCKERFILE

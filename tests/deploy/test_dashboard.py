@@ -1,21 +1,28 @@
-"""The Grafana dashboard queries only metrics that the server exports."""
+"""The Grafana dashboard and the alerts query only metrics that the server exports, and alerts have their paragraphs."""
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from ruamel.yaml import YAML
 
+from headwaiter_server.metrics.definitions import BuildInfo, FrontEndMetrics, VersionStates
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import LearntCost
+from tests.documents import ROOT, anchors
 from tests.server.rpc.stand_ins import CALIBRATION
 
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
+GRAFANA = ROOT / "deploy" / "grafana"
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+RULES = [rule for group in YAML(typ="safe").load(PROMETHEUS / "alerts.yml")["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "headwaiter.json").read_text())
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
 
@@ -45,16 +52,40 @@ def exported_series() -> set[str]:
     queue: Any = SimpleNamespace(queued_sequences=0, queued_tokens=0, limits=limits, learnt=learnt)
     recorder = Recorder()
     recorder.model("model", "1").serving(model, CALIBRATION, queue, lambda: 0.0)
+    recorder.registry.register(VersionStates(list))
+    BuildInfo(recorder.registry, "1.31")
+    FrontEndMetrics(recorder.registry)
     return {
         metric.name + suffix for metric in recorder.registry.collect() for suffix in SUFFIXES.get(metric.type, ("",))
     }
 
 
-def test_the_server_exports_every_metric_on_the_dashboard() -> None:
-    queries = [*values_of("expr", DASHBOARD), *values_of("query", DASHBOARD["templating"])]
-    queried = {name for query in queries for name in re.findall(r"\bheadwaiter_\w+", str(query))}
+def test_the_server_exports_every_metric_on_the_dashboard_and_in_alerts() -> None:
+    queries = [*values_of("expr", DASHBOARD), *values_of("query", DASHBOARD["templating"]), *values_of("expr", RULES)]
+    queried = {name for query in queries for name in re.findall(r"\b(?:headwaiter|process)_\w+", str(query))}
     assert queried
     assert queried <= exported_series()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_each_alert_has_a_severity_and_a_paragraph_of_the_runbook(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert anchor == rule["alert"].lower()
+    assert anchor in anchors(ROOT / page)
+
+
+def test_the_unit_tests_of_the_alerts_pass_and_test_each_alert() -> None:
+    unit_tests = Path(__file__).with_name("alerts_test.yml")
+    tested = set(values_of("alertname", YAML(typ="safe").load(unit_tests)))
+    assert tested == {rule["alert"] for rule in RULES}
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: install Prometheus")
+    commands = [["test", "rules", str(unit_tests)], ["check", "config", str(PROMETHEUS / "prometheus.yml")]]
+    for command in commands:
+        checked = subprocess.run(["promtool", *command], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_every_panel_uses_the_provisioned_datasource() -> None:

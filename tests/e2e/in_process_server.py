@@ -65,13 +65,15 @@ def in_this_process() -> Iterator[None]:
 class _FrontEndInLoop:
     """Stands in for the process of a front end: a task that has the same sockets."""
 
-    def __init__(self, engine: socket.socket, http_sockets: Sequence[socket.socket]) -> None:
-        self._task = asyncio.create_task(FrontEndProcess(http_sockets).serve(engine))
+    def __init__(self, engine: socket.socket, http_sockets: Sequence[socket.socket], number: int) -> None:
+        self._task = asyncio.create_task(FrontEndProcess(http_sockets, f"front end {number}").serve(engine))
 
     @classmethod
-    async def start(cls, engine: socket.socket, http_sockets: Sequence[socket.socket], *_: object) -> "_FrontEndInLoop":
+    async def start(
+        cls, engine: socket.socket, http_sockets: Sequence[socket.socket], number: int, _: object
+    ) -> "_FrontEndInLoop":
         """Start the task."""
-        return cls(engine.dup(), [each.dup() for each in http_sockets])
+        return cls(engine.dup(), [each.dup() for each in http_sockets], number)
 
     async def wait(self) -> int:
         """Wait for the end of the task."""

@@ -118,7 +118,7 @@ def test_the_tables_of_metrics_are_those_of_the_server(text_server: RunningServe
     documented = {
         name: set(labels.split(",")) - {""}
         for names, _ in table_rows(SERVER, "Metrics")
-        for name, labels in re.findall(r"`(headwaiter_\w+)(?:\{([\w,]*)\})?`", names)
+        for name, labels in re.findall(r"`((?:headwaiter|process)_\w+)(?:\{([\w,]*)\})?`", names)
     }
     with Client(text_server.address) as client:
         client.encode(["the bread is fresh"])

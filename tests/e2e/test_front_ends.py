@@ -295,3 +295,14 @@ def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_
             process.send_signal(signal.SIGCONT)
         wait_until_serving_is(True)
         assert len(client.encode(["rain"]).lengths) == 1
+
+
+def test_each_process_has_its_own_start_time_and_memory_and_the_server_counts_once(lasting: Watched) -> None:
+    url, now_s = lasting.server.metrics_url, time.time()
+    for process in ("engine", "front end 1", "front end 2"):
+        start_s = metric_value(url, "process_start_time_seconds", process=process)
+        assert now_s - 3600 < start_s <= now_s + 1
+        assert 1e7 < metric_value(url, "process_resident_memory_bytes", process=process) < 1e10
+    assert metric_value(url, "headwaiter_build_info") == 1
+    assert metric_value(url, "headwaiter_version_state", model="tiny-text", state="ready") == 1
+    assert metric_value(url, "headwaiter_version_state") == 1

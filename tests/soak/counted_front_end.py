@@ -14,8 +14,8 @@ from headwaiter_server.processes import front_end_process
 class SoakRecorder(Recorder):
     """Also counts asyncio tasks and calls."""
 
-    def __init__(self, gpus: Collection[int] = ()) -> None:
-        super().__init__(gpus)
+    def __init__(self, gpus: Collection[int] = (), process: str = "engine") -> None:
+        super().__init__(gpus, process)
         loop = asyncio.get_running_loop()
         tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
         tasks.set_function(lambda: len(asyncio.all_tasks(loop)))

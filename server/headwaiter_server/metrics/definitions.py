@@ -1,9 +1,20 @@
 """All metrics of the server: the name, the description, the labels and the buckets of each."""
 
-from collections.abc import Collection, Iterator
+import platform
+from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
@@ -11,8 +22,21 @@ from headwaiter_server.runtime.hardware import gpu_memory
 
 _MODEL_LABELS = ("model", "version")
 
-# Upper bounds of histogram buckets.
-_SECONDS = (*(0.00025 * 2**power for power in range(17)), 30.0)
+# Buckets of durations: the first digits of their upper bounds. A quantile is wrong by at most the width of its bucket.
+# With `_FINE`, this is at most a fifth. The bounds are round because deadlines are: under overload, many answers come
+# just before the deadline, and a quantile must not exceed it. Each stage has the coarser buckets, to save series.
+_FINE = (1, 1.15, 1.3, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9)
+_COARSE = (1, 1.5, 2, 3, 5, 7)
+
+
+def _seconds(digits: tuple[float, ...]) -> tuple[float, ...]:
+    """Return bounds from 0.5 ms to 70 s."""
+    bounds = (float(f"{digit}e{power}") for power in range(-4, 2) for digit in digits)
+    return tuple(bound for bound in bounds if 0.0005 <= bound <= 70)
+
+
+_REQUEST_SECONDS, _STAGE_SECONDS = _seconds(_FINE), _seconds(_COARSE)
+# Upper bounds of other buckets.
 _TOKENS = tuple(float(2**power) for power in range(18))
 _SEQUENCES = tuple(float(2**power) for power in range(13))
 _RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -30,12 +54,21 @@ class ModelMetrics:
         self._registry = registry
         self.requests = self._counter("requests", "Requests answered, with a reply or an error.", "method", "code")
         self.request_durations = self._histogram(
-            "request_duration_seconds", "Time from a request's arrival to its reply.", _SECONDS, "method"
+            "request_duration_seconds",
+            "Time from the arrival of a request to its reply, without requests that failed or were refused.",
+            _REQUEST_SECONDS,
+            "method",
         )
-        self.stages = self._histogram("stage_duration_seconds", "Time of each stage of Encode.", _SECONDS, "stage")
+        self.stages = self._histogram(
+            "stage_duration_seconds", "Time of each stage of Encode.", _STAGE_SECONDS, "stage"
+        )
         self.attend_stages = self._histogram(
-            "attend_stage_duration_seconds", "Time of each stage of Attend.", _SECONDS, "stage"
+            "attend_stage_duration_seconds", "Time of each stage of Attend.", _STAGE_SECONDS, "stage"
         )
+        self.busy = self._counter(
+            "device_busy_seconds", "Seconds in which a device ran batches, failed batches too.", "device"
+        )
+        self.batch_runs = self._histogram("batch_run_seconds", "Time that a batch ran on its device.", _STAGE_SECONDS)
         self.batch_sequences = self._histogram("batch_sequences", "Sequences in a batch.", _SEQUENCES)
         self.batch_tokens = self._histogram("batch_tokens", "Tokens in a batch.", _TOKENS)
         self.batch_padding = self._histogram(
@@ -107,6 +140,13 @@ class ServerMetrics:
         for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
             self.refused.labels(reason)
         self.inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=registry)
+        # The page of metrics adds up the series of all processes, so each process has a series of its own.
+        self.certificate_expiry = Gauge(
+            "headwaiter_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate of --tls-cert expires, in seconds since 1970-01-01.",
+            ["process"],
+            registry=registry,
+        )
 
 
 class FrontEndMetrics:
@@ -134,3 +174,74 @@ class GpuMemory(Collector):
                 used.add_metric([str(gpu)], memory.used_bytes)
                 total.add_metric([str(gpu)], memory.total_bytes)
         yield from (used, total)
+
+
+class ProcessMetrics(Collector):
+    """Reads the processor time, the memory, the start time and the open files of this process at each scrape.
+
+    Args:
+        process: the name of this process. The page of metrics adds up the series of all processes, and a sum of start
+            times would mean nothing, so the name is a label.
+    """
+
+    def __init__(self, process: str) -> None:
+        self._labels, self._collector = {"process": process}, ProcessCollector(registry=None)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        for family in self._collector.collect():
+            family.samples = [sample._replace(labels=self._labels) for sample in family.samples]
+            yield family
+
+
+class BuildInfo:
+    """The versions of what runs; registered in one process of a server only."""
+
+    def __init__(self, registry: CollectorRegistry, onnxruntime: str) -> None:
+        info = Gauge(
+            "headwaiter_build_info",
+            "The versions of Headwaiter, Python and ONNX Runtime; always 1.",
+            ["version", "python", "onnxruntime"],
+            registry=registry,
+        )
+        info.labels(version("headwaiter"), platform.python_version(), onnxruntime).set(1)
+
+
+class VersionState(Protocol):
+    """What a version of a model is doing."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
+    @property
+    def state(self) -> StrEnum:
+        """One of the states that a version can have."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The version as callers name it."""
+        ...
+
+
+class VersionStates(Collector):
+    """Reads what the versions of all models are doing at each scrape; registered in one process of a server only."""
+
+    def __init__(self, versions: Callable[[], Iterable[VersionState]]) -> None:
+        self._versions = versions
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metric."""
+        found: dict[tuple[str, str, str], bool] = {}
+        for each in self._versions():
+            for state in type(each.state):
+                # A version that is loaded again is in two states while the old files are still served.
+                key = each.name, each.version, state.value
+                found[key] = found.get(key, False) or each.state is state
+        description = "1 for the state of a version of a model, 0 for its other states."
+        states = GaugeMetricFamily("headwaiter_version_state", description, labels=["model", "version", "state"])
+        for labels, value in found.items():
+            states.add_metric(labels, value)
+        yield states

@@ -56,6 +56,7 @@ class ModelRecorder:
         self._metrics = metrics
         self._labels = labels = (name, version)
         self._stages = {stage: metrics.stages.labels(*labels, stage) for stage in STAGES}
+        self._batch_runs = metrics.batch_runs.labels(*labels)
         self._batch_sequences = metrics.batch_sequences.labels(*labels)
         self._batch_tokens = metrics.batch_tokens.labels(*labels)
         self._batch_padding = metrics.batch_padding.labels(*labels)
@@ -118,11 +119,16 @@ class ModelRecorder:
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float = 0.0) -> None:
         """Record a batch that ran, its predicted and actual run time, and the time that its packing took."""
         self.statistics.batch_ran(shape.sequences, packing_s, actual_s)
+        self._batch_runs.observe(actual_s)
         self._batch_sequences.observe(shape.sequences)
         self._batch_tokens.observe(shape.tokens)
         self._batch_padding.observe(shape.padding_ratio)
         if actual_s > 0:  # A coarse clock may measure 0.
             self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
+
+    def device_ran(self, device: int, seconds: float) -> None:
+        """Record that a device ran a batch for this long, whether the batch failed or not."""
+        self._metrics.busy.labels(*self._labels, str(device)).inc(seconds)
 
     def expired(self, sequences: int) -> None:
         """Record that sequences were dropped because their deadline had passed or was too near."""

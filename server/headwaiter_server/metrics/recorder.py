@@ -5,12 +5,17 @@ import time
 from collections.abc import Collection
 from functools import cache
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ServerMetrics
+from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ProcessMetrics, ServerMetrics
 from headwaiter_server.metrics.model_recorder import ModelRecorder
+
+_OK = "OK"
+# The codes that alerts watch. Their series start at 0: Prometheus' rate() does not see the first increase of a series
+# that starts at 1.
+_WATCHED_CODES = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 
 
 async def write_page(registry: Collector, accept: str) -> tuple[bytes, str]:
@@ -28,21 +33,25 @@ class Recorder:
         last_received_s: arrival time of the latest request on `time.monotonic`; −infinity before the first.
     """
 
-    def __init__(self, gpus: Collection[int] = ()) -> None:
+    def __init__(self, gpus: Collection[int] = (), process: str = "engine") -> None:
         """Register the metrics.
 
         Args:
             gpus: numbers of the GPUs whose memory the metrics show.
+            process: the name of this process.
         """
         self.registry = CollectorRegistry()
         self.registry.register(GpuMemory(gpus))
+        self.registry.register(ProcessMetrics(process))
+        self._process = process
         self.last_received_s = float("-inf")
         self._model_metrics = ModelMetrics(self.registry)
         # Cached, because prometheus_client takes a lock and checks each label at every look-up.
-        self._requests = cache(self._model_metrics.requests.labels)
+        self._requests = cache(self._requests_with)
         self._request_durations = cache(self._model_metrics.request_durations.labels)
         server_metrics = ServerMetrics(self.registry)
         self._refused, self._inflight = server_metrics.refused, server_metrics.inflight
+        self._certificate_expiry = server_metrics.certificate_expiry
 
     def model(self, name: str, version: str) -> ModelRecorder:
         """Return the recorder of one version of a model."""
@@ -64,7 +73,7 @@ class Recorder:
         self._refused.labels(reason).inc()
 
     def finished(self, model: tuple[str, str], method: str, code: str, duration_s: float) -> None:
-        """Record that a request was answered, with a reply or an error.
+        """Record that a request was answered, with a reply or an error, and time it if it was a reply.
 
         Args:
             model: name and version of the model; empty strings if no model was found for the request.
@@ -73,5 +82,20 @@ class Recorder:
             duration_s: seconds since the arrival of the request.
         """
         self._requests(*model, method, code).inc()
-        self._request_durations(*model, method).observe(duration_s)
+        # A refusal takes a millisecond. Counted in, refusals would lower the quantiles when the answers are slowest.
+        if code == _OK:
+            self._request_durations(*model, method).observe(duration_s)
         self._inflight.dec()
+
+    def certificate_read(self, expiry_unix_s: float | None) -> None:
+        """Record when the certificate that this process uses expires; None if that is not known."""
+        self._certificate_expiry.clear()
+        if expiry_unix_s is not None:
+            self._certificate_expiry.labels(self._process).set(expiry_unix_s)
+
+    def _requests_with(self, model: str, version: str, method: str, code: str) -> Counter:
+        """Return the counter of the requests that ended with a code."""
+        requests = self._model_metrics.requests
+        for watched in _WATCHED_CODES:
+            requests.labels(model, version, method, watched)
+        return requests.labels(model, version, method, code)

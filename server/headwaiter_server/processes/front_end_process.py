@@ -34,10 +34,11 @@ class FrontEndProcess:
 
     Args:
         http_sockets: listen for HTTP.
+        name: the name of this process in the log and in metrics.
     """
 
-    def __init__(self, http_sockets: Sequence[socket.socket]) -> None:
-        self._http_sockets = http_sockets
+    def __init__(self, http_sockets: Sequence[socket.socket], name: str) -> None:
+        self._http_sockets, self._name = http_sockets, name
         self._methods: Methods = {
             "open": self._open,
             "listen": self._listen,
@@ -72,7 +73,7 @@ class FrontEndProcess:
 
     async def _open(self, settings: Settings) -> None:
         """Become ready to learn the models."""
-        recorder = Recorder()
+        recorder = Recorder(process=self._name)
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
         self._directory = engine.directory
@@ -121,10 +122,10 @@ class FrontEndProcess:
         return self._front_end
 
 
-async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket]) -> None:
+async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket], name: str) -> None:
     tune_garbage_collector()
     collecting = asyncio.create_task(collect_garbage())
-    await FrontEndProcess(http_sockets).serve(engine)
+    await FrontEndProcess(http_sockets, name).serve(engine)
     collecting.cancel()
     exit_at_once(0)
 
@@ -132,6 +133,7 @@ async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket]) ->
 def main() -> None:
     """Run a front end with the arguments of the command line: its number, format and level of the log, its sockets."""
     number, log_format, log_level, *files = sys.argv[1:]
-    configure_logging(log_format, log_level, f"front end {number}")
+    name = f"front end {number}"
+    configure_logging(log_format, log_level, name)
     engine, *http_sockets = (socket.socket(fileno=int(file)) for file in files)
-    asyncio.run(_main(engine, http_sockets))
+    asyncio.run(_main(engine, http_sockets, name))

@@ -33,3 +33,18 @@ def grpc_credentials(files: TlsFiles, latest: Callable[[], TlsFiles | None]) -> 
 
 def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(files.key, files.cert)], files.client_ca)
+
+
+def certificate_expiry_unix_s(chain: bytes) -> float | None:
+    """Return when the first certificate of a chain in PEM format expires, in seconds since 1970-01-01.
+
+    None if the chain has a certificate that the package cryptography, which is stricter than OpenSSL, does not read.
+    """
+    # A server without TLS need not load the package, which takes 0.1 s.
+    from cryptography.x509 import load_pem_x509_certificates
+
+    try:
+        certificates = load_pem_x509_certificates(chain)
+    except ValueError:
+        return None
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)

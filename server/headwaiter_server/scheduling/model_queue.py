@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
@@ -56,6 +57,9 @@ class ModelQueue:
             name: names the model in the log.
         """
         self.sessions, self.observer = dict(sessions), observer
+        for worker, session in sessions.items():
+            session.on_run = partial(observer.device_ran, worker.device)
+            session.on_run(0.0)  # An idle device is shown as idle, and not left out.
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
         self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits, name)

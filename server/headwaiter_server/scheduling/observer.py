@@ -27,5 +27,8 @@ class Observer(Protocol):
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
         """Record that a batch ran, with its predicted and its actual seconds, and with the seconds of its packing."""
 
+    def device_ran(self, device: int, seconds: float) -> None:
+        """Record that a device ran a batch for this long, whether the batch failed or not; called in its thread."""
+
     def expired(self, sequences: int) -> None:
         """Record that sequences were dropped because their deadline had passed or was too near."""

@@ -56,10 +56,12 @@ class Session:
     Attributes:
         graph: runs the batches; a closed session has no graph.
         probe: a batch for which a working device returns finite values.
+        on_run: called with the seconds of each batch, whether the batch failed or not, in the thread of the device.
     """
 
     graph: Graph
     probe: PackedBatch
+    on_run: Callable[[float], None] = lambda _: None
 
     def answers_probe(self) -> bool:
         """Run the probe, and return whether the device works."""
@@ -216,7 +218,10 @@ class Worker:
                 packed, packed_in = self._pack(session, wanted)
                 started_s = self._clock()
             shape = shape_of(wanted)
-            outputs = session.graph.run(packed, hidden=shape.hidden)
+            try:
+                outputs = session.graph.run(packed, hidden=shape.hidden)
+            finally:
+                session.on_run(self._clock() - started_s)
             packed.inputs = None  # The results keep the batch, and the inputs may take much memory.
         finally:
             self._ended_s = self._clock()

@@ -1,13 +1,18 @@
 """The metrics count and time requests, sequences and batches, in base units."""
 
+import random
+from collections.abc import Callable
 from pathlib import Path
+from statistics import quantiles
 
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter_server.metrics.definitions import VersionStates
 from headwaiter_server.metrics.model_recorder import STAGES, ModelRecorder
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, LearntCost, Shape
 from headwaiter_server.scheduling.planner import CloseReason
@@ -47,6 +52,8 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_request_duration_seconds": "histogram",
         "headwaiter_stage_duration_seconds": "histogram",
         "headwaiter_attend_stage_duration_seconds": "histogram",
+        "headwaiter_device_busy_seconds": "counter",
+        "headwaiter_batch_run_seconds": "histogram",
         "headwaiter_batch_sequences": "histogram",
         "headwaiter_batch_tokens": "histogram",
         "headwaiter_batch_padding_ratio": "histogram",
@@ -70,6 +77,13 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_model_info": "gauge",
         "headwaiter_self_check": "gauge",
         "headwaiter_provider_fallback": "gauge",
+        "headwaiter_tls_certificate_expiry_timestamp_seconds": "gauge",
+        "process_virtual_memory_bytes": "gauge",
+        "process_resident_memory_bytes": "gauge",
+        "process_start_time_seconds": "gauge",
+        "process_cpu_seconds": "counter",
+        "process_open_fds": "gauge",
+        "process_max_fds": "gauge",
     }
 
 
@@ -104,8 +118,9 @@ def test_histogram_buckets_cover_the_usual_range(recorder: Recorder) -> None:
     recorder.received()
     recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
     for name, labels, smallest, largest in (
-        ("request_duration_seconds", {"method": "Encode"}, "0.00025", "30.0"),
-        ("stage_duration_seconds", {"stage": "compute"}, "0.00025", "30.0"),
+        ("request_duration_seconds", {"method": "Encode"}, "0.0005", "70.0"),
+        ("stage_duration_seconds", {"stage": "compute"}, "0.0005", "70.0"),
+        ("batch_run_seconds", {}, "0.0005", "70.0"),
         ("batch_tokens", {}, "1.0", "131072.0"),
         ("batch_sequences", {}, "1.0", "4096.0"),
         ("batch_cost_error_ratio", {}, "0.05", "2.0"),
@@ -130,6 +145,96 @@ def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorde
     assert sample(recorder, "inflight_requests") == 1
     assert sample(recorder, "requests_total", **TINY, method="Encode", code="OK") == 1
     assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
+
+
+def test_refused_and_failed_requests_are_counted_but_not_timed(recorder: Recorder) -> None:
+    for code in ("OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"):
+        recorder.received()
+        recorder.finished(("tiny", "1"), "Encode", code, 0.25 if code == "OK" else 0.001)
+    assert sample(recorder, "request_duration_seconds_count", **TINY, method="Encode") == 1
+    assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
+    assert sample(recorder, "requests_total", **TINY, method="Encode", code="RESOURCE_EXHAUSTED") == 2
+
+
+def test_the_codes_of_alerts_start_at_zero_with_the_first_request(recorder: Recorder) -> None:
+    recorder.received()
+    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
+    for code in ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"):
+        assert sample(recorder, "requests_total", **TINY, method="Encode", code=code) == 0
+
+
+@pytest.mark.parametrize(
+    "latency_s",
+    [
+        lambda random: random.lognormvariate(-5, 0.5),
+        lambda random: random.expovariate(2.0),
+        # Under overload, most answers come just before a deadline of 5 s.
+        lambda random: 5.0 - min(4.9, random.expovariate(4.0)),
+        lambda random: random.gauss(0.0123, 0.001),
+    ],
+)
+def test_quantiles_of_the_histogram_are_within_a_tenth_of_those_of_the_latencies(
+    recorder: Recorder, latency_s: Callable[[random.Random], float]
+) -> None:
+    chance = random.Random(1)
+    latencies_s = [latency_s(chance) for _ in range(5000)]
+    for latency in latencies_s:
+        recorder.received()
+        recorder.finished(("tiny", "1"), "Encode", "OK", latency)
+    cuts = quantiles(latencies_s, n=100)
+    for percent in (50, 99):
+        assert histogram_quantile(recorder, percent / 100) == pytest.approx(cuts[percent - 1], rel=0.1), percent
+
+
+def histogram_quantile(recorder: Recorder, quantile: float) -> float:
+    """Return a quantile of the durations of Encode as Prometheus' histogram_quantile does."""
+    page = generate_latest(recorder.registry).decode()
+    counts = [
+        (float(line.split('le="')[1].split('"')[0]), float(line.rsplit(" ", 1)[1]))
+        for line in page.splitlines()
+        if line.startswith("headwaiter_request_duration_seconds_bucket")
+    ]
+    rank, lower_s, below = quantile * counts[-1][1], 0.0, 0.0
+    for upper_s, count in counts:
+        if count >= rank:
+            return lower_s + (upper_s - lower_s) * (rank - below) / (count - below)
+        lower_s, below = upper_s, count
+    raise AssertionError("the bucket +Inf holds all")
+
+
+def test_the_time_of_a_device_counts_for_the_model_whose_batch_ran(recorder: Recorder, batches: ModelRecorder) -> None:
+    batches.batch_ran(Shape.of([2]), 1.0, actual_s=0.5)
+    batches.device_ran(0, 0.5)
+    batches.device_ran(1, 0.25)
+    batches.device_ran(0, 1.0)
+    assert sample(recorder, "device_busy_seconds_total", **TINY, device="0") == 1.5
+    assert sample(recorder, "device_busy_seconds_total", **TINY, device="1") == 0.25
+    assert sample(recorder, "batch_run_seconds_sum", **TINY) == 0.5
+
+
+def test_the_states_of_versions_are_read_at_each_scrape() -> None:
+    recorder, versions = Recorder(), [VersionStatus("tiny", 1, ModelState.READY)]
+    recorder.registry.register(VersionStates(lambda: versions))
+    assert _states(recorder) == {"1": {"ready"}}
+    versions.append(VersionStatus("tiny", 2, ModelState.FAILED, "no graph"))
+    assert _states(recorder) == {"1": {"ready"}, "2": {"failed"}}
+    # Version 1 is loaded again from other files, and answers requests until then.
+    versions[1:] = [VersionStatus("tiny", 1)]
+    assert _states(recorder) == {"1": {"ready", "loading"}}
+
+
+def _states(recorder: Recorder) -> dict[str, set[str]]:
+    """Return the states of each version of the model "tiny", which has one series for each state."""
+    (family,) = [each for each in recorder.registry.collect() if each.name == "headwaiter_version_state"]
+    labels = [tuple(sorted(sample.labels.items())) for sample in family.samples]
+    assert len(labels) == len(set(labels))
+    states: dict[str, set[str]] = {}
+    for each in family.samples:
+        assert each.labels["model"] == "tiny"
+        states.setdefault(each.labels["version"], set())
+        if each.value:
+            states[each.labels["version"]].add(each.labels["state"])
+    return states
 
 
 def test_a_batch_records_its_sequences_tokens_and_padding(recorder: Recorder, batches: ModelRecorder) -> None:

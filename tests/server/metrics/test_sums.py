@@ -9,9 +9,9 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
 
 
-def recorder(models: tuple[str, ...], requests: int) -> Recorder:
+def recorder(models: tuple[str, ...], requests: int, process: str = "engine") -> Recorder:
     """Return a recorder that has counted requests to models, and one that is in progress."""
-    made = Recorder()
+    made = Recorder(process=process)
     for model in models:
         for _ in range(requests):
             made.received()
@@ -33,6 +33,8 @@ def test_each_series_is_the_sum_of_all_processes() -> None:
     one, two = recorder(("a",), 2), recorder(("a", "b"), 3)
     summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))
     for (name, labels), value in summed.items():
+        if name.startswith("process_"):
+            continue  # These change between two readings.
         parts = [values(generate_latest(each.registry)).get((name, labels), 0.0) for each in (one, two)]
         assert value == sum(parts), (name, labels)
     counted = ("headwaiter_requests_total", (("code", "OK"), ("method", "Encode"), ("model", "a"), ("version", "1")))
@@ -48,8 +50,27 @@ def test_a_model_that_only_another_process_knows_has_whole_histograms_in_order(a
     lines = [line for line in page.splitlines() if line.startswith("headwaiter_request_duration_seconds")]
     bounds = [line.split('le="')[1].split('"')[0] for line in lines if "_bucket" in line]
     assert [float(bound) for bound in bounds] == sorted(map(float, bounds))
-    assert (len(bounds), bounds[-1]) == (19, "+Inf")
+    (own,) = [
+        each for each in recorder(("new",), 1).registry.collect() if each.name.endswith("request_duration_seconds")
+    ]
+    assert (len(bounds), bounds[-1]) == (sum("le" in each.labels for each in own.samples), "+Inf")
     assert {line.split("{")[0].rpartition("_")[2] for line in lines} == {"bucket", "count", "sum"}
+
+
+def test_each_process_has_its_own_memory_start_time_and_certificate() -> None:
+    one, two = recorder(("a",), 1), recorder(("a",), 1, process="front end 2")
+    one.certificate_read(2e9)
+    two.certificate_read(3e9)
+    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))
+    expiry = "headwaiter_tls_certificate_expiry_timestamp_seconds"
+    assert summed[expiry, (("process", "engine"),)] == 2e9
+    assert summed[expiry, (("process", "front end 2"),)] == 3e9
+    starts = {labels: value for (name, labels), value in summed.items() if name == "process_start_time_seconds"}
+    assert starts.keys() == {(("process", "engine"),), (("process", "front end 2"),)}
+    # Both recorders are of this process, so each value is a time of day, and not the sum of two.
+    assert len(set(starts.values())) == 1
+    ended = without_gauges(read_samples(two.registry))
+    assert {name for name, _ in ended if name.startswith("process_")} == {"process_cpu_seconds_total"}
 
 
 def test_only_counters_and_histograms_outlive_a_process() -> None:

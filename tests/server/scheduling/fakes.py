@@ -109,6 +109,7 @@ class FakeObserver:
         self.close_reasons: list[CloseReason] = []
         self.failure_causes: list[FailureCause] = []
         self.expired_sequences = 0
+        self.busy_s = 0.0
 
     def batch_planned(self, reason: CloseReason) -> None:
         self.close_reasons.append(reason)
@@ -118,6 +119,9 @@ class FakeObserver:
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float) -> None:
         self.ran_tokens.append(shape.tokens)
+
+    def device_ran(self, device: int, seconds: float) -> None:
+        self.busy_s += seconds
 
     def expired(self, sequences: int) -> None:
         self.expired_sequences += sequences

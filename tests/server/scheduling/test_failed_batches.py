@@ -37,6 +37,17 @@ async def test_a_faulty_sequence_fails_its_own_request_and_no_other(harness: Har
     assert error.value.sequence == 1
 
 
+async def test_the_time_of_a_failed_batch_counts_as_time_of_the_device(harness: Harness) -> None:
+    harness.device.hold()
+    failing = harness.submit([POISON])
+    await harness.device.busy()
+    harness.clock.now_s += 2.0
+    harness.device.release()
+    with pytest.raises(InferenceFailed):
+        await failing
+    assert harness.observer.busy_s == 2.0
+
+
 async def test_hidden_rows_that_are_not_finite_fail_only_requests_for_hidden_rows(harness: Harness) -> None:
     (held,) = await harness.submit_behind_held_batch()
     with_rows = harness.submit([3], [INFINITE_HIDDEN, 1], hidden=True)

@@ -1,0 +1,22 @@
+"""When a chain of certificates expires."""
+
+from datetime import UTC, datetime
+
+import trustme
+from cryptography import x509
+
+from headwaiter_server.rpc.tls import certificate_expiry_unix_s
+
+
+def test_a_chain_expires_with_its_first_certificate_to_expire() -> None:
+    soon = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    authority = trustme.CA()
+    leaf = authority.issue_cert("localhost", not_after=soon).cert_chain_pems[0].bytes()
+    root = authority.cert_pem.bytes()
+    assert x509.load_pem_x509_certificate(root).not_valid_after_utc > soon
+    for chain in ([leaf, root], [root, leaf]):
+        assert certificate_expiry_unix_s(b"".join(chain)) == soon.timestamp()
+
+
+def test_a_chain_that_cannot_be_read_has_no_expiry() -> None:
+    assert certificate_expiry_unix_s(b"junk") is None
