@@ -138,7 +138,7 @@ class Settings:
     max_reply_bytes: int = _setting(
         256 * _MIB,
         POSITIVE,
-        "most bytes of replies that callers have not received, counted from when a request is queued",
+        "most bytes of replies that callers of one front end have not received, counted from when a request is queued",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
@@ -211,11 +211,12 @@ class Settings:
         return max(1, usable // self.instances) if restricted or self.instances > 1 else None
 
     def share(self, number: int, parts: int) -> "Settings":
-        """Return the settings of front end `number` of `parts`, from 1; their limits add up to those of the server."""
-        calls, reply_bytes = (
-            limit // parts + (number <= limit % parts) for limit in (self.max_calls, self.max_reply_bytes)
-        )
-        return dataclasses.replace(self, front_ends=parts, max_calls=calls, max_reply_bytes=reply_bytes)
+        """Return the settings of front end `number` of `parts`, from 1; their calls add up to those of the server.
+
+        Bytes of replies are not divided: a part would be too small for replies that fit the limit easily.
+        """
+        calls = self.max_calls // parts + (number <= self.max_calls % parts)
+        return dataclasses.replace(self, front_ends=parts, max_calls=calls)
 
     def warnings(self, environment: Mapping[str, str]) -> list[str]:
         """Return what is probably wrong with the settings or with the variables of the environment."""
