@@ -1,6 +1,7 @@
 """Start the processes of the front ends, watch them, and stop them."""
 
 import asyncio
+import errno
 import logging
 import socket
 import sys
@@ -23,6 +24,9 @@ _LIVES_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A front end ends when its socket is closed, and is killed after this time.
 _END_S = 1.0
+# The addresses that gRPC listens on for a host that stands for several.
+_ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
+_ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
 # The program of a front end; its arguments follow.
 COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes")
 
@@ -79,8 +83,7 @@ class FrontEndSupervisor:
             CannotListen: a port cannot be used.
             SettingsError: a file cannot be used.
         """
-        grpc_socket, self._address = _reserve(self._settings.address)
-        self._sockets.append(grpc_socket)
+        self._sockets, self._address = _reserve(self._settings.address)
         try:
             self._http_socket = listen_for_http(self._settings)
             self._sockets.append(self._http_socket)
@@ -194,25 +197,51 @@ class FrontEndSupervisor:
         return await child.wait()
 
 
-def _reserve(address: str) -> tuple[socket.socket, str]:
-    """Return a socket that keeps a port for gRPC without listening, and the address with the number of the port.
-
-    The front ends share the port, so the kernel would let another server share the port, too. It is therefore first
-    bound without sharing.
+def _reserve(address: str) -> tuple[list[socket.socket], str]:
+    """Return sockets that keep a port for gRPC without listening, and the address with the number of the port.
 
     Raises:
         CannotListen: the port is in use, or the host is not an address of this computer.
     """
-    host, _, port = address.rpartition(":")
+    host, _, text = address.rpartition(":")
+    port, kept = int(text), list[socket.socket]()
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(place)
-            place = alone.getsockname()
-        kept = socket.socket(family, kind)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(place)
+        for name in _ADDRESSES.get(host, (host.strip("[]"),)):
+            for family, _, _, _, place in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+                if (each := _keep(family, place)) is not None:
+                    kept.append(each)
+                    port = each.getsockname()[1]
+        if not kept:
+            raise OSError(errno.EADDRNOTAVAIL, "no address")
     except OSError:
+        for each in kept:
+            each.close()
         raise cannot_listen(address) from None
-    return kept, f"{host}:{place[1]}"
+    return kept, f"{host}:{port}"
+
+
+def _keep(family: int, place: Any) -> socket.socket | None:
+    """Return a socket that keeps a port of an address; None if this computer lacks the address, as gRPC then does.
+
+    The front ends share the port, so the kernel would let another server share the port, too. The port is therefore
+    first bound without sharing.
+    """
+    try:
+        with socket.socket(family) as alone:
+            _bind(alone, socket.SO_REUSEADDR, place)
+            place = alone.getsockname()
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return None
+        raise
+    kept = socket.socket(family)
+    _bind(kept, socket.SO_REUSEPORT, place)
+    return kept
+
+
+def _bind(unbound: socket.socket, option: int, place: Any) -> None:
+    unbound.setsockopt(socket.SOL_SOCKET, option, 1)
+    if unbound.family == socket.AF_INET6:
+        # Otherwise :: would be in use once 0.0.0.0 is.
+        unbound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    unbound.bind(place)

@@ -1,13 +1,16 @@
-"""The processes of the front ends: in which order a front end starts."""
+"""The processes of the front ends: which ports they keep, and in which order a front end starts."""
 
 import asyncio
+import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headwaiter_server.front_end import CannotListen
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_links import FrontEndLinks
@@ -40,6 +43,27 @@ class Child:
             return (1, 2) if name == "listen" else None
 
         return method
+
+
+@pytest.mark.parametrize(
+    ("running", "starting"),
+    [
+        ("[::1]", "localhost"),
+        ("127.0.0.1", "localhost"),
+        ("localhost", "[::1]"),
+        ("[::1]", "0.0.0.0"),
+        ("0.0.0.0", "[::1]"),
+        ("[::]", "127.0.0.1"),
+    ],
+)
+def test_two_servers_share_no_address_of_a_host(running: str, starting: str) -> None:
+    with ExitStack() as stack:
+        sockets, address = front_end_supervisor._reserve(f"{running}:0")
+        for each in sockets:
+            stack.enter_context(each)
+        port = address.rpartition(":")[2]
+        with pytest.raises(CannotListen, match=re.escape(f"{starting}:{port}")):
+            front_end_supervisor._reserve(f"{starting}:{port}")
 
 
 async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
