@@ -137,7 +137,7 @@ class FrontEndSupervisor:
             CannotListen: a port cannot be used, or the process has ended.
             SettingsError: a file cannot be used.
         """
-        settings = replace(self._settings.share(number, self._count), address=self._address)
+        settings = replace(self._settings, front_ends=self._count, address=self._address)
         ours, theirs = socket.socketpair()
         child = await spawn_process(theirs, self._http_socket, number)
         theirs.close()

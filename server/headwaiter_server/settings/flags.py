@@ -210,13 +210,11 @@ class Settings:
         restricted = usable < (os.cpu_count() or 1)
         return max(1, usable // self.instances) if restricted or self.instances > 1 else None
 
-    def share(self, number: int, parts: int) -> "Settings":
-        """Return the settings of front end `number` of `parts`, from 1; their calls add up to those of the server.
-
-        Bytes of replies are not divided: a part would be too small for replies that fit the limit easily.
-        """
-        calls = self.max_calls // parts + (number <= self.max_calls % parts)
-        return dataclasses.replace(self, front_ends=parts, max_calls=calls)
+    @property
+    def max_front_end_calls(self) -> int:
+        """The most calls of each front end, which has an equal share of `max_calls`, rounded up."""
+        front_ends = 1 if self.front_ends == "auto" else max(1, self.front_ends)
+        return -(-self.max_calls // front_ends)
 
     def warnings(self, environment: Mapping[str, str]) -> list[str]:
         """Return what is probably wrong with the settings or with the variables of the environment."""

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -206,8 +207,6 @@ def test_a_token_file_without_a_token_that_a_header_can_carry_is_refused(content
         Settings(bundle=Path("b"), token_file=Path("ODD")).token()
 
 
-def test_front_ends_divide_the_calls_and_each_may_hold_replies_as_large_as_a_server_without_front_ends() -> None:
-    settings = Settings(bundle=Path("bundle"), max_calls=11, max_reply_bytes=100)
-    shares = [settings.share(number, 3) for number in (1, 2, 3)]
-    assert sorted(each.max_calls for each in shares) == [3, 4, 4]
-    assert {each.max_reply_bytes for each in shares} == {100}
+@pytest.mark.parametrize(("front_ends", "calls"), [("auto", 11), (0, 11), (1, 11), (3, 4), (11, 1)])
+def test_front_ends_divide_the_calls(front_ends: Any, calls: int) -> None:
+    assert Settings(bundle=Path("bundle"), max_calls=11, front_ends=front_ends).max_front_end_calls == calls
