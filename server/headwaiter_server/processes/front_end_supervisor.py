@@ -24,6 +24,8 @@ _LIVES_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 # A front end ends when its socket is closed, and is killed after this time.
 _END_S = 1.0
+# A front end that does not begin to drain in this time hangs.
+_SILENT_S = 3.0
 # The addresses that gRPC listens on for a host that stands for several.
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
 _ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
@@ -67,6 +69,7 @@ class FrontEndSupervisor:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
+        self._drains = BackgroundTasks(on_error=lambda: log.error("draining a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
         self.port = self.metrics_port = 0
@@ -104,31 +107,33 @@ class FrontEndSupervisor:
     def drain(self) -> None:
         """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
         self._keepers.cancel()  # They start no front end again, and end those that have not started yet.
-        for _, link in self._running.values():
-            link.notify("drain")
+        for link in self._open_links:
+            self._drains.start(self._drain(link))
 
     async def wait_until_quiet(self, end_s: float) -> None:
         """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
-        counts = await self._call_all(end_s - time.monotonic() + _END_S, "wait_until_quiet", end_s)
-        self._unanswered_count = sum(count for count in counts if isinstance(count, int))
+        timeout_s = end_s - time.monotonic() + _END_S
+        self._unanswered_count = sum(await _call(self._open_links, timeout_s, "wait_until_quiet", end_s))
 
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
         self._keepers.cancel()
-        await self._call_all(grace_s + 2 * _END_S, "stop", grace_s)
+        await _call(self._open_links, grace_s + 2 * _END_S, "stop", grace_s)
         self._keepers.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
         for each in self._sockets:
             each.close()
 
-    async def _call_all(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
-        """Return what all front ends answer; the error or None of those that do not."""
-        links = [link for _, link in self._running.values()]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.gather(*(link.call(method, *arguments) for link in links), return_exceptions=True)
-        return []
+    async def _drain(self, link: Link) -> None:
+        """Let a front end drain; cut it off if it does not even answer that."""
+        if not await _call([link], _SILENT_S, "drain"):
+            log.warning("%s does not answer, and the drain does not wait for it", link.other)
+            link.close()
+
+    @property
+    def _open_links(self) -> list[Link]:
+        return [link for _, link in self._running.values()]
 
     async def _start(self, number: int) -> None:
         """Start a front end, and return when it answers requests.
@@ -195,6 +200,17 @@ class FrontEndSupervisor:
             with suppress(ProcessLookupError):
                 child.kill()
         return await child.wait()
+
+
+async def _call(links: list[Link], timeout_s: float, method: str, *arguments: Any) -> list[Any]:
+    """Return the answers of the front ends that answer in time."""
+    calls = [asyncio.create_task(link.call(method, *arguments)) for link in links]
+    if calls:
+        await asyncio.wait(calls, timeout=timeout_s)
+    answered = [each for each in calls if each.done() and each.exception() is None]
+    for each in calls:
+        each.cancel()
+    return [each.result() for each in answered]
 
 
 def _reserve(address: str) -> tuple[list[socket.socket], str]:

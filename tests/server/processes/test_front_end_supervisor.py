@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +21,13 @@ from headwaiter_server.settings.flags import Settings
 
 
 class Child:
-    """Stands in for the process of a front end: notes what the engine asks."""
+    """Stands in for the process of a front end: notes what the engine asks, and may stop to answer."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        names = ("open", "prepare", "publish", "listen", "stop")
+        self.answers = asyncio.Event()
+        self.answers.set()
+        names = ("open", "prepare", "publish", "listen", "drain", "wait_until_quiet", "stop")
         self._link = Link("the engine", {name: self._method(name) for name in names})
 
     async def spawn(self, engine: socket.socket, _: socket.socket, number: int) -> "Child":
@@ -40,9 +43,18 @@ class Child:
     def _method(self, name: str) -> Any:
         async def method(*_: Any) -> Any:
             self.asked.append(name)
-            return (1, 2) if name == "listen" else None
+            await self.answers.wait()
+            return {"listen": (1, 2), "wait_until_quiet": 3}.get(name)
 
         return method
+
+
+def links_to_front_ends() -> FrontEndLinks:
+    links = FrontEndLinks(Recorder())
+    directory = SimpleNamespace(known_versions=[], current=[], started=True)
+    engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
+    links.engine = engine
+    return links
 
 
 @pytest.mark.parametrize(
@@ -69,10 +81,7 @@ def test_two_servers_share_no_address_of_a_host(running: str, starting: str) -> 
 async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
-    links = FrontEndLinks(Recorder())
-    directory = SimpleNamespace(known_versions=[], current=[], started=True)
-    engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
-    links.engine = engine
+    links = links_to_front_ends()
     facts: Any = SimpleNamespace(name="rain", version="1", number=3)
     await links.prepare(facts, None)
     processes = FrontEndSupervisor(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), 1, links)
@@ -80,3 +89,26 @@ async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, mo
         await processes.listen()
         await processes.stop_listening(0)
     assert child.asked == ["open", "prepare", "publish", "listen", "stop"]
+
+
+async def test_a_drain_waits_for_the_front_ends_that_answer_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = [Child(), Child()]
+
+    async def spawn(engine: socket.socket, http_socket: socket.socket, number: int) -> Child:
+        return await children[number - 1].spawn(engine, http_socket, number)
+
+    monkeypatch.setattr(front_end_supervisor, "spawn_process", spawn)
+    monkeypatch.setattr(front_end_supervisor, "_SILENT_S", 0.2)
+    settings = Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0)
+    processes = FrontEndSupervisor(settings, 2, links_to_front_ends())
+    async with asyncio.timeout(10):
+        await processes.listen()
+        children[1].answers.clear()
+        processes.drain()
+        await processes.wait_until_quiet(time.monotonic() + 1000)
+        await processes.stop_listening(1000)
+    assert processes.unanswered_count == 3
+    assert "stop" in children[0].asked
+    assert "stop" not in children[1].asked
