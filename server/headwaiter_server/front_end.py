@@ -232,8 +232,8 @@ def channel_options(settings: Settings, *, shares_port: bool = False) -> list[tu
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit would reset
-        # calls that a client starts before it knows the limit.
+        # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit, such as the
+        # share of one front end, would reset calls that a client starts before it knows the limit.
         ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
         # With these probes, gRPC would let a caller send megabytes of a message before the server asks for the message.
         ("grpc.http2.bdp_probe", 0),

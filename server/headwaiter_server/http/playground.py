@@ -18,9 +18,10 @@ from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.encoder_methods import AnswerMessage, EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath
 
-# People read the page, so its calls are few and small. The limits hold for all callers together: reading and writing
-# large JSON holds Python's global lock, which the threads of gRPC need too. Writing a reply of 8 MiB takes 80 ms, so
-# that the replies of a second take 160 ms.
+# People read the page, so its calls are few and small. The limits hold for all callers of a process together: reading
+# and writing large JSON holds Python's global lock, which the threads of gRPC need too. Writing a reply of 8 MiB takes
+# 80 ms, so that the replies of a second take 160 ms. Front ends do not divide the limits: the parts of twelve would be
+# smaller than one large reply, and than the calls of two people who type.
 _CALLS_PER_S = 50
 _INCOMPLETE_BODIES = 64
 _MAX_REPLY_BYTES = 8 << 20

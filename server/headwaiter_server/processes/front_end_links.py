@@ -211,13 +211,23 @@ class _FrontEndLink(Link):
         await self._call_or_close(_HUNG_S, "publish", versions, current, started)
 
     async def _call_or_close(self, timeout_s: float, method: str, *arguments: Any) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.call(method, *arguments)
-        except (HeadwaiterError, TimeoutError) as error:
-            if not self.closed.done():
-                log.error("%s cannot %s a model, and is started again: %s", self.other, method, one_line(error))
+        waits, loop = True, asyncio.get_running_loop()
+
+        def close(problem: str) -> None:
+            if waits and not self.closed.done():
+                log.error("%s cannot %s a model, and is started again: %s", self.other, method, problem)
                 self.close()
+
+        # After a pause of this process, the loop finds the answer and the end of the time together. `asyncio.timeout`
+        # would drop the answer; what the timer schedules runs after the answer.
+        timer = loop.call_later(timeout_s, loop.call_soon, close, f"no answer after {timeout_s:g} s")
+        try:
+            await self.call(method, *arguments)
+        except HeadwaiterError as error:
+            close(one_line(error))
+        finally:
+            waits = False
+            timer.cancel()
 
     async def count(self) -> None:
         """Read what the front end has counted; keep the latest counts if it does not answer soon."""

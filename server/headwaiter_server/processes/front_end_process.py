@@ -4,7 +4,9 @@ The first socket leads to the engine. The other ones listen for HTTP; all front 
 """
 
 import asyncio
+import ctypes
 import logging
+import signal
 import socket
 import sys
 import time
@@ -25,6 +27,8 @@ from headwaiter_server.settings.flags import Settings
 _SEND_ERRORS_S = 0.5
 # An engine that is silent for this time hangs.
 _SILENT_S, _WATCH_INTERVAL_S = 15.0, 1.0
+# prctl's operation that names the signal for the end of the parent; from <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +136,10 @@ async def _main(engine: socket.socket, http_sockets: Sequence[socket.socket], na
 
 def main() -> None:
     """Run a front end with the arguments of the command line: its number, format and level of the log, its sockets."""
+    if sys.platform == "linux":
+        # A stopped process keeps the ports. If the engine's process ends, let this process go on: it learns from its
+        # socket that the engine has ended, answers its callers, and ends. SIGKILL would leave the callers unanswered.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     number, log_format, log_level, *files = sys.argv[1:]
     name = f"front end {number}"
     configure_logging(log_format, log_level, name)

@@ -1,6 +1,7 @@
 """Start the processes of the front ends, watch them, and stop them."""
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -29,6 +30,11 @@ _END_S = 1.0
 # Ctrl-C reaches all processes of a terminal, and systemd sends SIGTERM to all processes of a service. The engine
 # drains, and then ends the front ends; or it reads files again, and sends the front ends what they hold.
 _ENGINE_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+# A front end that does not begin to drain in this time hangs.
+_SILENT_S = 3.0
+# The addresses that gRPC listens on for a host that stands for several.
+_ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
+_ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
 # The program of a front end; its arguments follow.
 COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes")
 
@@ -80,6 +86,7 @@ class FrontEndSupervisor:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
+        self._drains = BackgroundTasks(on_error=lambda: log.error("draining a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
         self.port = self.http_port = self.metrics_port = 0
@@ -96,8 +103,7 @@ class FrontEndSupervisor:
             CannotListen: a port cannot be used.
         """
         self._credentials = credentials
-        grpc_socket, self._address = _reserve(self._settings.address)
-        self._sockets.append(grpc_socket)
+        self._sockets, self._address = _reserve(self._settings.address)
         try:
             self._http_sockets = listen_for_http(self._settings)
             self._sockets += self._http_sockets
@@ -124,31 +130,33 @@ class FrontEndSupervisor:
     def drain(self) -> None:
         """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
         self._keepers.cancel()  # They start no front end again, and end those that have not started yet.
-        for _, link in self._running.values():
-            link.notify("drain")
+        for link in self._open_links:
+            self._drains.start(self._drain(link))
 
     async def wait_until_quiet(self, end_s: float) -> None:
         """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
-        counts = await self._call_all(end_s - time.monotonic() + _END_S, "wait_until_quiet", end_s)
-        self._unanswered_count = sum(count for count in counts if isinstance(count, int))
+        timeout_s = end_s - time.monotonic() + _END_S
+        self._unanswered_count = sum(await _call(self._open_links, timeout_s, "wait_until_quiet", end_s))
 
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
         self._keepers.cancel()
-        await self._call_all(grace_s + 2 * _END_S, "stop", grace_s)
+        await _call(self._open_links, grace_s + 2 * _END_S, "stop", grace_s)
         self._keepers.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
         for each in self._sockets:
             each.close()
 
-    async def _call_all(self, timeout_s: float, method: str, *arguments: Any) -> list[Any]:
-        """Return what all front ends answer; the error or None of those that do not."""
-        links = [link for _, link in self._running.values()]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.gather(*(link.call(method, *arguments) for link in links), return_exceptions=True)
-        return []
+    async def _drain(self, link: Link) -> None:
+        """Let a front end drain; cut it off if it does not even answer that."""
+        if not await _call([link], _SILENT_S, "drain"):
+            log.warning("%s does not answer, and the drain does not wait for it", link.other)
+            link.close()
+
+    @property
+    def _open_links(self) -> list[Link]:
+        return [link for _, link in self._running.values()]
 
     async def _start(self, number: int) -> None:
         """Start a front end, and return when it answers requests.
@@ -156,7 +164,7 @@ class FrontEndSupervisor:
         Raises:
             CannotListen: a port cannot be used, or the process has ended.
         """
-        settings = replace(self._settings.share(number, self._count), address=self._address)
+        settings = replace(self._settings, front_ends=self._count, address=self._address)
         ours, theirs = socket.socketpair()
         child = await spawn_process(theirs, self._http_sockets, number, settings)
         theirs.close()
@@ -219,25 +227,62 @@ class FrontEndSupervisor:
         return await child.wait()
 
 
-def _reserve(address: str) -> tuple[socket.socket, str]:
-    """Return a socket that keeps a port for gRPC without listening, and the address with the number of the port.
+async def _call(links: list[Link], timeout_s: float, method: str, *arguments: Any) -> list[Any]:
+    """Return the answers of the front ends that answer in time."""
+    calls = [asyncio.create_task(link.call(method, *arguments)) for link in links]
+    if calls:
+        await asyncio.wait(calls, timeout=timeout_s)
+    answered = [each for each in calls if each.done() and each.exception() is None]
+    for each in calls:
+        each.cancel()
+    return [each.result() for each in answered]
 
-    The front ends share the port, so the kernel would let another server share the port, too. It is therefore first
-    bound without sharing.
+
+def _reserve(address: str) -> tuple[list[socket.socket], str]:
+    """Return sockets that keep a port for gRPC without listening, and the address with the number of the port.
 
     Raises:
         CannotListen: the port is in use, or the host is not an address of this computer.
     """
-    host, _, port = address.rpartition(":")
+    host, _, text = address.rpartition(":")
+    port, kept = int(text), list[socket.socket]()
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(place)
-            place = alone.getsockname()
-        kept = socket.socket(family, kind)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(place)
+        for name in _ADDRESSES.get(host, (host.strip("[]"),)):
+            for family, _, _, _, place in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
+                if (each := _keep(family, place)) is not None:
+                    kept.append(each)
+                    port = each.getsockname()[1]
+        if not kept:
+            raise OSError(errno.EADDRNOTAVAIL, "no address")
     except OSError:
+        for each in kept:
+            each.close()
         raise cannot_listen(address) from None
-    return kept, f"{host}:{place[1]}"
+    return kept, f"{host}:{port}"
+
+
+def _keep(family: int, place: Any) -> socket.socket | None:
+    """Return a socket that keeps a port of an address; None if this computer lacks the address, as gRPC then does.
+
+    The front ends share the port, so the kernel would let another server share the port, too. The port is therefore
+    first bound without sharing.
+    """
+    try:
+        with socket.socket(family) as alone:
+            _bind(alone, socket.SO_REUSEADDR, place)
+            place = alone.getsockname()
+    except OSError as error:
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return None
+        raise
+    kept = socket.socket(family)
+    _bind(kept, socket.SO_REUSEPORT, place)
+    return kept
+
+
+def _bind(unbound: socket.socket, option: int, place: Any) -> None:
+    unbound.setsockopt(socket.SOL_SOCKET, option, 1)
+    if unbound.family == socket.AF_INET6:
+        # Otherwise :: would be in use once 0.0.0.0 is.
+        unbound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    unbound.bind(place)

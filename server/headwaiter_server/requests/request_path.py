@@ -74,7 +74,7 @@ class RequestPath:
     def __init__(self, settings: Settings, recorder: Recorder, engine: Engine) -> None:
         self.settings, self.recorder, self.engine = settings, recorder, engine
         self.limits = settings.request_limits
-        self.call_limit = CallLimit(settings.max_calls)
+        self.call_limit = CallLimit(settings.max_front_end_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
         self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)

@@ -139,7 +139,7 @@ class Settings:
     max_reply_bytes: int = _setting(
         256 * _MIB,
         POSITIVE,
-        "most bytes of replies that callers have not received, counted from when a request is queued",
+        "most bytes of replies that callers of one front end have not received, counted from when a request is queued",
     )
     max_attend_bytes: int = _setting(
         64 * _MIB,
@@ -235,12 +235,11 @@ class Settings:
         restricted = usable < (os.cpu_count() or 1)
         return max(1, usable // self.instances) if restricted or self.instances > 1 else None
 
-    def share(self, number: int, parts: int) -> "Settings":
-        """Return the settings of front end `number` of `parts`, from 1; their limits add up to those of the server."""
-        calls, reply_bytes = (
-            limit // parts + (number <= limit % parts) for limit in (self.max_calls, self.max_reply_bytes)
-        )
-        return dataclasses.replace(self, front_ends=parts, max_calls=calls, max_reply_bytes=reply_bytes)
+    @property
+    def max_front_end_calls(self) -> int:
+        """The most calls of each front end, which has an equal share of `max_calls`, rounded up."""
+        front_ends = 1 if self.front_ends == "auto" else max(1, self.front_ends)
+        return -(-self.max_calls // front_ends)
 
     def warnings(self, environment: Mapping[str, str]) -> list[str]:
         """Return what is probably wrong with the settings or with the variables of the environment."""

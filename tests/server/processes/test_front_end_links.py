@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -168,9 +169,39 @@ async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
     assert not slow_link.closed.done()
 
 
+async def test_a_front_end_that_opens_no_tokenizer_in_time_is_closed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_end_links, "_PREPARE_S", 0.05)
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    await engine.links.join(link)
+    front_end.opens.clear()
+    async with asyncio.timeout(10):
+        await engine.links.prepare(facts(1), None)
+        await link.closed
+
+
 async def test_a_request_that_cannot_be_read_fails_alone(engine: Engine) -> None:
     front_end = FrontEnd()
     link = await engine.add(front_end)
     with pytest.raises(HeadwaiterError, match="between processes"):
         await front_end.link.ask(Kind.REQUEST, [b"no request"])
+    assert not link.closed.done()
+
+
+async def test_a_pause_of_the_engine_costs_no_front_end_that_has_answered_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_end_links, "_PREPARE_S", 0.1)
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    await engine.links.join(link)
+
+    async def answer_before_the_pause(*_: object) -> None:
+        # The loop writes the answer into the socket, then pauses, then reads the answer when the time is over.
+        asyncio.get_running_loop().call_later(0, time.sleep, 0.2)
+
+    front_end.link._methods["prepare"] = answer_before_the_pause
+    await engine.links.prepare(facts(1), None)
     assert not link.closed.done()

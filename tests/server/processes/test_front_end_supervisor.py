@@ -1,14 +1,18 @@
-"""The processes of the front ends: in which order a front end starts."""
+"""The processes of the front ends: which ports they keep, and in which order a front end starts."""
 
 import asyncio
+import re
 import socket
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headwaiter_server.front_end import CannotListen
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_links import FrontEndLinks
@@ -19,9 +23,10 @@ from headwaiter_server.settings.flags import Settings
 
 
 class Child:
-    """Stands in for the process of a front end: notes what the engine asks, and the credentials that it gets.
+    """Stands in for the process of a front end: notes what the engine asks, and may stop to answer.
 
     Attributes:
+        credentials: the credentials that the front end gets.
         on_listen: called when the engine asks the front end to listen.
     """
 
@@ -29,7 +34,9 @@ class Child:
         self.asked: list[str] = []
         self.credentials: list[Credentials] = []
         self.on_listen: Callable[[], None] = lambda: None
-        names = ("open", "prepare", "publish", "listen", "use", "stop")
+        self.answers = asyncio.Event()
+        self.answers.set()
+        names = ("open", "prepare", "publish", "listen", "use", "drain", "wait_until_quiet", "stop")
         self._link = Link("the engine", {name: self._method(name) for name in names})
 
     async def spawn(self, engine: socket.socket, _: socket.socket, number: int, settings: Settings) -> "Child":
@@ -48,23 +55,50 @@ class Child:
             self.credentials += [each for each in arguments if isinstance(each, Credentials)]
             if name == "listen":
                 self.on_listen()
-            return (1, 2, 3) if name == "listen" else None
+            await self.answers.wait()
+            return {"listen": (1, 2, 3), "wait_until_quiet": 3}.get(name)
 
         return method
 
 
-def supervisor(tmp_path: Path, links: FrontEndLinks) -> FrontEndSupervisor:
-    """Return the supervisor of one front end, whose engine has no models."""
+def links_to_front_ends() -> FrontEndLinks:
+    links = FrontEndLinks(Recorder())
     directory = SimpleNamespace(known_versions=[], current=[], started=True)
     engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
     links.engine = engine
-    return FrontEndSupervisor(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), 1, links)
+    return links
+
+
+def supervisor(tmp_path: Path, links: FrontEndLinks, count: int = 1) -> FrontEndSupervisor:
+    """Return the supervisor of front ends whose engine has no models."""
+    return FrontEndSupervisor(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), count, links)
+
+
+@pytest.mark.parametrize(
+    ("running", "starting"),
+    [
+        ("[::1]", "localhost"),
+        ("127.0.0.1", "localhost"),
+        ("localhost", "[::1]"),
+        ("[::1]", "0.0.0.0"),
+        ("0.0.0.0", "[::1]"),
+        ("[::]", "127.0.0.1"),
+    ],
+)
+def test_two_servers_share_no_address_of_a_host(running: str, starting: str) -> None:
+    with ExitStack() as stack:
+        sockets, address = front_end_supervisor._reserve(f"{running}:0")
+        for each in sockets:
+            stack.enter_context(each)
+        port = address.rpartition(":")[2]
+        with pytest.raises(CannotListen, match=re.escape(f"{starting}:{port}")):
+            front_end_supervisor._reserve(f"{starting}:{port}")
 
 
 async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
-    links = FrontEndLinks(Recorder())
+    links = links_to_front_ends()
     processes = supervisor(tmp_path, links)
     facts: Any = SimpleNamespace(name="rain", version="1", number=3)
     await links.prepare(facts, None)
@@ -79,7 +113,7 @@ async def test_a_front_end_gets_credentials_that_change_while_it_starts_and_late
 ) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
-    processes = supervisor(tmp_path, FrontEndLinks(Recorder()))
+    processes = supervisor(tmp_path, links_to_front_ends())
     first, second, third = (Credentials(Tokens.of(("", token))) for token in ("1", "2", "3"))
     child.on_listen = lambda: processes.use(second)
     async with asyncio.timeout(10):
@@ -87,3 +121,25 @@ async def test_a_front_end_gets_credentials_that_change_while_it_starts_and_late
         processes.use(third)
         await processes.stop_listening(0)
     assert child.credentials == [first, second, third]
+
+
+async def test_a_drain_waits_for_the_front_ends_that_answer_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = [Child(), Child()]
+
+    async def spawn(engine: socket.socket, sockets: Any, number: int, settings: Settings) -> Child:
+        return await children[number - 1].spawn(engine, sockets, number, settings)
+
+    monkeypatch.setattr(front_end_supervisor, "spawn_process", spawn)
+    monkeypatch.setattr(front_end_supervisor, "_SILENT_S", 0.2)
+    processes = supervisor(tmp_path, links_to_front_ends(), 2)
+    async with asyncio.timeout(10):
+        await processes.listen(Credentials())
+        children[1].answers.clear()
+        processes.drain()
+        await processes.wait_until_quiet(time.monotonic() + 1000)
+        await processes.stop_listening(1000)
+    assert processes.unanswered_count == 3
+    assert "stop" in children[0].asked
+    assert "stop" not in children[1].asked

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,8 +223,6 @@ def test_the_changed_flags_are_those_that_differ_from_their_defaults_as_on_a_com
     )
 
 
-def test_the_limits_of_the_front_ends_add_up_to_those_of_the_server() -> None:
-    settings = Settings(bundle=Path("bundle"), max_calls=11, max_reply_bytes=100)
-    shares = [settings.share(number, 3) for number in (1, 2, 3)]
-    assert sorted(each.max_calls for each in shares) == [3, 4, 4]
-    assert sorted(each.max_reply_bytes for each in shares) == [33, 33, 34]
+@pytest.mark.parametrize(("front_ends", "calls"), [("auto", 11), (0, 11), (1, 11), (3, 4), (11, 1)])
+def test_front_ends_divide_the_calls(front_ends: Any, calls: int) -> None:
+    assert Settings(bundle=Path("bundle"), max_calls=11, front_ends=front_ends).max_front_end_calls == calls
