@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pickle
 import socket
 import time
 from collections.abc import Iterable
@@ -228,7 +229,7 @@ class _FrontEndLink(Link):
 
     async def _read_counts(self) -> None:
         with suppress(HeadwaiterError):
-            self.counts = await self.call("counts")
+            self.counts = await asyncio.to_thread(pickle.loads, await self.call("counts"))
 
     def _receive(self, number: int, payload: bytes) -> None:
         """Queue a request."""

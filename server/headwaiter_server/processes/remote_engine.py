@@ -1,6 +1,7 @@
 """The engine as a front end's process sees it: behind a socket."""
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -145,10 +146,16 @@ class RemoteEngine:
         if all(each.labels != served.labels for each in self._models.values()):
             self._recorder.remove_model(*served.labels)
 
-    async def _counts(self) -> Counts:
-        """Return what this front end has counted so far."""
-        totals = {each.facts.number: each.recorder.statistics.totals() for each in self._models.values()}
-        return Counts(read_samples(self._recorder.registry), totals)
+    async def _counts(self) -> bytes:
+        """Return what this front end has counted so far, pickled."""
+        models = tuple(self._models.values())
+
+        def read() -> bytes:
+            totals = {each.facts.number: each.recorder.statistics.totals() for each in models}
+            return pickle.dumps(Counts(read_samples(self._recorder.registry), totals))
+
+        # Reading thousands of series takes long; a thread keeps the event loop free.
+        return await asyncio.to_thread(read)
 
 
 async def _queued(asked: Awaitable[Any], on_queued: Callable[[], None]) -> Any:
