@@ -128,9 +128,7 @@ class FrontEndLinks:
         del self._announced[number]
         await asyncio.gather(*(link.call("release", number) for link in tuple(self._joined)), return_exceptions=True)
         self._ended_totals.pop(number, None)
-        known = {("", ""), *((each.name, each.version) for each in self.engine.directory.known_versions)}
-        ended = self._ended_samples.items()
-        self._ended_samples = {key: value for key, value in ended if _version_of(key[1]) in known}
+        self._add_ended({})
 
     async def totals(self, numbers: Iterable[int]) -> list[Totals]:
         """Return the counts and the times of models, of all processes together."""
@@ -166,9 +164,15 @@ class FrontEndLinks:
 
     def _remove(self, link: "_FrontEndLink") -> None:
         self._joined.discard(link)
-        self._ended_samples = add_samples([self._ended_samples, without_gauges(link.counts.samples)])
+        self._add_ended(without_gauges(link.counts.samples))
         for number in link.counts.totals.keys() & self._announced.keys():
             self._ended_totals.setdefault(number, Totals()).add(link.counts.totals[number])
+
+    def _add_ended(self, samples: Samples) -> None:
+        """Keep what a front end had counted when it ended, but nothing of versions that are being unloaded."""
+        known = {("", ""), *((facts.name, facts.version) for facts, _ in self._announced.values())}
+        sums = add_samples([self._ended_samples, samples])
+        self._ended_samples = {key: value for key, value in sums.items() if _version_of(key[1]) in known}
 
 
 class _FrontEndLink(Link):

@@ -1,6 +1,7 @@
 """The engine's side of the sockets to front ends: joining while models change, hanging front ends, faulty requests."""
 
 import asyncio
+import pickle
 import socket
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.processes import front_end_links
 from headwaiter_server.processes.front_end_links import FrontEndLinks
@@ -18,7 +20,7 @@ from headwaiter_server.processes.messages import Kind
 
 
 def facts(number: int) -> Any:
-    return SimpleNamespace(number=number, name=f"model {number}")
+    return SimpleNamespace(number=number, name=f"model {number}", version="1")
 
 
 class FrontEnd:
@@ -47,6 +49,17 @@ class FrontEnd:
 
     async def counts(self) -> Any:
         raise HeadwaiterError("not now")
+
+    def answer_one_request(self, model: int) -> None:
+        """Count a request; the engine reads the counts from now on."""
+        recorder = Recorder()
+        recorder.received()
+        recorder.finished((f"model {model}", "1"), "Encode", "OK", 0.01)
+
+        async def counts() -> bytes:
+            return pickle.dumps(Counts(read_samples(recorder.registry)))
+
+        self.link._methods["counts"] = counts
 
 
 class Engine:
@@ -174,3 +187,37 @@ async def test_a_request_that_cannot_be_read_fails_alone(engine: Engine) -> None
     with pytest.raises(HeadwaiterError, match="between processes"):
         await front_end.link.ask(Kind.REQUEST, [b"no request"])
     assert not link.closed.done()
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_ended(
+    engine: Engine, ends_first: bool
+) -> None:
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    for number in (1, 2):
+        await engine.links.prepare(facts(number), None)
+    # The directory knows a version until it is unloaded.
+    unloading: Any = SimpleNamespace(name="model 1", version="1", number=1, status=lambda: None)
+    engine.directory.update([unloading], {}, started=True)
+    await engine.links.join(link)
+
+    async def counted(model: int) -> bool:
+        page, _ = await engine.links.metrics("")
+        return f'headwaiter_requests_total{{code="OK",method="Encode",model="model {model}"'.encode() in page
+
+    async def end() -> None:
+        link.close()
+        await link.closed
+        await asyncio.sleep(0)
+
+    front_end.answer_one_request(1)
+    assert (await counted(1), await counted(2)) == (True, False)
+    if ends_first:
+        await end()
+        # What an ended front end has counted stays, until the model is unloaded.
+        assert await counted(1)
+    await engine.links.release(1)
+    if not ends_first:
+        await end()
+    assert not await counted(1)
