@@ -62,6 +62,8 @@ class FrontEndLinks:
         # The models that the front ends know or will know, by number.
         self._announced: dict[int, tuple[ModelFacts, BundleTokenizer | None]] = {}
         self._published: asyncio.Future[list[Any]] | None = None
+        # The number of each model that answers requests, by name and version.
+        self._current: dict[tuple[str, str], int] = {}
         # What front ends had counted when they ended.
         self._ended_samples: Samples = {}
         self._ended_totals: dict[int, Totals] = {}
@@ -99,7 +101,13 @@ class FrontEndLinks:
         """Tell the front ends which models answer requests from now on."""
         directory = self.engine.directory
         versions = [each.status() for each in directory.known_versions]
-        current = [each.facts.number for each in directory.current]
+        before, self._current = self._current, {each.labels: each.facts.number for each in directory.current}
+        # The metrics of a version that was loaded again, from other files, start again from zero.
+        again = {labels for labels, number in self._current.items() if before.get(labels, number) != number}
+        self._ended_samples = {
+            key: value for key, value in self._ended_samples.items() if _version_of(key[1]) not in again
+        }
+        current = list(self._current.values())
         calls = (link.publish(versions, current, started=directory.started) for link in self._joined)
         self._published = asyncio.gather(*calls, return_exceptions=True)
 

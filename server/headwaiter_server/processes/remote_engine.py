@@ -133,7 +133,12 @@ class RemoteEngine:
 
     async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool) -> None:
         """Answer new requests with these models from now on."""
+        before = {each.labels: each for each in self.directory.current}
         models = {self._models[number].name: self._models[number] for number in current}
+        for each in models.values():
+            if before.get(each.labels, each) is not each:
+                # The same version was loaded again, from other files: its metrics start again from zero.
+                self._recorder.remove_model(*each.labels)
         self.directory.update(versions, models, started=started)
         self._on_change()
 

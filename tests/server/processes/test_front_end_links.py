@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import socket
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from headwaiter_server.processes import front_end_links
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
 from headwaiter_server.processes.messages import Kind
+from headwaiter_server.processes.remote_engine import RemoteEngine
+from headwaiter_server.settings.flags import Settings
 
 
 def facts(number: int) -> Any:
@@ -221,3 +224,47 @@ async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_e
     if not ends_first:
         await end()
     assert not await counted(1)
+
+
+async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_in_one_process(engine: Engine) -> None:
+    def loaded(number: int) -> Any:
+        labels = ("model 1", "1")
+        return SimpleNamespace(number=number, labels=labels, name=labels[0], version=labels[1], facts=facts(number))
+
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    await engine.links.prepare(facts(1), None)
+    engine.directory.update([], {"model 1": loaded(1)}, started=True)
+    await engine.links.join(link)
+    front_end.answer_one_request(1)
+    await engine.links.metrics("")
+    link.close()
+    await link.closed
+    await asyncio.sleep(0)
+    for number, count in ((1, 1), (2, 0)):
+        engine.directory.update([], {"model 1": loaded(number)}, started=True)
+        engine.links.publish()
+        page, _ = await engine.links.metrics("")
+        assert page.count(b'headwaiter_requests_total{code="OK",method="Encode",model="model 1"') == count
+
+
+async def test_a_front_end_starts_its_metrics_from_zero_when_a_version_is_loaded_again(tmp_path: Path) -> None:
+    recorder = Recorder()
+    front_end = RemoteEngine(Settings(bundle=tmp_path), recorder, Link("the engine", {}), lambda: None)
+
+    async def serve(number: int) -> None:
+        again: Any = SimpleNamespace(number=number, name="a", version="1")
+        await front_end.methods["prepare"](again, None)
+        await front_end.methods["publish"]([], [number], True)
+
+    def requests() -> float | None:
+        labels = {"model": "a", "version": "1", "method": "Encode", "code": "OK"}
+        return recorder.registry.get_sample_value("headwaiter_requests_total", labels)
+
+    await serve(1)
+    for number, before in ((1, None), (1, 1), (2, None)):
+        await serve(number)
+        assert requests() == before
+        recorder.received()
+        recorder.finished(("a", "1"), "Encode", "OK", 0.01)
+    assert requests() == 1
