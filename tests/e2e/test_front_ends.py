@@ -1,5 +1,6 @@
 """Front ends in processes of their own: what callers and operators see when one of the processes ends."""
 
+import asyncio
 import os
 import re
 import signal
@@ -8,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -22,6 +25,7 @@ from testbed.minilm import command_path
 from testbed.server_process import RunningServer, free_port, running_server
 from tests.e2e.in_process_server import serving
 from tests.e2e.prometheus_metrics import metric_value, metrics_page
+from tests.e2e.request_messages import token_request
 
 FLAGS = ["--provider", "cpu", "--front-ends", "2"]
 ONCE = RetryPolicy(max_attempts=1)
@@ -308,3 +312,44 @@ def test_each_process_has_its_own_start_time_and_memory_and_the_server_counts_on
     assert metric_value(url, "headwaiter_build_info") == 1
     assert metric_value(url, "headwaiter_version_state", model="tiny-text", state="ready") == 1
     assert metric_value(url, "headwaiter_version_state") == 1
+
+
+async def test_requests_of_callers_that_have_gone_neither_fill_the_memory_nor_delay_the_next_call(
+    shared: Watched,
+) -> None:
+    server = shared.server
+    request = token_request([1] * 64_000, [64] * 1000).SerializeToString()
+
+    def resident_mib() -> int:
+        return sum(each.memory_info().rss >> 20 for each in front_ends(server))
+
+    async with AsyncExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(server.address, options)) for _ in range(8)
+        ]
+        calls: list[Any] = [channel.unary_unary("/headwaiter.v1.Encoder/Encode") for channel in channels]
+        for call in calls:
+            await call(request, timeout=30)
+        before_mib = resident_mib()
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            end_s = time.monotonic() + 4
+
+            async def call_until_the_end(call: Any) -> int:
+                count = 0
+                while time.monotonic() < end_s:
+                    with pytest.raises(grpc.aio.AioRpcError):
+                        await call(request, timeout=0.3)
+                    count += 1
+                return count
+
+            counts = await asyncio.gather(*(call_until_the_end(call) for call in calls * 6))
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        # Kept until the engine reads them, 600 requests of 256 kB take 240 MiB, and delay the next call by 5 s.
+        assert sum(counts) > 200
+        assert resident_mib() - before_mib < 150
+        started_s = time.monotonic()
+        await calls[0](token_request([1], [1]).SerializeToString(), timeout=30)
+        assert time.monotonic() - started_s < 2

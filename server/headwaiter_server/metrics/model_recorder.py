@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache, partial
 from typing import Protocol
 
 from headwaiter_proto.encoder_pb2 import Timings
@@ -55,15 +56,16 @@ class ModelRecorder:
     def __init__(self, metrics: ModelMetrics, name: str, version: str) -> None:
         self._metrics = metrics
         self._labels = labels = (name, version)
-        self._stages = {stage: metrics.stages.labels(*labels, stage) for stage in STAGES}
-        self._batch_runs = metrics.batch_runs.labels(*labels)
-        self._batch_sequences = metrics.batch_sequences.labels(*labels)
-        self._batch_tokens = metrics.batch_tokens.labels(*labels)
-        self._batch_padding = metrics.batch_padding.labels(*labels)
-        self._cost_error = metrics.cost_error.labels(*labels)
-        self._closed_batches = {reason: metrics.closed_batches.labels(*labels, reason) for reason in CloseReason}
-        self._failed_batches = {cause: metrics.failed_batches.labels(*labels, cause) for cause in FailureCause}
-        self._expired = metrics.expired.labels(*labels)
+        # Series begin with their first use, because a front end sends all series that it has, and uses few of them.
+        self._stages = cache(partial(metrics.stages.labels, *labels))
+        self._batch_runs = cache(partial(metrics.batch_runs.labels, *labels))
+        self._batch_sequences = cache(partial(metrics.batch_sequences.labels, *labels))
+        self._batch_tokens = cache(partial(metrics.batch_tokens.labels, *labels))
+        self._batch_padding = cache(partial(metrics.batch_padding.labels, *labels))
+        self._cost_error = cache(partial(metrics.cost_error.labels, *labels))
+        self._closed_batches = cache(partial(metrics.closed_batches.labels, *labels))
+        self._failed_batches = cache(partial(metrics.failed_batches.labels, *labels))
+        self._expired = cache(partial(metrics.expired.labels, *labels))
         self.statistics = ModelStatistics()
 
     def serving(
@@ -75,6 +77,16 @@ class ModelRecorder:
     ) -> None:
         """Expose the description, the measured cost and the queue of a model that is ready to serve."""
         metrics, labels = self._metrics, self._labels
+        # These series begin at 0: Prometheus' rate() does not see the first increase of a series that begins at 1.
+        for stage in STAGES:
+            self._stages(stage)
+        for reason in CloseReason:
+            self._closed_batches(reason)
+        for cause in FailureCause:
+            self._failed_batches(cause)
+        batches = (self._batch_runs, self._batch_sequences, self._batch_tokens, self._batch_padding, self._cost_error)
+        for series in (*batches, self._expired):
+            series()
         metrics.info.labels(*labels, model.bundle.digest, model.provider, model.graph_file).set(1)
         for measure, value in asdict(model.self_check).items():
             metrics.self_check.labels(*labels, measure).set(value)
@@ -96,7 +108,7 @@ class ModelRecorder:
         """Record the duration of each stage of an Encode request."""
         stages_s = {stage: getattr(timings, f"{stage}_s") for stage in STAGES}
         for stage, seconds in stages_s.items():
-            self._stages[stage].observe(seconds)
+            self._stages(stage).observe(seconds)
         self.statistics.request_answered(timings.total_s, stages_s)
 
     def request_failed(self, duration_s: float) -> None:
@@ -110,21 +122,21 @@ class ModelRecorder:
 
     def batch_planned(self, reason: CloseReason) -> None:
         """Record that a batch was planned, and why the batch is not larger."""
-        self._closed_batches[reason].inc()
+        self._closed_batches(reason).inc()
 
     def batch_failed(self, cause: FailureCause) -> None:
         """Record that a batch failed, and why."""
-        self._failed_batches[cause].inc()
+        self._failed_batches(cause).inc()
 
     def batch_ran(self, shape: Shape, predicted_s: float, actual_s: float, packing_s: float = 0.0) -> None:
         """Record a batch that ran, its predicted and actual run time, and the time that its packing took."""
         self.statistics.batch_ran(shape.sequences, packing_s, actual_s)
-        self._batch_runs.observe(actual_s)
-        self._batch_sequences.observe(shape.sequences)
-        self._batch_tokens.observe(shape.tokens)
-        self._batch_padding.observe(shape.padding_ratio)
+        self._batch_runs().observe(actual_s)
+        self._batch_sequences().observe(shape.sequences)
+        self._batch_tokens().observe(shape.tokens)
+        self._batch_padding().observe(shape.padding_ratio)
         if actual_s > 0:  # A coarse clock may measure 0.
-            self._cost_error.observe(abs(predicted_s - actual_s) / actual_s)
+            self._cost_error().observe(abs(predicted_s - actual_s) / actual_s)
 
     def device_ran(self, device: int, seconds: float) -> None:
         """Record that a device ran a batch for this long, whether the batch failed or not."""
@@ -132,4 +144,4 @@ class ModelRecorder:
 
     def expired(self, sequences: int) -> None:
         """Record that sequences were dropped because their deadline had passed or was too near."""
-        self._expired.inc(sequences)
+        self._expired().inc(sequences)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pickle
 import socket
 import time
 from collections.abc import Iterable
@@ -61,6 +62,8 @@ class FrontEndLinks:
         # The models that the front ends know or will know, by number.
         self._announced: dict[int, tuple[ModelFacts, BundleTokenizer | None]] = {}
         self._published: asyncio.Future[list[Any]] | None = None
+        # The number of each model that answers requests, by name and version.
+        self._current: dict[tuple[str, str], int] = {}
         # What front ends had counted when they ended.
         self._ended_samples: Samples = {}
         self._ended_totals: dict[int, Totals] = {}
@@ -98,7 +101,13 @@ class FrontEndLinks:
         """Tell the front ends which models answer requests from now on."""
         directory = self.engine.directory
         versions = [each.status() for each in directory.known_versions]
-        current = [each.facts.number for each in directory.current]
+        before, self._current = self._current, {each.labels: each.facts.number for each in directory.current}
+        # The metrics of a version that was loaded again, from other files, start again from zero.
+        again = {labels for labels, number in self._current.items() if before.get(labels, number) != number}
+        self._ended_samples = {
+            key: value for key, value in self._ended_samples.items() if _version_of(key[1]) not in again
+        }
+        current = list(self._current.values())
         calls = (link.publish(versions, current, started=directory.started) for link in self._joined)
         self._published = asyncio.gather(*calls, return_exceptions=True)
 
@@ -127,9 +136,7 @@ class FrontEndLinks:
         del self._announced[number]
         await asyncio.gather(*(link.call("release", number) for link in tuple(self._joined)), return_exceptions=True)
         self._ended_totals.pop(number, None)
-        known = {("", ""), *((each.name, each.version) for each in self.engine.directory.known_versions)}
-        ended = self._ended_samples.items()
-        self._ended_samples = {key: value for key, value in ended if _version_of(key[1]) in known}
+        self._add_ended({})
 
     async def totals(self, numbers: Iterable[int]) -> list[Totals]:
         """Return the counts and the times of models, of all processes together."""
@@ -165,9 +172,15 @@ class FrontEndLinks:
 
     def _remove(self, link: "_FrontEndLink") -> None:
         self._joined.discard(link)
-        self._ended_samples = add_samples([self._ended_samples, without_gauges(link.counts.samples)])
+        self._add_ended(without_gauges(link.counts.samples))
         for number in link.counts.totals.keys() & self._announced.keys():
             self._ended_totals.setdefault(number, Totals()).add(link.counts.totals[number])
+
+    def _add_ended(self, samples: Samples) -> None:
+        """Keep what a front end had counted when it ended, but nothing of versions that are being unloaded."""
+        known = {("", ""), *((facts.name, facts.version) for facts, _ in self._announced.values())}
+        sums = add_samples([self._ended_samples, samples])
+        self._ended_samples = {key: value for key, value in sums.items() if _version_of(key[1]) in known}
 
 
 class _FrontEndLink(Link):
@@ -238,7 +251,7 @@ class _FrontEndLink(Link):
 
     async def _read_counts(self) -> None:
         with suppress(HeadwaiterError):
-            self.counts = await self.call("counts")
+            self.counts = await asyncio.to_thread(pickle.loads, await self.call("counts"))
 
     def _receive(self, number: int, payload: bytes) -> None:
         """Queue a request."""

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any
 
-from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, Overloaded, Unavailable
 from headwaiter_server.processes.messages import (
     HEADER,
     Kind,
@@ -26,6 +27,13 @@ log = logging.getLogger(__name__)
 # The methods that the other end may call, by name.
 Methods = dict[str, Callable[..., Awaitable[Any]]]
 
+# Messages leave in pieces of about this size. What has left cannot be withdrawn.
+_WRITE_BYTES = 1 << 18
+# While more than this is unsent, requests are refused: four of the largest messages that the default settings accept.
+_MAX_UNSENT_BYTES = 64 << 20
+# The delay is fixed, because a front end cannot predict when the engine reads again.
+_RETRY_AFTER_S = 1.0
+
 
 class Refused(Exception):
     """A request was refused before it was queued."""
@@ -37,6 +45,9 @@ class Refused(Exception):
 
 class Link(asyncio.Protocol):
     """One end of the socket. What is sent in one turn of the event loop leaves together.
+
+    While the other process does not read, messages wait here. A call or a request that is cancelled meanwhile is
+    dropped, so requests of callers that have gone take neither memory nor the other process's time.
 
     Args:
         other: names the other process in the log.
@@ -66,7 +77,11 @@ class Link(asyncio.Protocol):
         # Calls and requests to the other end, and running calls of the other end.
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._answering: dict[int, asyncio.Task[None]] = {}
-        self._outgoing: list[Any] = []
+        # The parts of each unsent message, in order; the keys allow to withdraw one.
+        self._outgoing: OrderedDict[int, list[Any]] = OrderedDict()
+        self._keys = count()
+        self._unsent_bytes = 0
+        self._flushes = self._paused = False
         # The pieces of an incomplete message, and the least number of bytes that it still lacks.
         self._received: list[bytes] = []
         self._missing_bytes = 0
@@ -83,12 +98,16 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def send(self, kind: Kind, number: int, parts: list[Any]) -> None:
-        """Send a message; a message to a process that has gone is lost."""
-        if not self._outgoing:
+    def send(self, kind: Kind, number: int, parts: list[Any]) -> int:
+        """Send a message, and return its key; a message to a process that has gone is lost."""
+        if not self._flushes:
+            self._flushes = True
             self._loop.call_soon(self._flush)
-        self._outgoing.append(HEADER.pack(sum([memoryview(part).nbytes for part in parts]), kind, number))
-        self._outgoing += parts
+        size_bytes = sum([memoryview(part).nbytes for part in parts])
+        key = next(self._keys)
+        self._outgoing[key] = [HEADER.pack(size_bytes, kind, number), *parts]
+        self._unsent_bytes += HEADER.size + size_bytes
+        return key
 
     def notify(self, method: str, *arguments: Any) -> None:
         """Call a method of the other end whose answer does not matter."""
@@ -106,18 +125,23 @@ class Link(asyncio.Protocol):
         """Return the answer to a call or a request.
 
         Raises:
-            Refused: the request was refused before it was queued.
+            Refused: the request was refused before it was queued, by the other process or because too much is unsent.
             Unavailable: the other process has gone.
         """
         if self.closed.done():
             raise _gone()
+        if kind is Kind.REQUEST and self._unsent_bytes > _MAX_UNSENT_BYTES:
+            raise Refused(_busy(self.other, self._unsent_bytes))
         number = next(self._numbers)
         answer = self._waiting[number] = self._loop.create_future()
-        self.send(kind, number, parts)
+        key = self.send(kind, number, parts)
         try:
             return await answer
         except asyncio.CancelledError:
-            self.send(Kind.CANCEL, number, [])
+            if key in self._outgoing:
+                self._take(key)
+            else:
+                self.send(Kind.CANCEL, number, [])
             raise
         finally:
             self._waiting.pop(number, None)
@@ -150,15 +174,37 @@ class Link(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    def pause_writing(self) -> None:
+        """Keep messages here, because the other process does not read."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Send what waits."""
+        self._paused = False
+        self._flush()
+
     def _flush(self) -> None:
-        transport, outgoing = self._transport, self._outgoing
-        self._outgoing = []
+        self._flushes = False
+        transport = self._transport
         if transport is None or transport.is_closing():
+            self._outgoing.clear()
+            self._unsent_bytes = 0
             return
-        transport.write(b"".join(outgoing))
-        if (unread_bytes := transport.get_write_buffer_size()) > self._max_unread_bytes:
+        while self._outgoing and not self._paused:
+            until_bytes = self._unsent_bytes - _WRITE_BYTES
+            parts: list[Any] = []
+            while self._outgoing and self._unsent_bytes > until_bytes:
+                parts += self._take(next(iter(self._outgoing)))
+            transport.write(b"".join(parts))
+        if (unread_bytes := self._unsent_bytes + transport.get_write_buffer_size()) > self._max_unread_bytes:
             log.error("%s has left %d bytes unread, and is cut off", self.other, unread_bytes)
             transport.abort()
+
+    def _take(self, key: int) -> list[Any]:
+        """Remove an unsent message, and return its parts."""
+        parts = self._outgoing.pop(key)
+        self._unsent_bytes -= sum([memoryview(part).nbytes for part in parts])
+        return parts
 
     def _handle(self, kind: Kind, number: int, payload: bytes) -> None:
         if kind is Kind.REQUEST:
@@ -194,6 +240,14 @@ class Link(asyncio.Protocol):
         except Exception as error:
             log.exception("a call of %s failed", self.other)
             self.send(Kind.RAISED, number, write_error(HeadwaiterError(f"a call between processes failed: {error}")))
+
+
+def _busy(other: str, unsent_bytes: int) -> Overloaded:
+    return Overloaded(
+        f"{unsent_bytes} bytes of requests wait until {other} reads them; new ones are refused above "
+        f"{_MAX_UNSENT_BYTES} bytes: try again in {_RETRY_AFTER_S:g} s",
+        retry_after_s=_RETRY_AFTER_S,
+    )
 
 
 def _gone() -> Unavailable:

@@ -1,6 +1,7 @@
 """The engine as a front end's process sees it: behind a socket."""
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -132,7 +133,12 @@ class RemoteEngine:
 
     async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool) -> None:
         """Answer new requests with these models from now on."""
+        before = {each.labels: each for each in self.directory.current}
         models = {self._models[number].name: self._models[number] for number in current}
+        for each in models.values():
+            if before.get(each.labels, each) is not each:
+                # The same version was loaded again, from other files: its metrics start again from zero.
+                self._recorder.remove_model(*each.labels)
         self.directory.update(versions, models, started=started)
         self._on_change()
 
@@ -145,11 +151,16 @@ class RemoteEngine:
         if all(each.labels != served.labels for each in self._models.values()):
             self._recorder.remove_model(*served.labels)
 
-    async def _counts(self) -> Counts:
-        """Return what this front end has counted so far."""
-        totals = {each.facts.number: each.recorder.statistics.totals() for each in self._models.values()}
-        # Reading the series of many models takes a tenth of a second; a thread keeps the event loop free.
-        return Counts(await asyncio.to_thread(read_samples, self._recorder.registry), totals)
+    async def _counts(self) -> bytes:
+        """Return what this front end has counted so far, pickled."""
+        models = tuple(self._models.values())
+
+        def read() -> bytes:
+            totals = {each.facts.number: each.recorder.statistics.totals() for each in models}
+            return pickle.dumps(Counts(read_samples(self._recorder.registry), totals))
+
+        # Reading thousands of series takes long; a thread keeps the event loop free.
+        return await asyncio.to_thread(read)
 
 
 async def _queued(asked: Awaitable[Any], on_queued: Callable[[], None]) -> Any:

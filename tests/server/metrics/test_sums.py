@@ -5,6 +5,7 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter_proto.encoder_pb2 import Timings
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
 
@@ -78,3 +79,14 @@ def test_only_counters_and_histograms_outlive_a_process() -> None:
     assert "headwaiter_inflight_requests" not in {name for name, _ in ended}
     twice = add_samples([ended, ended])
     assert twice == {key: 2 * value for key, value in ended.items()}
+
+
+def test_a_front_end_sends_only_the_series_of_models_that_it_has_used() -> None:
+    one = Recorder()
+    models = [one.model(f"model {number}", "1") for number in range(100)]
+    assert not [labels for _, labels in read_samples(one.registry) if labels and labels[0][0] != "reason"]
+    models[7].stages(Timings(tokenize_s=0.01))
+    one.received()
+    one.finished(("model 7", "1"), "Encode", "OK", 0.01)
+    used = {dict(labels).get("model") for _, labels in read_samples(one.registry)}
+    assert used == {None, "model 7"}

@@ -1,9 +1,11 @@
 """The engine's side of the sockets to front ends: joining while models change, hanging front ends, faulty requests."""
 
 import asyncio
+import pickle
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +13,18 @@ import pytest
 
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.processes import front_end_links
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
 from headwaiter_server.processes.messages import Kind
+from headwaiter_server.processes.remote_engine import RemoteEngine
+from headwaiter_server.settings.flags import Settings
 
 
 def facts(number: int) -> Any:
-    return SimpleNamespace(number=number, name=f"model {number}")
+    return SimpleNamespace(number=number, name=f"model {number}", version="1")
 
 
 class FrontEnd:
@@ -48,6 +53,17 @@ class FrontEnd:
 
     async def counts(self) -> Any:
         raise HeadwaiterError("not now")
+
+    def answer_one_request(self, model: int) -> None:
+        """Count a request; the engine reads the counts from now on."""
+        recorder = Recorder()
+        recorder.received()
+        recorder.finished((f"model {model}", "1"), "Encode", "OK", 0.01)
+
+        async def counts() -> bytes:
+            return pickle.dumps(Counts(read_samples(recorder.registry)))
+
+        self.link._methods["counts"] = counts
 
 
 class Engine:
@@ -205,3 +221,81 @@ async def test_a_pause_of_the_engine_costs_no_front_end_that_has_answered_meanwh
     front_end.link._methods["prepare"] = answer_before_the_pause
     await engine.links.prepare(facts(1), None)
     assert not link.closed.done()
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_ended(
+    engine: Engine, ends_first: bool
+) -> None:
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    for number in (1, 2):
+        await engine.links.prepare(facts(number), None)
+    # The directory knows a version until it is unloaded.
+    unloading: Any = SimpleNamespace(name="model 1", version="1", number=1, status=lambda: None)
+    engine.directory.update([unloading], {}, started=True)
+    await engine.links.join(link)
+
+    async def counted(model: int) -> bool:
+        page, _ = await engine.links.metrics("")
+        return f'headwaiter_requests_total{{code="OK",method="Encode",model="model {model}"'.encode() in page
+
+    async def end() -> None:
+        link.close()
+        await link.closed
+        await asyncio.sleep(0)
+
+    front_end.answer_one_request(1)
+    assert (await counted(1), await counted(2)) == (True, False)
+    if ends_first:
+        await end()
+        # What an ended front end has counted stays, until the model is unloaded.
+        assert await counted(1)
+    await engine.links.release(1)
+    if not ends_first:
+        await end()
+    assert not await counted(1)
+
+
+async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_in_one_process(engine: Engine) -> None:
+    def loaded(number: int) -> Any:
+        labels = ("model 1", "1")
+        return SimpleNamespace(number=number, labels=labels, name=labels[0], version=labels[1], facts=facts(number))
+
+    front_end = FrontEnd()
+    link = await engine.add(front_end)
+    await engine.links.prepare(facts(1), None)
+    engine.directory.update([], {"model 1": loaded(1)}, started=True)
+    await engine.links.join(link)
+    front_end.answer_one_request(1)
+    await engine.links.metrics("")
+    link.close()
+    await link.closed
+    await asyncio.sleep(0)
+    for number, count in ((1, 1), (2, 0)):
+        engine.directory.update([], {"model 1": loaded(number)}, started=True)
+        engine.links.publish()
+        page, _ = await engine.links.metrics("")
+        assert page.count(b'headwaiter_requests_total{code="OK",method="Encode",model="model 1"') == count
+
+
+async def test_a_front_end_starts_its_metrics_from_zero_when_a_version_is_loaded_again(tmp_path: Path) -> None:
+    recorder = Recorder()
+    front_end = RemoteEngine(Settings(bundle=tmp_path), recorder, Link("the engine", {}), lambda: None)
+
+    async def serve(number: int) -> None:
+        again: Any = SimpleNamespace(number=number, name="a", version="1")
+        await front_end.methods["prepare"](again, None)
+        await front_end.methods["publish"]([], [number], True)
+
+    def requests() -> float | None:
+        labels = {"model": "a", "version": "1", "method": "Encode", "code": "OK"}
+        return recorder.registry.get_sample_value("headwaiter_requests_total", labels)
+
+    await serve(1)
+    for number, before in ((1, None), (1, 1), (2, None)):
+        await serve(number)
+        assert requests() == before
+        recorder.received()
+        recorder.finished(("a", "1"), "Encode", "OK", 0.01)
+    assert requests() == 1

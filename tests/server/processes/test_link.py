@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto.rules.errors import ModelNotFound, Overloaded, Unavailable
+from headwaiter_server.processes import link as link_module
 from headwaiter_server.processes.link import Link, Methods, Refused
 from headwaiter_server.processes.messages import HEADER, Kind, write_error, write_objects
 
@@ -153,3 +154,64 @@ async def test_a_process_that_does_not_read_is_cut_off_before_it_fills_the_memor
             while not link.closed.done():
                 link.send(Kind.VECTORS, 0, [bytes(1 << 16)])
                 await asyncio.sleep(0)
+
+
+async def test_a_process_that_does_not_read_leaves_room_for_callers_that_have_not_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "_MAX_UNSENT_BYTES", 4 << 20)
+    ours, theirs = socket.socketpair()
+    link = Link("deaf", {})
+    await link.open(ours)
+
+    async def ask() -> asyncio.Task[Any]:
+        asking = asyncio.create_task(link.ask(Kind.REQUEST, [bytes(1 << 18)]))
+        await asyncio.sleep(0)
+        return asking
+
+    def buffered_bytes() -> int:
+        assert link._transport is not None
+        return link._unsent_bytes + link._transport.get_write_buffer_size()
+
+    with theirs:
+        # Each caller goes before the next one comes; the first messages are in the socket by then.
+        for _ in range(1000):
+            gone = await ask()
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.sleep(0)
+        assert buffered_bytes() < 1 << 20
+        # These stay.
+        asking = [await ask() for _ in range(100)]
+        assert buffered_bytes() < 6 << 20
+        with pytest.raises(Refused) as refused:
+            await asking[-1]
+        assert isinstance(refused.value.error, Overloaded)
+        assert refused.value.error.retry_after_s == 1.0
+        link.close()
+        await asyncio.wait(asking)
+
+
+async def test_what_waits_for_a_process_arrives_complete_and_in_order_without_what_was_cancelled() -> None:
+    requests: list[bytes] = []
+    cancelled: list[int] = []
+    ours, theirs = socket.socketpair()
+    asks = Link("slow", {})
+    answers = Link("two", {}, lambda _, payload: requests.append(payload), cancelled.append)
+    await asks.open(ours)
+    payloads = [bytes([number]) * size for number, size in enumerate([1, 1 << 20, 7, 1 << 19, 1 << 10] * 4)]
+    tasks = [asyncio.create_task(asks.ask(Kind.REQUEST, [payload])) for payload in payloads]
+    await asyncio.sleep(0.01)
+    for task in tasks[-3:]:
+        task.cancel()
+    await asyncio.sleep(0.01)
+    await answers.open(theirs)
+    async with asyncio.timeout(10):
+        while len(requests) < len(payloads) - 3:  # noqa: ASYNC110 - the callback is no coroutine
+            await asyncio.sleep(0)
+    assert requests == payloads[:-3]
+    assert (cancelled, asks._unsent_bytes) == ([], 0)
+    for link in (asks, answers):
+        link.close()
+        await link.closed
+    await asyncio.wait(tasks)

@@ -106,3 +106,10 @@ async def test_sequences_of_a_planned_batch_that_are_cancelled_or_expire_never_r
         await late
     assert harness.device.batches == [[[1]], [[4]]]
     assert harness.observer.expired_sequences == 3
+
+
+async def test_a_request_that_arrives_after_its_deadline_is_never_queued(harness: Harness) -> None:
+    with pytest.raises(DeadlineExceeded, match="deadline passed"):
+        await harness.submit([2], [3], deadline_s=harness.clock.now_s)
+    assert harness.observer.expired_sequences == 2
+    assert harness.device.batches == []
