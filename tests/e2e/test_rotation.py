@@ -199,7 +199,8 @@ def rotating(bundle: Path, folder: Path, *flags: str) -> Iterator[Rotating]:
     """Start a server with a secret, and callers that call it until the block ends."""
     (folder / "secret").mkdir()
     secret, address, http_port = Secret(folder / "secret"), f"127.0.0.1:{free_port()}", free_port()
-    arguments = ["--provider", "cpu", "--http-api", "on", "--address", address, "--metrics-port", str(http_port)]
+    arguments = ["--provider", "cpu", "--http-api", "on", "--address", address, "--metrics-port", "0"]
+    arguments += ["--http-address", f"127.0.0.1:{http_port}"]
     command = [command_path("headwaiter-server"), str(bundle), *arguments, *secret.flags, *flags]
     log = folder / "log"
     with log.open("wb") as errors, subprocess.Popen(command, stderr=errors, process_group=0) as process:
