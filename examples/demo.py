@@ -64,7 +64,7 @@ def print_neighbours(topics: list[str], sentences: list[str], encoding: Encoding
 
 
 def print_stages(encoding: Encoding) -> None:
-    """Print the time of each stage of the call; the stages add up to the duration that the client measured."""
+    """Print the time of each stage of the call; the stages add up to the round trips of its requests, which overlap."""
     timings = encoding.timings
     rows = {
         "tokenize": timings.tokenize_s,
@@ -79,7 +79,7 @@ def print_stages(encoding: Encoding) -> None:
     for stage, seconds in rows.items():
         print(f"{stage:<20} {seconds * 1e3:>8.2f}  {seconds / timings.round_trip_s:>6.1%}")
     total_s = sum(rows.values())
-    print(f"{'client wall clock':<20} {timings.round_trip_s * 1e3:>8.2f}  {total_s / timings.round_trip_s:>6.1%}")
+    print(f"{'sum of round trips':<20} {timings.round_trip_s * 1e3:>8.2f}  {total_s / timings.round_trip_s:>6.1%}")
 
 
 if __name__ == "__main__":
