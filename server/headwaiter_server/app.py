@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 _SEND_REPLIES_S = 1.0
 # With a GPU, the engine keeps processors for its event loop and for the threads that feed the GPU.
 _ENGINE_PROCESSORS, _MOST_FRONT_ENDS = 2, 12
-# The server looks at this interval whether the files of tokens and of TLS have changed.
-_LOOK_S = 1.0
+# The server checks at this interval whether the files of tokens and of TLS have changed.
+_FILE_CHECK_INTERVAL_S = 1.0
 
 
 class Server:
@@ -108,15 +108,19 @@ class Server:
         self._asked_to_read.set()
 
     async def _follow(self, files: CredentialFiles) -> None:
-        """Use what the files hold whenever they have changed, forever."""
+        """Check the files every second, and use their content when it changes."""
+        changed = False
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked_to_read.wait(), _LOOK_S)
+                await asyncio.wait_for(self._asked_to_read.wait(), _FILE_CHECK_INTERVAL_S)
             asked = self._asked_to_read.is_set()
             self._asked_to_read.clear()
             try:
-                if await asyncio.to_thread(files.refresh, at_once=asked):
+                # What could not be used, for example for want of file descriptors, is tried again.
+                changed |= await asyncio.to_thread(files.refresh, at_once=asked)
+                if changed:
                     self._front_end.use(files.current)
+                    changed = False
                 elif asked:
                     log.info("SIGHUP: no file of tokens or of TLS holds anything new")
             except Exception:

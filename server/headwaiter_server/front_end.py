@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +42,8 @@ _PING_INTERVAL_S, _PING_TIMEOUT_S = 60.0, 20.0
 _HANDSHAKE_TIMEOUT_S = 20.0
 # Connections without calls for this long are closed; clients open new ones without an error.
 _MAX_CONNECTION_IDLE_S = 600.0
-_MORE_STREAMS = 128
+# Streams of a connection for health checks and refused calls.
+_SPARE_STREAMS = 128
 
 
 class CannotListen(Exception):
@@ -109,13 +109,13 @@ class FrontEnd:
                 self.port = self._grpc.add_secure_port(settings.address, self._grpc_tls)
         except RuntimeError:
             raise cannot_listen(settings.address) from None
-        requests, *metrics = self._http_sockets or listen_for_http(settings)
+        request_socket, *metrics_sockets = self._http_sockets or listen_for_http(settings)
         loop = asyncio.get_running_loop()
         application = http_application(settings, self._path, lambda: self._credentials.tokens, loop)
-        most = max_http_connections() // (1 + len(metrics))
+        max_connections = max_http_connections() // (1 + len(metrics_sockets))
         self._http = [
-            HttpServer(requests, application, self._http_tls(), most),
-            *(HttpServer(each, metrics_application(self._path), None, most) for each in metrics),
+            HttpServer(request_socket, application, self._http_tls, max_connections),
+            *(HttpServer(each, metrics_application(self._path), None, max_connections) for each in metrics_sockets),
         ]
         self.http_port, self.metrics_port = self._http[0].port, self._http[-1].port
         for each in self._http:
@@ -124,16 +124,14 @@ class FrontEnd:
 
     def use(self, credentials: Credentials) -> None:
         """Check new calls and new connections with other credentials; calls in progress and connections go on."""
-        self._credentials = credentials
-        if credentials.tls is not None:
-            self._recorder.certificate_read(certificate_expiry_unix_s(credentials.tls.cert))
-        for requests in self._http[:1]:
-            requests.tls = self._http_tls()
-
-    def _http_tls(self) -> ssl.SSLContext | None:
-        """Return the TLS of the port that answers requests; None if no port does, or without a certificate."""
-        tls = self._credentials.tls
-        return tls.context() if tls is not None and self._settings.answers_over_http else None
+        tls = credentials.tls
+        # Making a context may fail; then nothing changes.
+        http_tls = tls.context() if tls is not None and self._settings.answers_over_http else None
+        self._credentials, self._http_tls = credentials, http_tls
+        if self._http:
+            self._http[0].tls = http_tls
+        if tls is not None:
+            self._recorder.certificate_read(certificate_expiry_unix_s(tls.cert))
 
     def report_health(self) -> None:
         """Report to health checks whether the server and each of its models answer requests."""
@@ -232,9 +230,9 @@ def channel_options(settings: Settings, *, shares_port: bool = False) -> list[tu
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.server_handshake_timeout_ms", round(_HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", round(_MAX_CONNECTION_IDLE_S * 1000)),
-        # Health checks and refused calls need streams beyond those of the admitted calls. A lower limit, such as the
-        # share of one front end, would reset calls that a client starts before it knows the limit.
-        ("grpc.max_concurrent_streams", settings.max_calls + _MORE_STREAMS),
+        # A lower limit, such as the share of one front end, would reset calls that a client starts before it knows the
+        # limit.
+        ("grpc.max_concurrent_streams", settings.max_calls + _SPARE_STREAMS),
         # With these probes, gRPC would let a caller send megabytes of a message before the server asks for the message.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_allowed_incoming_connections", max_grpc_connections()),

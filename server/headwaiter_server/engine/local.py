@@ -164,7 +164,7 @@ class LocalEngine:
 
     @property
     def max_unread_bytes(self) -> int:
-        """What a front end may leave unread: all replies of the server, and the attention weights that wait."""
+        """What a front end may leave unread: all replies of a front end, and the attention weights that wait."""
         settings = self._settings
         return settings.max_reply_bytes + 2 * MAX_WAITING * settings.max_attend_bytes + _OTHER_UNREAD_BYTES
 

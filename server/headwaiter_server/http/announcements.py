@@ -33,7 +33,7 @@ def warnings(settings: Settings) -> list[str]:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in flags)
         lines.append(
             f"everybody who reaches HTTP on {host} can use the models, because of {names} without a token: set "
-            "--token-file, or --http-address 127.0.0.1:PORT for callers on this host only"
+            "--token-file, or --http-address 127.0.0.1:PORT for callers, and readers of the metrics, on this host only"
         )
     host = settings.address.rpartition(":")[0].strip("[]")
     if settings.model_control == "on" and settings.admin_token_file is None and not _is_loopback(host):

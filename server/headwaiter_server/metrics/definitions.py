@@ -143,7 +143,7 @@ class ServerMetrics:
         # The page of metrics adds up the series of all processes, so each process has a series of its own.
         self.certificate_expiry = Gauge(
             "headwaiter_tls_certificate_expiry_timestamp_seconds",
-            "When the first certificate of --tls-cert expires, in seconds since 1970-01-01.",
+            "Earliest expiry of the certificates in --tls-cert, in seconds since 1970-01-01.",
             ["process"],
             registry=registry,
         )

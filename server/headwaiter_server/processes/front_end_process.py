@@ -26,7 +26,7 @@ from headwaiter_server.settings.flags import Settings
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5
 # An engine that is silent for this time hangs.
-_SILENT_S, _WATCH_INTERVAL_S = 15.0, 1.0
+_ENGINE_SILENT_S, _WATCH_INTERVAL_S = 15.0, 1.0
 # prctl's operation that names the signal for the end of the parent; from <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
@@ -93,12 +93,14 @@ class FrontEndProcess:
         return self._opened.port, self._opened.http_port, self._opened.metrics_port
 
     async def _watch_engine(self) -> None:
-        """Report NOT_SERVING while nothing is heard of the engine, which else asks for counts every few seconds."""
+        """Report NOT_SERVING while the engine is silent; a working engine asks for counts every few seconds."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
-            answers = time.monotonic() - self._link.heard_s < _SILENT_S
+            answers = time.monotonic() - self._link.heard_s < _ENGINE_SILENT_S
             if self._listens and self._directory.reachable is not answers:
-                log.warning("the engine %s", "answers again" if answers else f"has been silent for {_SILENT_S:g} s")
+                log.warning(
+                    "the engine %s", "answers again" if answers else f"has been silent for {_ENGINE_SILENT_S:g} s"
+                )
                 self._directory.reachable = answers
                 self._report_health()
 

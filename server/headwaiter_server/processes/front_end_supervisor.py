@@ -31,7 +31,7 @@ _END_S = 1.0
 # drains, and then ends the front ends; or it reads files again, and sends the front ends what they hold.
 _ENGINE_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 # A front end that does not begin to drain in this time hangs.
-_SILENT_S = 3.0
+_DRAIN_ANSWER_S = 3.0
 # The addresses that gRPC listens on for a host that stands for several.
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
 _ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
@@ -150,8 +150,8 @@ class FrontEndSupervisor:
 
     async def _drain(self, link: Link) -> None:
         """Let a front end drain; cut it off if it does not even answer that."""
-        if not await _call([link], _SILENT_S, "drain"):
-            log.warning("%s does not answer, and the drain does not wait for it", link.other)
+        if not await _call([link], _DRAIN_ANSWER_S, "drain") and not link.closed.done():
+            log.warning("%s has not answered for %g s: its requests stay unanswered", link.other, _DRAIN_ANSWER_S)
             link.close()
 
     @property
@@ -249,7 +249,7 @@ def _reserve(address: str) -> tuple[list[socket.socket], str]:
     try:
         for name in _ADDRESSES.get(host, (host.strip("[]"),)):
             for family, _, _, _, place in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM):
-                if (each := _keep(family, place)) is not None:
+                if (each := _hold_port(family, (place[0], port, *place[2:]))) is not None:
                     kept.append(each)
                     port = each.getsockname()[1]
         if not kept:
@@ -261,7 +261,7 @@ def _reserve(address: str) -> tuple[list[socket.socket], str]:
     return kept, f"{host}:{port}"
 
 
-def _keep(family: int, place: Any) -> socket.socket | None:
+def _hold_port(family: int, place: Any) -> socket.socket | None:
     """Return a socket that keeps a port of an address; None if this computer lacks the address, as gRPC then does.
 
     The front ends share the port, so the kernel would let another server share the port, too. The port is therefore

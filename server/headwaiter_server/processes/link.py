@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class Link(asyncio.Protocol):
-    """One end of the socket. What is sent in one turn of the event loop leaves together.
+    """One end of the socket. Messages of one turn of the event loop leave together.
 
     While the other process does not read, messages wait here. A call or a request that is cancelled meanwhile is
     dropped, so requests of callers that have gone take neither memory nor the other process's time.
@@ -104,6 +104,9 @@ class Link(asyncio.Protocol):
             self._flushes = True
             self._loop.call_soon(self._flush)
         size_bytes = sum([memoryview(part).nbytes for part in parts])
+        if self._paused:
+            # Rows are views. A message that waits would keep the outputs of its whole batch in memory.
+            parts = [b"".join(parts)]
         key = next(self._keys)
         self._outgoing[key] = [HEADER.pack(size_bytes, kind, number), *parts]
         self._unsent_bytes += HEADER.size + size_bytes

@@ -36,7 +36,7 @@ def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
 
 
 def certificate_expiry_unix_s(chain: bytes) -> float | None:
-    """Return when the first certificate of a chain in PEM format expires, in seconds since 1970-01-01.
+    """Return the earliest expiry of the certificates of a chain in PEM format, in seconds since 1970-01-01.
 
     None if the chain has a certificate that the package cryptography, which is stricter than OpenSSL, does not read.
     """
@@ -44,7 +44,6 @@ def certificate_expiry_unix_s(chain: bytes) -> float | None:
     from cryptography.x509 import load_pem_x509_certificates
 
     try:
-        certificates = load_pem_x509_certificates(chain)
-    except ValueError:
+        return min(each.not_valid_after_utc.timestamp() for each in load_pem_x509_certificates(chain))
+    except Exception:  # noqa: BLE001 - the package has errors of several classes, and a metric must not stop a server
         return None
-    return min(certificate.not_valid_after_utc.timestamp() for certificate in certificates)

@@ -132,7 +132,7 @@ async def test_a_drain_waits_for_the_front_ends_that_answer_only(
         return await children[number - 1].spawn(engine, sockets, number, settings)
 
     monkeypatch.setattr(front_end_supervisor, "spawn_process", spawn)
-    monkeypatch.setattr(front_end_supervisor, "_SILENT_S", 0.2)
+    monkeypatch.setattr(front_end_supervisor, "_DRAIN_ANSWER_S", 0.2)
     processes = supervisor(tmp_path, links_to_front_ends(), 2)
     async with asyncio.timeout(10):
         await processes.listen(Credentials())
