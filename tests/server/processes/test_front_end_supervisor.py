@@ -95,6 +95,16 @@ def test_two_servers_share_no_address_of_a_host(running: str, starting: str) -> 
             front_end_supervisor._reserve(f"{starting}:{port}")
 
 
+def test_a_host_of_several_addresses_keeps_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in ("127.0.0.2", "127.0.0.3")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+    with ExitStack() as stack:
+        sockets, address = front_end_supervisor._reserve("two.example:0")
+        kept = [stack.enter_context(each).getsockname() for each in sockets]
+    port = int(address.rpartition(":")[2])
+    assert kept == [("127.0.0.2", port), ("127.0.0.3", port)]
+
+
 async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)

@@ -1,12 +1,15 @@
 """The two ends of a socket between processes: calls, requests, cancellations, and the end of a process."""
 
 import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headwaiter_proto.rules.errors import ModelNotFound, Overloaded, Unavailable
@@ -190,6 +193,23 @@ async def test_a_process_that_does_not_read_leaves_room_for_callers_that_have_no
         assert refused.value.error.retry_after_s == 1.0
         link.close()
         await asyncio.wait(asking)
+
+
+async def test_a_row_that_waits_does_not_keep_the_outputs_of_its_whole_batch() -> None:
+    ours, theirs = socket.socketpair()
+    link = Link("deaf", {})
+    await link.open(ours)
+    with theirs:
+        while not link._paused:
+            link.send(Kind.VECTORS, 0, [bytes(1 << 16)])
+            await asyncio.sleep(0)
+        outputs = np.zeros((1000, 100), np.float32)
+        kept = weakref.ref(outputs)
+        link.send(Kind.VECTORS, 0, [outputs[7]])
+        del outputs
+        gc.collect()
+        assert kept() is None
+        link.close()
 
 
 async def test_what_waits_for_a_process_arrives_complete_and_in_order_without_what_was_cancelled() -> None:
