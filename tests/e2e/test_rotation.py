@@ -223,7 +223,8 @@ def rotating(bundle: Path, folder: Path, *flags: str) -> Iterator[Rotating]:
             process.wait(30)
 
 
-@pytest.mark.parametrize("front_ends", [0, 2])
+# Front ends use new files by the code of one process.
+@pytest.mark.parametrize("front_ends", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_no_call_fails_while_tokens_certificates_and_authorities_rotate(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:
@@ -240,7 +241,7 @@ def test_no_call_fails_while_tokens_certificates_and_authorities_rotate(
     assert "t0ken-" not in text
 
 
-@pytest.mark.parametrize("front_ends", [0, 2])
+@pytest.mark.parametrize("front_ends", [0, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_files_that_cannot_be_used_change_nothing_and_are_named_once(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:
