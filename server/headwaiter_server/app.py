@@ -38,7 +38,7 @@ class Server:
 
     Attributes:
         port: the port for gRPC; 0 until the server listens.
-        http_port: the port for HTTP: requests if `http_api` is on, metrics and health; 0 until the server listens.
+        http_port: the port of `Settings.http_host_and_port`; 0 until the server listens.
         metrics_port: the port for metrics and health without TLS, `http_port` if requests have no port of their own; 0
             until the server listens.
     """
@@ -116,7 +116,7 @@ class Server:
             asked = self._asked_to_read.is_set()
             self._asked_to_read.clear()
             try:
-                # What could not be used, for example for want of file descriptors, is tried again.
+                # If the front end raises an error, the next check tries again.
                 changed |= await asyncio.to_thread(files.refresh, at_once=asked)
                 if changed:
                     self._front_end.use(files.current)

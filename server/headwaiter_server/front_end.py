@@ -62,7 +62,7 @@ class FrontEnd:
 
     Attributes:
         port: the port for gRPC; 0 until the front end listens.
-        http_port: the port for HTTP: requests if `http_api` is on, metrics and health; 0 until the front end listens.
+        http_port: the port of `Settings.http_host_and_port`; 0 until the front end listens.
         metrics_port: the port for metrics and health without TLS, `http_port` if requests have no port of their own; 0
             until the front end listens.
     """

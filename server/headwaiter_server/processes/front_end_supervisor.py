@@ -120,7 +120,7 @@ class FrontEndSupervisor:
     def use(self, credentials: Credentials) -> None:
         """Check new calls and new connections with other credentials; calls in progress and connections go on."""
         self._credentials = credentials
-        for _, link in self._running.values():
+        for link in self._running_links:
             link.notify("use", credentials)
 
     def report_health(self) -> None:
@@ -130,18 +130,18 @@ class FrontEndSupervisor:
     def drain(self) -> None:
         """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
         self._keepers.cancel()  # They start no front end again, and end those that have not started yet.
-        for link in self._open_links:
+        for link in self._running_links:
             self._drains.start(self._drain(link))
 
     async def wait_until_quiet(self, end_s: float) -> None:
         """Return when all replies are sent and no new call has arrived for a while, at the latest at `end_s`."""
         timeout_s = end_s - time.monotonic() + _END_S
-        self._unanswered_count = sum(await _call(self._open_links, timeout_s, "wait_until_quiet", end_s))
+        self._unanswered_count = sum(await _call(self._running_links, timeout_s, "wait_until_quiet", end_s))
 
     async def stop_listening(self, grace_s: float) -> None:
         """Free the ports, and end the processes; calls in progress have `grace_s` seconds to end."""
         self._keepers.cancel()
-        await _call(self._open_links, grace_s + 2 * _END_S, "stop", grace_s)
+        await _call(self._running_links, grace_s + 2 * _END_S, "stop", grace_s)
         self._keepers.cancel()
         await asyncio.gather(*(self._end(child, link) for child, link in self._running.values()))
         self._running.clear()
@@ -155,7 +155,7 @@ class FrontEndSupervisor:
             link.close()
 
     @property
-    def _open_links(self) -> list[Link]:
+    def _running_links(self) -> list[Link]:
         return [link for _, link in self._running.values()]
 
     async def _start(self, number: int) -> None:
