@@ -413,7 +413,8 @@ def test_the_memory_of_a_stream_does_not_grow_with_its_length() -> None:
         return peak
 
     peak_bytes(1)
-    assert peak_bytes(1_600) < 1.25 * peak_bytes(400)
+    # A result takes more than 300 bytes. The limit leaves room for objects that the garbage collector frees later.
+    assert peak_bytes(6_400) < 2 * peak_bytes(400)
 
 
 class _ForgettingEncoder(FakeEncoder):
