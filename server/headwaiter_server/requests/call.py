@@ -40,6 +40,8 @@ _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
 # These end a task on purpose. All other exceptions are failures, also those that are no Exception: a panic of the
 # tokenizer's Rust code is a BaseException.
 NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+# The longest time that a call and its cancellation take to arrive, and the largest share of the deadline.
+_LONGEST_WAY_S, _MOST_EARLY = 0.1, 0.1
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -86,6 +88,14 @@ class Call:
     def note_queued(self) -> None:
         """Record that the request has entered a queue."""
         self.queued = True
+
+    def is_late(self, now_s: float) -> bool:
+        """Return whether a call that is cancelled now has missed its deadline.
+
+        The caller's clock of the deadline started earlier, so the caller's cancellation may arrive a little before the
+        deadline passes here.
+        """
+        return now_s >= self.deadline_s - min(_LONGEST_WAY_S, _MOST_EARLY * (self.deadline_s - self.arrived_s))
 
     @property
     def caller(self) -> str:
@@ -149,7 +159,7 @@ class OutcomeRecorder:
                 _log(logging.DEBUG, call, StatusCode.OK, event, line_kind(f"{call.method}: OK"))
         elif isinstance(error, asyncio.CancelledError):
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
-            late = clock() >= call.deadline_s
+            late = call.is_late(clock())
             code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
             event = "the deadline passed" if late else "the caller cancelled"
             _log(logging.INFO, call, code, event, line_kind(f"{call.method}: {event}"))
