@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import Any, get_args
 
 from google.protobuf.json_format import MessageToDict
@@ -17,7 +18,11 @@ from headwaiter_proto import encoder_pb2 as pb
 def add_to(commands: Commands) -> None:
     """Add the subcommand."""
     flags = add_command(commands, "models", run, "show the models of the server")
-    flags.add_argument("--json", action="store_true", help="print the GetModelResponse of each model as JSON")
+    flags.add_argument(
+        "--json",
+        action="store_true",
+        help="print the GetModelResponse of each model as JSON, and versions that are not ready on standard error",
+    )
     for name, run_command, description in (
         ("load", load, "have the server load the highest version of a model"),
         ("unload", unload, "have the server unload a model"),
@@ -42,13 +47,22 @@ def unload(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one table per model, or all models as JSON."""
+    """Print one table per model, or all models as JSON; then the versions that are not ready.
+
+    With JSON, these versions are on standard error, because they have no GetModelResponse.
+    """
     screen = None if arguments.json else console()
     with Client(**client_arguments(arguments)) as client:
         versions = client.models()
         models = [client.model(each.name) for each in versions if each.state == "ready"]
+    others = [
+        f"{version.name}, version {version.version}, is {version.state}{version.reason and f': {version.reason}'}"
+        for version in versions
+        if version.state != "ready"
+    ]
     if screen is None:
         print(json.dumps([_every_field(model.message) for model in models], indent=2))
+        print("".join(f"{line}\n" for line in others), end="", file=sys.stderr)
         return 0
     from rich.table import Column, Table
 
@@ -57,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name, text in (_model_rows(model) | _server_rows(model)).items():
             table.add_row(name, text)
         screen.print(table)
-    for version in versions:
-        if version.state != "ready":
-            reason = f": {version.reason}" if version.reason else ""
-            screen.print(f"{version.name}, version {version.version}, is {version.state}{reason}")
+    for line in others:
+        screen.print(line)
     return 0
 
 

@@ -147,6 +147,10 @@ def test_models_shows_the_state_of_versions_that_do_not_answer(
     assert {"tiny,", "1,", "draining"} <= set(draining.split())
     assert {"other,", "3,", "failed:"} <= set(failed.split())
     assert failed.endswith("no manifest.json")
+    assert main(["models", "--json", "--address", server.address]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == []
+    assert shown.err.splitlines() == [draining, failed]
 
 
 def test_models_omits_what_only_newer_servers_know(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
