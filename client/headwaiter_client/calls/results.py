@@ -33,6 +33,9 @@ _NO_POOLED_INT8 = 'the result has no int8 pooled vectors: pass dtype="int8", or 
 _NO_HIDDEN_INT8 = 'the result has no int8 hidden vectors: pass hidden=True and hidden_dtype="int8", or read hidden'
 NO_OFFSETS = "the result has no offsets: pass offsets=True"
 
+# The stages of a request in the server, in the order in which a request passes through them.
+STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
+
 
 @dataclass  # Not frozen: a frozen object takes three times as long to make.
 class Timings:

@@ -1,4 +1,4 @@
-"""The subcommand `bench`: measure a server under load."""
+"""The subcommand `bench`: measure a server under load, and say in which stage the time passes."""
 
 import argparse
 import asyncio
@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwaiter_client.aio import AsyncClient
+from headwaiter_client.calls.results import STAGES
 from headwaiter_client.cli.console import bar_chart, console
 from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.cli.load_generator import (
@@ -34,10 +37,18 @@ from headwaiter_client.cli.text_files import read_texts
 from headwaiter_client.errors import HeadwaiterError, Unavailable
 from headwaiter_client.transport.retries import RetryPolicy
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+OUTSIDE = "network, gRPC, client"
+_SUMS = (
+    "The client split requests into calls that ran at the same time: the stages are sums over the calls of a request."
+)
+
 
 def add_to(commands: Commands) -> None:
     """Add the subcommand."""
-    summary = "send the texts of a file as requests, and report rates, latencies and errors"
+    summary = "send the texts of a file as requests, and report rates, latencies, stages and errors"
     flags = add_command(commands, "bench", run, summary)
     add_text_flags(flags)
     flags.add_argument("--requests", type=positive_int, default=1000, help="number of requests (default: 1000)")
@@ -75,6 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         latencies_s = [outcome.latency_s for outcome in answered]
         p50, p95, p99 = np.quantile(latencies_s, (0.5, 0.95, 0.99)) * 1e3
         screen.print(f"latency: p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms")
+        stages_s = stage_seconds(answered)
+        screen.print(_stage_table(stages_s))
+        if OUTSIDE not in stages_s:
+            screen.print(_SUMS, soft_wrap=True)
         counts = histogram(latencies_s)
         labels = [f"up to {upper_ms:g} ms" for upper_ms in counts]
         screen.print(bar_chart(labels, [f"{number:,}" for number in counts.values()], list(counts.values())))
@@ -92,9 +107,10 @@ async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Loa
 
         async def send(request: Sequence[str], _: float) -> Reply:
             try:
-                return Reply(int((await client.encode(request, **options)).lengths.sum()))
+                encoding = await client.encode(request, **options)
             except HeadwaiterError as error:
                 return Reply(0, error)
+            return Reply(int(encoding.lengths.sum()), timings=encoding.timings)
 
         if not await client.is_serving():
             raise Unavailable(
@@ -110,6 +126,34 @@ def _requests(texts: Sequence[str], size: int) -> Iterator[list[str]]:
     repeated = cycle(texts)
     while True:
         yield list(islice(repeated, size))
+
+
+def stage_seconds(answered: Sequence[Outcome]) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds that each request spent in each stage, and outside of the server.
+
+    If the client splits a request into several calls, the timings of the request are sums. Sums over calls that ran at
+    the same time are no parts of the latency, so the time outside of the server is then missing.
+    """
+    timed = [(outcome.latency_s, outcome.timings) for outcome in answered if outcome.timings]
+    stages_s = {stage: np.array([getattr(timings, f"{stage}_s") for _, timings in timed]) for stage in STAGES}
+    if all(timings.round_trip_s <= latency_s for latency_s, timings in timed):
+        stages_s[OUTSIDE] = np.array([latency_s - timings.total_s for latency_s, timings in timed])
+    return stages_s
+
+
+def _stage_table(stages_s: dict[str, NDArray[np.float64]]) -> "Table":
+    """Return the quantiles of each stage, and its share of the sum of all stages."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    for heading in ("p50", "p95", "p99", "share of the time"):
+        table.add_column(heading, justify="right")
+    whole_s = sum(seconds.sum() for seconds in stages_s.values())
+    for stage, seconds in stages_s.items():
+        quantiles = [f"{quantile * 1e3:.2f} ms" for quantile in np.quantile(seconds, (0.5, 0.95, 0.99))]
+        table.add_row(stage, *quantiles, f"{seconds.sum() / whole_s:.1%}")
+    return table
 
 
 def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:

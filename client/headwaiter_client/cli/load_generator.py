@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from headwaiter_client.calls.results import Timings
+
 _SMALLEST_BIN_MS = 1 / 1024
 
 _Request = TypeVar("_Request")
@@ -23,10 +25,12 @@ class Reply(NamedTuple):
     Attributes:
         tokens: number of tokens of the request; 0 if it is unknown.
         error: the error that the request failed with, or None.
+        timings: the stages of the request in the server; None if they are unknown.
     """
 
     tokens: int
     error: Exception | None = None
+    timings: Timings | None = None
 
 
 # Sends a request, whose due time (of `time.perf_counter()`) is the second argument, and returns the reply.
@@ -43,6 +47,7 @@ class Outcome:
         replied_s: time at which the answer or the error arrived.
         tokens: number of tokens of the request; 0 if it is unknown.
         error: the error that the request failed with, or None.
+        timings: the stages of the request in the server; None if they are unknown.
     """
 
     due_s: float
@@ -50,6 +55,7 @@ class Outcome:
     replied_s: float
     tokens: int
     error: Exception | None
+    timings: Timings | None = None
 
     @property
     def latency_s(self) -> float:
@@ -149,5 +155,5 @@ def histogram(latencies_s: Sequence[float]) -> dict[float, int]:
 
 async def _outcome(send: Send[_Request], request: _Request, due_s: float) -> Outcome:
     sent_s = time.perf_counter()
-    tokens, error = await send(request, due_s)
-    return Outcome(due_s, sent_s, time.perf_counter(), tokens, error)
+    reply = await send(request, due_s)
+    return Outcome(due_s, sent_s, time.perf_counter(), *reply)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded
-from headwaiter_client.cli import main
+from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded, Timings
+from headwaiter_client.cli import bench, main
 from headwaiter_client.cli.load_generator import (
     Load,
     Outcome,
@@ -21,6 +21,7 @@ from headwaiter_client.cli.load_generator import (
     poisson_arrivals,
 )
 from tests.client.cli.conftest import ReusableFake
+from tests.client.fake_server import FakeServer
 
 
 @pytest.mark.parametrize("pace", [["--requesters", "3"], ["--rate", "1000"]])
@@ -29,12 +30,45 @@ def test_bench_sends_the_requests_and_reports_rates_and_latencies(
 ) -> None:
     assert main(["bench", str(six_texts), "--requests", "4", "--texts-per-request", "2", *pace]) == 0
     assert fake.texts == sorted(f"text {number}" for number in (0, 1, 2, 3, 4, 5, 0, 1))
-    rates, latency, *bars = capsys.readouterr().out.splitlines()
+    rates, latency, _, *lines = capsys.readouterr().out.splitlines()
+    stages, bars = lines[:6], lines[6:]
     assert rates.split()[:3] == ["4", "of", "4"]
     assert " requests/s, " in rates
     assert rates.endswith(" tokens/s")
     assert [word for word in latency.split() if word.startswith("p")] == ["p50", "p95", "p99"]
+    assert [line.split()[0] for line in stages] == ["tokenize", "queue", "assemble", "compute", "respond", "network,"]
     assert sum(int(bar.split(" ms ")[1].split()[0]) for bar in bars) == 4
+
+
+def test_the_time_outside_of_the_server_is_the_latency_without_the_stages() -> None:
+    outcomes = [
+        Outcome(due_s=1.0, sent_s=1.5, replied_s=4.0, tokens=1, error=None, timings=timings)
+        for timings in (Timings(2.5, 0.25, 0.5, 0.0, 1.0, 0.25, total_s=2.0, batches=1),) * 2
+    ]
+    stages_s = bench.stage_seconds(outcomes)
+    assert {stage: seconds.tolist() for stage, seconds in stages_s.items()} == {
+        "tokenize": [0.25] * 2,
+        "queue": [0.5] * 2,
+        "assemble": [0.0] * 2,
+        "compute": [1.0] * 2,
+        "respond": [0.25] * 2,
+        bench.OUTSIDE: [1.0] * 2,
+    }
+
+
+def test_stages_of_calls_that_ran_at_the_same_time_are_not_subtracted_from_the_latency(
+    server: FakeServer, six_texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description.limits.max_sequences = 2
+    flags = ["--requests", "2", "--texts-per-request", "40", "--address", server.address]
+    assert main(["bench", str(six_texts), *flags]) == 0
+    assert len(server.requests) > 40
+    output = capsys.readouterr().out
+    assert bench.OUTSIDE not in output
+    assert "sums" in output
+    # The fake server says 1, 2, 3, 4 and 5 s.
+    shares = [line.split()[-1] for line in output.splitlines()[3:8]]
+    assert shares == ["6.7%", "13.3%", "20.0%", "26.7%", "33.3%"]
 
 
 def test_errors_are_counted_by_class_and_not_retried(
