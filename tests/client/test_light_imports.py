@@ -12,6 +12,7 @@ _HEAVY = (
     "rich",
     "matplotlib",
     "pyarrow",
+    "prometheus_client",
     "headwaiter_server",
 )
 

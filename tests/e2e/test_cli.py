@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from headwaiter_client import Client
+from headwaiter_client.calls.results import STAGES
+from headwaiter_client.cli.activity import Series
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer
+from tests.e2e.prometheus_metrics import metrics_page
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -46,6 +49,37 @@ def test_bench_is_answered_by_the_server(text_server: RunningServer, tmp_path: P
     completed = run("headwaiter-client", *arguments, "--address", text_server.address, cwd=tmp_path)
     assert (completed.returncode, completed.stderr) == (0, "")
     assert "20 of 20" in completed.stdout
+    assert [line.split()[0] for line in completed.stdout.splitlines()[2:8]] == ["stage", *STAGES]
+
+
+def test_top_shows_what_the_server_does(text_server: RunningServer) -> None:
+    command = [command_path("headwaiter-client"), "top", "--metrics", text_server.metrics_url, "--interval-s", "0.5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top, Client(text_server.address) as client:
+        while top.poll() is None:
+            client.encode(["the bread is fresh"] * 3)
+        printed = top.communicate()[0]
+    assert top.returncode == 0
+    assert "\x1b" not in printed
+    assert "versions: 1 ready" in printed
+    device, row = re.search(r"device 0: (\d+)% busy", printed), re.search(r"^tiny-text 1 +(.*)", printed, re.MULTILINE)
+    assert device
+    assert row
+    requests_per_s, errors_per_s, p50, unit, *_, batch_sequences, _, _, share = row[1].split()
+    assert float(requests_per_s.replace(",", "")) > 1
+    assert (errors_per_s, batch_sequences, share) == ("0", "3", f"{device[1]}%")
+    assert 0 < float(p50) < 1000
+    assert unit in ("ms", "s")
+
+
+def test_top_reads_series_that_the_server_has(text_server: RunningServer) -> None:
+    page = metrics_page(text_server.metrics_url)
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    for series in Series:
+        name, _, end = series.rpartition("_")
+        if end in ("bucket", "count", "sum"):
+            assert kinds[name] == "histogram"
+        else:
+            assert kinds[series] in ("counter", "gauge")
 
 
 def test_probe_exits_with_0_only_if_the_server_is_serving(text_server: RunningServer) -> None:

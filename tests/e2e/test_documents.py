@@ -5,6 +5,7 @@ import dataclasses
 import io
 import re
 import runpy
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_client import Client
-from headwaiter_client.cli import main
+from headwaiter_client.cli import main, top
 from headwaiter_server.settings.flags import Settings, flag, read_settings
 from testbed.server_process import RunningServer
 from tests.documents import (
@@ -74,7 +75,7 @@ def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> 
     ("page", "expected", "texts"),
     [
         (GETTING_STARTED, {"probe", "models", "encode", "similar"}, 2),
-        (COMMAND_LINE, {"probe", "models", "encode", "similar", "bench", "attend"}, 3),
+        (COMMAND_LINE, {"probe", "models", "encode", "similar", "bench", "attend", "top"}, 3),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
@@ -87,6 +88,9 @@ def test_the_commands_of_a_page_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", text_server.address)
+    monkeypatch.setenv("HEADWAITER_CLIENT_METRICS", text_server.metrics_url)
+    monkeypatch.setattr(top, "DEFAULT_INTERVAL_S", 0.1)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)  # On a terminal, `top` does not end.
     ran = set()
     for program, *arguments in commands(page, tmp_path):
         if program == "headwaiter-client":

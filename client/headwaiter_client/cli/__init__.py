@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from headwaiter_client.cli import attend, bench, encode, models, playground, probe, similar
+from headwaiter_client.cli import attend, bench, encode, models, playground, probe, similar, top
 from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto.command_line import CommandParser
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser(prog="headwaiter-client", description="Send requests to a Headwaiter server.")
     parser.add_version()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (encode, similar, attend, bench, models, playground, probe):
+    for command in (encode, similar, attend, bench, models, playground, probe, top):
         command.add_to(commands)
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = arguments.run

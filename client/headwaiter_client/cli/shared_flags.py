@@ -22,16 +22,7 @@ def add_command(
     """Add a subcommand with the connection flags, each of which can also be set by an environment variable."""
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(run=run)
-
-    def add(flag: str, convert: Callable[[str], object], default: object, summary: str) -> None:
-        # The prefix differs from that of the server's variables: on a host that runs both, their TLS files differ.
-        variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
-        # An empty variable counts as not set, because Docker Compose passes unset variables on as empty ones.
-        value = os.environ.get(variable) or default
-        parser.add_argument(
-            flag, type=convert, default=value, help=f"{summary} (or {variable}; default: {default or 'none'})"
-        )
-
+    add = partial(add_connection_flag, parser)
     add("--address", str, "localhost:50051", "host:port of the server; separate several replicas with commas")
     add("--timeout-s", partial(positive_number, what="seconds"), timeout_s, "seconds to wait for an answer")
     add("--token-file", Path, None, "file with the bearer token")
@@ -45,6 +36,19 @@ def add_command(
     add("--tls-cert", Path, None, "file with the client's certificate chain")
     add("--tls-key", Path, None, "file with the private key of --tls-cert")
     return parser
+
+
+def add_connection_flag(
+    parser: argparse.ArgumentParser, flag: str, convert: Callable[[str], object], default: object, summary: str
+) -> None:
+    """Add a flag that can also be set by an environment variable."""
+    # The prefix differs from that of the server's variables: on a host that runs both, their TLS files differ.
+    variable = "HEADWAITER_CLIENT_" + flag.strip("-").replace("-", "_").upper()
+    # An empty variable counts as not set, because Docker Compose passes unset variables on as empty ones.
+    value = os.environ.get(variable) or default
+    parser.add_argument(
+        flag, type=convert, default=value, help=f"{summary} (or {variable}; default: {default or 'none'})"
+    )
 
 
 def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:

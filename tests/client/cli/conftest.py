@@ -13,7 +13,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 @pytest.fixture(autouse=True)
 def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ADDRESS", "TIMEOUT_S", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY"):
+    for name in ("ADDRESS", "TIMEOUT_S", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "METRICS"):
         monkeypatch.delenv(f"HEADWAITER_CLIENT_{name}", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
 
