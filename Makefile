@@ -85,8 +85,9 @@ lock: COMPILE = $(LOCK_TOOLS)/bin/uv pip compile --quiet --universal --python-ve
 lock: IMAGE = --constraints requirements/dev.txt
 lock: $(LOCK_TOOLS)/.installed ## Write the locked versions of all packages, with hashes, into requirements/
 	$(COMPILE) pyproject.toml --extra dev --excludes requirements/not-locked.txt -o requirements/dev.txt
-	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli -o requirements/server-cpu.txt
-	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra cuda -o requirements/server-cuda.txt
+	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra otel -o requirements/server-cpu.txt
+	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra otel --extra cuda \
+		-o requirements/server-cuda.txt
 	$(COMPILE) pyproject.toml $(IMAGE) --extra export --extra cli --excludes requirements/not-locked.txt \
 		-o requirements/export.txt
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) $(IMAGE) - -o requirements/build.txt

@@ -15,8 +15,8 @@ LOCKS = {
     "build": ["build"],
     "dev": ["dev"],
     "export": ["export", "cli"],
-    "server-cpu": ["server", "cli"],
-    "server-cuda": ["server", "cli", "cuda"],
+    "server-cpu": ["server", "cli", "otel"],
+    "server-cuda": ["server", "cli", "otel", "cuda"],
 }
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
