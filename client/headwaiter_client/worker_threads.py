@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -18,11 +20,11 @@ _IDLE_S = 1.0
 
 
 class Work(Future[_Result], Generic[_Result]):
-    """A function that a thread runs, and the future of its result."""
+    """A function that a thread runs in the caller's context, and the future of its result."""
 
     def __init__(self, function: Callable[[], _Result]) -> None:
         super().__init__()
-        self._function: Callable[[], _Result] | None = function
+        self._function: Callable[[], _Result] | None = partial(copy_context().run, function)
 
     def run(self) -> None:
         """Run the function in this thread, unless the work was cancelled."""

@@ -42,6 +42,7 @@ class FakeServer(EncoderServicer):
         address: host and port.
         requests: the requests of all calls, in order.
         metadata: metadata of the last call.
+        traceparents: the traceparent of each request; empty for a request without one.
         remaining_s: seconds to the deadline of the last call when it arrived.
         refusal: status that ends every call; None answers calls.
         refusals_left: number of calls that `refusal` still ends.
@@ -66,6 +67,7 @@ class FakeServer(EncoderServicer):
     ) -> None:
         self.requests: list[message.Message] = []
         self.metadata: dict[str, str | bytes] = {}
+        self.traceparents: list[str] = []
         self.remaining_s = 0.0
         self.refusal: grpc.Status | None = None
         self.refusals_left = math.inf
@@ -162,6 +164,8 @@ class FakeServer(EncoderServicer):
             self.requests.append(request)
             self.connections.add(context.peer())
         self.metadata = dict(context.invocation_metadata())
+        if request is not None:
+            self.traceparents.append(str(self.metadata.get("traceparent", "")))
         self.remaining_s = context.time_remaining()
         context.add_callback(self._record_end)
         self.entered.set()

@@ -13,6 +13,7 @@ _HEAVY = (
     "matplotlib",
     "pyarrow",
     "prometheus_client",
+    "opentelemetry",
     "headwaiter_server",
 )
 

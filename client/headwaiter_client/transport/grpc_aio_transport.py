@@ -25,6 +25,7 @@ from headwaiter_client.transport.grpc_transport import (
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S
 from headwaiter_client.transport.retries import Attempts, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
+from headwaiter_client.transport.trace_context import with_trace_context
 
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 _HandleCheck: TypeAlias = "Callable[[weakref.ref[AsyncGrpcTransport], int, _Call], Coroutine[Any, Any, None]]"
@@ -56,7 +57,9 @@ class AsyncGrpcTransport(ReplicaCalls):
         timeout_s = capped_timeout_s(timeout_s, request_id)
         self._connect()
         deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, Attempts(self._metadata))
+        call = OutgoingCall(
+            method, request, timeout_s, deadline_s, request_id, Attempts(with_trace_context(self._metadata))
+        )
         budget = self._budgets.of(method)
         budget.start_call()
         reply = None

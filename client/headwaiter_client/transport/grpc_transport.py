@@ -30,6 +30,7 @@ from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe,
 from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_proto.rules.status import FRONT_ENDS_KEY
 
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
@@ -176,7 +177,9 @@ class GrpcTransport(ReplicaCalls):
         if os.getpid() != self._pid:
             self._reopen(request_id)
         deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, Attempts(self._metadata))
+        call = OutgoingCall(
+            method, request, timeout_s, deadline_s, request_id, Attempts(with_trace_context(self._metadata))
+        )
         budget = self._budgets.of(method)
         budget.start_call()
         reply = None
