@@ -22,6 +22,7 @@ from headwaiter_server.runtime.hardware import compute_capability
 from headwaiter_server.settings.credentials import CredentialFiles
 from headwaiter_server.settings.environment import usable_processors
 from headwaiter_server.settings.flags import Settings
+from headwaiter_server.tracing.start import start_tracing
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Server:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        recorder = Recorder(settings.devices)
+        self._recorder = recorder = Recorder(settings.devices, tracing=start_tracing(settings, "engine"))
         self._links = links = FrontEndLinks(recorder)
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
         directory = self._engine.directory
@@ -156,6 +157,7 @@ class Server:
     async def _stop_listening(self, grace_s: float) -> None:
         self._tasks.cancel()
         await self._front_end.stop_listening(grace_s)
+        await self._recorder.stop()
 
     def _report_health(self) -> None:
         self._front_end.report_health()

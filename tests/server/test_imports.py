@@ -20,11 +20,12 @@ LAYERS: dict[str, set[str]] = {
     "concurrency": set(),
     "settings": set(),
     "scheduling": {"runtime", "concurrency"},
-    "metrics": {"runtime", "scheduling"},
+    "tracing": {"scheduling", "settings"},
+    "metrics": {"runtime", "scheduling", "tracing"},
     "log_lines": {"concurrency"},
     "models": {"runtime", "scheduling", "concurrency", "settings", "metrics"},
     "engine": {"runtime", "scheduling", "models", "settings", "metrics"},
-    "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines"},
+    "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines", "tracing"},
     "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "settings", "metrics"},
     "http": {"requests", "concurrency", "settings", "log_lines"},
     "processes": {
@@ -35,6 +36,7 @@ LAYERS: dict[str, set[str]] = {
         "engine",
         "settings",
         "metrics",
+        "tracing",
         "log_lines",
         "front_end",
     },
@@ -183,8 +185,9 @@ def test_only_the_export_imports_torch_or_onnx() -> None:
         assert not _third_party(PACKAGES[package]) & export_only
 
 
-def test_the_server_loads_neither_torch_nor_onnx() -> None:
-    code = "import sys, headwaiter_server.signals; print(*{'torch', 'onnx', 'transformers'} & set(sys.modules))"
+def test_the_server_loads_neither_torch_nor_onnx_nor_opentelemetry() -> None:
+    names = {"torch", "onnx", "transformers", "opentelemetry"}
+    code = f"import sys, headwaiter_server.signals; print(*{names} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 

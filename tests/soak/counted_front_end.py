@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Collection
+from typing import Any
 from unittest.mock import patch
 
 from prometheus_client import Gauge
@@ -14,8 +14,8 @@ from headwaiter_server.processes import front_end_process
 class SoakRecorder(Recorder):
     """Also counts asyncio tasks and calls."""
 
-    def __init__(self, gpus: Collection[int] = (), process: str = "engine") -> None:
-        super().__init__(gpus, process)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         loop = asyncio.get_running_loop()
         tasks = Gauge("soak_asyncio_tasks", "Unfinished asyncio tasks.", registry=self.registry)
         tasks.set_function(lambda: len(asyncio.all_tasks(loop)))

@@ -8,7 +8,6 @@ counts the faults, and the asyncio tasks and calls that the server's processes h
 import signal
 import sys
 import time
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -76,8 +75,8 @@ def main() -> int:
     class FaultRecorder(SoakRecorder):
         """Also counts faults."""
 
-        def __init__(self, gpus: Collection[int] = ()) -> None:
-            super().__init__(gpus)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             faults = Gauge("soak_faults", "Faults so far.", ["fault"], registry=self.registry)
             for fault in device.counts:
                 faults.labels(fault).set_function(partial(device.counts.__getitem__, fault))

@@ -42,6 +42,7 @@ class Engine(Protocol):
         failures: Mapping[int, HeadwaiterError] | None,
         device_failures: int,
         on_queued: Callable[[], None],
+        trace: bytes,
     ) -> Outcome:
         """Queue the sequences of a request, and return its answer; see `Scheduler.submit`."""
         ...

@@ -102,6 +102,7 @@ class LocalEngine:
         failures: Mapping[int, HeadwaiterError] | None,
         device_failures: int,
         on_queued: Callable[[], None],
+        trace: bytes,
     ) -> Outcome:
         """See `Engine`."""
         return await self.scheduler.submit(
@@ -113,6 +114,7 @@ class LocalEngine:
             failures=failures,
             device_failures=device_failures,
             on_queued=on_queued,
+            trace=trace,
         )
 
     async def check_attention_room(self, served: ServedModel) -> None:

@@ -101,7 +101,7 @@ class Endpoint:
         # All connections of a host count as one caller, because a connection has one request at a time.
         caller = request.client.host if request.client else ""
         call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
-        call.traceparent = request.headers.get("traceparent", "")
+        call.traceparent, call.http_status = request.headers.get("traceparent", ""), _http_status
         try:
             with suppress(Disconnected):
                 response = await self._respond(request, call)
@@ -159,7 +159,7 @@ class Endpoint:
         call.token_name = caller
 
     def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
-        status = _STATUSES.get(type(error)) or http_status_of(error)
+        status = _http_status(error)
         headers = {"x-request-id": call.request_id, **JSON_HEADERS}
         if isinstance(error, Transient):
             retry_after_s = error.retry_after_s or 1.0
@@ -171,6 +171,10 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status), status, headers, JSON)
+
+
+def _http_status(error: HeadwaiterError) -> int:
+    return _STATUSES.get(type(error)) or http_status_of(error)
 
 
 def _check_headers(request: Request) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection
 from functools import cache
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.exposition import choose_encoder
@@ -11,6 +12,9 @@ from prometheus_client.registry import Collector
 
 from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ProcessMetrics, ServerMetrics
 from headwaiter_server.metrics.model_recorder import ModelRecorder
+
+if TYPE_CHECKING:
+    from headwaiter_server.tracing.spans import Tracing
 
 _OK = "OK"
 # The codes that alerts watch. Their series start at 0: Prometheus' rate() does not see the first increase of a series
@@ -31,15 +35,18 @@ class Recorder:
     Attributes:
         registry: the metrics that the metrics port serves.
         last_received_s: arrival time of the latest request on `time.monotonic`; −infinity before the first.
+        tracing: makes the spans of requests and batches; None without traces.
     """
 
-    def __init__(self, gpus: Collection[int] = (), process: str = "engine") -> None:
+    def __init__(self, gpus: Collection[int] = (), process: str = "engine", tracing: "Tracing | None" = None) -> None:
         """Register the metrics.
 
         Args:
             gpus: numbers of the GPUs whose memory the metrics show.
             process: the name of this process.
+            tracing: makes the spans of this process.
         """
+        self.tracing = tracing
         self.registry = CollectorRegistry()
         self.registry.register(GpuMemory(gpus))
         self.registry.register(ProcessMetrics(process))
@@ -72,7 +79,14 @@ class Recorder:
         """Record that a request was refused before it entered the queue."""
         self._refused.labels(reason).inc()
 
-    def finished(self, model: tuple[str, str], method: str, code: str, duration_s: float) -> None:
+    def finished(
+        self,
+        model: tuple[str, str],
+        method: str,
+        code: str,
+        duration_s: float,
+        exemplar: dict[str, str] | None = None,
+    ) -> None:
         """Record that a request was answered, with a reply or an error, and time it if it was a reply.
 
         Args:
@@ -80,11 +94,12 @@ class Recorder:
             method: the gRPC method.
             code: name of the gRPC code.
             duration_s: seconds since the arrival of the request.
+            exemplar: the trace and the span of a request that is sampled.
         """
         self._requests(*model, method, code).inc()
         # A refusal takes a millisecond. Counted in, refusals would lower the quantiles when the answers are slowest.
         if code == _OK:
-            self._request_durations(*model, method).observe(duration_s)
+            self._request_durations(*model, method).observe(duration_s, exemplar)
         self._inflight.dec()
 
     def certificate_read(self, expiry_unix_s: float | None) -> None:
@@ -92,6 +107,11 @@ class Recorder:
         self._certificate_expiry.clear()
         if expiry_unix_s is not None:
             self._certificate_expiry.labels(self._process).set(expiry_unix_s)
+
+    async def stop(self) -> None:
+        """Send the last spans."""
+        if self.tracing is not None:
+            await self.tracing.stop()
 
     def _requests_with(self, model: str, version: str, method: str, code: str) -> Counter:
         """Return the counter of the requests that ended with a code."""

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
+from headwaiter_server.metrics.definitions import REQUEST_DURATION
 from headwaiter_server.metrics.totals import Totals
 
 # The value of each series, by the name and the labels of the series.
 Labels = tuple[tuple[str, str], ...]
 _Key = tuple[str, Labels]
 Samples = Mapping[_Key, float]
+Exemplars = Mapping[_Key, Exemplar]
 # The names of the series of counters and histograms end with these.
 _ENDS = ("_total", "_bucket", "_count", "_sum")
 
@@ -25,16 +27,24 @@ class Counts:
     Attributes:
         samples: the values of its metrics.
         totals: the totals of each model, by the number of the model.
+        exemplars: the exemplars of its metrics.
     """
 
     samples: Samples = field(default_factory=dict)
     totals: Mapping[int, Totals] = field(default_factory=dict)
+    exemplars: Exemplars = field(default_factory=dict)
 
 
 def read_samples(registry: CollectorRegistry) -> Samples:
     """Return the values of all metrics."""
     samples = (sample for family in registry.collect() for sample in family.samples)
     return {_key(sample): sample.value for sample in samples}
+
+
+def read_exemplars(registry: CollectorRegistry) -> Exemplars:
+    """Return the exemplars of the only metric that has exemplars."""
+    families = registry.restricted_registry([f"{REQUEST_DURATION}_bucket"]).collect()
+    return {_key(sample): sample.exemplar for family in families for sample in family.samples if sample.exemplar}
 
 
 def without_gauges(samples: Samples) -> Samples:
@@ -52,22 +62,35 @@ def add_samples(parts: Iterable[Samples]) -> dict[_Key, float]:
 
 
 class SummedMetrics(Collector):
-    """The metrics of this process, with the counts of other processes added to each series."""
+    """The metrics of this process, with the counts of other processes added to each series.
 
-    def __init__(self, registry: CollectorRegistry, others: Iterable[Samples]) -> None:
+    A series without an exemplar of this process has the latest one of the others.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry, others: Iterable[Samples], exemplars: Iterable[Exemplars] = ()
+    ) -> None:
         self._registry, self._others = registry, list(others)
+        each = [pair for process in exemplars for pair in process.items()]
+        self._exemplars = dict(sorted(each, key=lambda pair: pair[1].timestamp or 0.0))
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family of this process, and the series that only other processes have."""
         left = add_samples(self._others)
         families = list(self._registry.collect())
         for family in families:
-            family.samples = [each._replace(value=each.value + left.pop(_key(each), 0.0)) for each in family.samples]
+            family.samples = [self._sum(each, left.pop(_key(each), 0.0)) for each in family.samples]
         by_name = {name: family for family in families for name in _series_names(family)}
         for (name, labels), value in sorted(left.items(), key=_in_order):
             if name in by_name:
-                by_name[name].samples.append(Sample(name, dict(labels), value))
+                by_name[name].samples.append(self._sum(Sample(name, dict(labels), 0.0), value))
         yield from families
+
+    def _sum(self, own: Sample, others: float) -> Sample:
+        exemplar = own.exemplar
+        if exemplar is None and self._exemplars:
+            exemplar = self._exemplars.get(_key(own))
+        return own._replace(value=own.value + others, exemplar=exemplar)
 
 
 def _key(sample: Sample) -> _Key:

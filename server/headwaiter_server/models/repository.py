@@ -405,6 +405,8 @@ class ModelRepository:
             calibration.largest_budget_tokens,
             f"{version.name} version {version.version}",
         )
+        if (tracing := self._recorder.tracing) is not None:
+            queue.trace_batch = partial(tracing.batch, version.name, version.version)
         recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         bundle = loaded.model.bundle

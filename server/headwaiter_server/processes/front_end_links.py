@@ -151,7 +151,8 @@ class FrontEndLinks:
         """Return the page of metrics of all processes together; see `Engine`."""
         await self._count_all()
         others = [self._ended_samples, *(link.counts.samples for link in self._joined)]
-        return await write_page(SummedMetrics(self._recorder.registry, others), accept)
+        exemplars = [link.counts.exemplars for link in self._joined]
+        return await write_page(SummedMetrics(self._recorder.registry, others, exemplars), accept)
 
     async def _count_forever(self, link: "_FrontEndLink") -> None:
         counting_s = 0.0
@@ -261,7 +262,7 @@ class _FrontEndLink(Link):
             failures = None if asked.failed is None else dict.fromkeys(asked.failed, _FAILED_BEFORE)
             waiting = _Waiting(self, number, asked.deadline_s)
             waiting.request = request = QueuedRequest(
-                running.queue, len(asked.values), asked.hidden, waiting, failures, asked.device_failures
+                running.queue, len(asked.values), asked.hidden, waiting, failures, asked.device_failures, asked.trace
             )
             self._engine.scheduler.enqueue(request, asked.values, asked.deadline_s, asked.priority)
         except HeadwaiterError as error:

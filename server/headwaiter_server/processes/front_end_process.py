@@ -22,6 +22,7 @@ from headwaiter_server.processes.link import Link, Methods
 from headwaiter_server.processes.remote_engine import RemoteEngine
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
+from headwaiter_server.tracing.start import start_tracing
 
 # If the engine has ended, callers get the errors of their requests within this time.
 _SEND_ERRORS_S = 0.5
@@ -77,7 +78,7 @@ class FrontEndProcess:
 
     async def _open(self, settings: Settings) -> None:
         """Become ready to learn the models."""
-        recorder = Recorder(process=self._name)
+        recorder = Recorder(process=self._name, tracing=start_tracing(settings, self._name))
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
         self._directory = engine.directory

@@ -25,7 +25,9 @@ HEADER = struct.Struct("<IBQ")
 _REQUEST = struct.Struct("<IBBdBIII")
 # Vectors, their width, batches.
 _VECTORS = struct.Struct("<III")
-_HIDDEN, _PARTIAL, _BULK = 1, 2, 4
+_HIDDEN, _PARTIAL, _BULK, _TRACED = 1, 2, 4, 8
+# The ids of a trace and of a span.
+_TRACE_BYTES = 24
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _Array = NDArray[np.generic]
@@ -52,6 +54,7 @@ class Request:
         model: number of the model.
         values: of each sequence, empty for one that failed before.
         failed: the indices of the failed sequences; None if the request does not accept a partial answer.
+        trace: the ids of the request's span; empty if the request is not sampled.
     """
 
     model: int
@@ -61,6 +64,7 @@ class Request:
     deadline_s: float
     device_failures: int
     failed: Collection[int] | None
+    trace: bytes = b""
 
 
 def write_request(request: Request) -> list[bytes]:
@@ -70,7 +74,10 @@ def write_request(request: Request) -> list[bytes]:
         values = [each[:0] if index in request.failed else each for index, each in enumerate(values)]
     first = next((each for each in values if len(each)), values[0])
     flags = (
-        _HIDDEN * request.hidden + _PARTIAL * (request.failed is not None) + _BULK * (request.priority is Priority.BULK)
+        _HIDDEN * request.hidden
+        + _PARTIAL * (request.failed is not None)
+        + _BULK * (request.priority is Priority.BULK)
+        + _TRACED * bool(request.trace)
     )
     failed = request.failed or ()
     width = first.shape[1] if first.ndim == 2 else 0
@@ -85,16 +92,16 @@ def write_request(request: Request) -> list[bytes]:
         len(failed),
     )
     counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
-    return [head, counts, *(each.tobytes() for each in values if len(each))]
+    return [head, counts, request.trace, *(each.tobytes() for each in values if len(each))]
 
 
 def read_request(payload: bytes) -> Request:
     """Return a request; its values share the memory of the payload."""
     model, flags, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(payload)
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
-    values = _split(
-        np.frombuffer(payload, _DTYPES[code], offset=_REQUEST.size + 4 * len(counts)), counts[:count], width
-    )
+    start = _REQUEST.size + 4 * len(counts)
+    trace = payload[start : start + _TRACE_BYTES] if flags & _TRACED else b""
+    values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
     return Request(
         model,
         values,
@@ -103,13 +110,14 @@ def read_request(payload: bytes) -> Request:
         deadline_s=deadline_s,
         device_failures=device_failures,
         failed=counts[count:] if flags & _PARTIAL else None,
+        trace=trace,
     )
 
 
 def write_outcome(outcome: Outcome) -> tuple[Kind, list[Any]]:
     """Return the kind and the parts of the payload of an outcome."""
-    pooled = outcome.pooled
-    if pooled is None or outcome.hidden is not None or outcome.logits is not None or outcome.failures:
+    pooled, has_rows = outcome.pooled, outcome.hidden is not None or outcome.logits is not None
+    if pooled is None or has_rows or outcome.failures or any(batch.span for batch in outcome.batches):
         return Kind.RETURNED, write_objects(replace(outcome, batches=tuple(outcome.batches)))
     times = [time for batch in outcome.batches for time in (*batch.packing, *batch.run)]
     head = _VECTORS.pack(len(pooled), pooled[0].shape[0], len(outcome.batches))

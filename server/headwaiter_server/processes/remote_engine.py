@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.metrics.sums import Counts, read_samples
+from headwaiter_server.metrics.sums import Counts, read_exemplars, read_samples
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
@@ -62,11 +62,12 @@ class RemoteEngine:
         failures: Mapping[int, HeadwaiterError] | None,
         device_failures: int,
         on_queued: Callable[[], None],
+        trace: bytes,
     ) -> Outcome:
         """See `Engine`."""
         if failures is not None and len(failures) == len(values):
             return Outcome(None, [] if hidden else None, failures=dict(failures))
-        request = Request(served.facts.number, values, hidden, priority, deadline_s, device_failures, failures)
+        request = Request(served.facts.number, values, hidden, priority, deadline_s, device_failures, failures, trace)
         outcome: Outcome = await _queued(self._link.ask(Kind.REQUEST, write_request(request)), on_queued)
         if failures:
             # The engine does not know the errors of the sequences that failed here.
@@ -157,7 +158,9 @@ class RemoteEngine:
 
         def read() -> bytes:
             totals = {each.facts.number: each.recorder.statistics.totals() for each in models}
-            return pickle.dumps(Counts(read_samples(self._recorder.registry), totals))
+            registry = self._recorder.registry
+            exemplars = {} if self._recorder.tracing is None else read_exemplars(registry)
+            return pickle.dumps(Counts(read_samples(registry), totals, exemplars))
 
         # Reading thousands of series takes long; a thread keeps the event loop free.
         return await asyncio.to_thread(read)

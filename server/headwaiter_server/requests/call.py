@@ -5,12 +5,12 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from grpc import StatusCode
@@ -30,6 +30,9 @@ from headwaiter_proto.rules.status import code_of
 from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.errors import one_line
+
+if TYPE_CHECKING:
+    from headwaiter_server.tracing.spans import RequestSpan
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ class Call:
         device_failures: how often the caller's earlier attempts failed because a device died.
         token_name: the name of the caller's token; empty if it has none.
         traceparent: the header of W3C Trace Context that the caller sent, unchecked; empty if the caller sent none.
+        http_status: returns the status of an error over HTTP; None for a call over gRPC.
+        span: the span of the request; None without traces, and if the request is not sampled.
         started_s: when the server started to read the request, on `clock`; after the arrival if it had to wait.
         queued: whether the request has entered a queue; an error after that is no refusal.
         model: name and version of the model; empty strings until the model is found.
@@ -74,6 +79,8 @@ class Call:
     device_failures: int = 0
     token_name: str = ""
     traceparent: str = ""
+    http_status: Callable[[HeadwaiterError], int] | None = None
+    span: "RequestSpan | None" = None
     started_s: float = 0.0
     queued: bool = False
     model: tuple[str, str] = ("", "")
@@ -141,7 +148,7 @@ class OutcomeRecorder:
 
     def __enter__(self) -> None:
         """Count the arrival of the request."""
-        self._recorder.received()
+        record_arrival(self._call, self._recorder)
 
     def __exit__(self, _: object, error: BaseException | None, trace: TracebackType | None) -> None:
         """Log and count the outcome.
@@ -151,7 +158,7 @@ class OutcomeRecorder:
         """
         call = self._call
         if error is None:
-            self._recorder.finished(call.model, call.method, StatusCode.OK.name, clock() - call.arrived_s)
+            _record_end(call, self._recorder, StatusCode.OK)
             # At the level INFO, the log would grow with the traffic.
             if log.isEnabledFor(logging.DEBUG):
                 stages = "".join(f", {stage} {1e3 * seconds:.2f} ms" for stage, seconds in (call.stages or {}).items())
@@ -163,11 +170,18 @@ class OutcomeRecorder:
             code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
             event = "the deadline passed" if late else "the caller cancelled"
             _log(logging.INFO, call, code, event, line_kind(f"{call.method}: {event}"))
-            self._recorder.finished(call.model, call.method, code.name, clock() - call.arrived_s)
+            _record_end(call, self._recorder, code)
         elif not isinstance(error, NO_FAILURES):
             reported = record_failure(call, error, self._recorder)
             if reported is not error:
                 raise reported from None
+
+
+def record_arrival(call: Call, recorder: Recorder) -> None:
+    """Count the arrival of a request, and begin the span of the request."""
+    recorder.received()
+    if recorder.tracing is not None:
+        call.span = recorder.tracing.start_request(call.method, call.traceparent, call.arrived_s)
 
 
 def record_failure(call: Call, error: BaseException, recorder: Recorder) -> HeadwaiterError:
@@ -184,8 +198,32 @@ def record_failure(call: Call, error: BaseException, recorder: Recorder) -> Head
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
         kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
         _log(logging.ERROR, call, code_of(reported), "unexpected failure", kind, error)
-    recorder.finished(call.model, call.method, code_of(reported).name, clock() - call.arrived_s)
+    _record_end(call, recorder, code_of(reported), reported)
     return reported
+
+
+def _record_end(call: Call, recorder: Recorder, code: StatusCode, error: HeadwaiterError | None = None) -> None:
+    """Count and time a request that has its outcome, and end the span of the request."""
+    duration_s, exemplar = clock() - call.arrived_s, None
+    if call.span is not None:
+        exemplar = call.span.exemplar
+        _end_span(call.span, call, code, error, call.arrived_s + duration_s)
+    recorder.finished(call.model, call.method, code.name, duration_s, exemplar)
+
+
+def _end_span(span: "RequestSpan", call: Call, code: StatusCode, error: HeadwaiterError | None, end_s: float) -> None:
+    name, version = call.model
+    attributes = {"headwaiter.request.id": call.request_id}
+    if name:
+        attributes |= {"gen_ai.request.model": name, "gen_ai.response.model": name, "headwaiter.model.version": version}
+    if error is not None:
+        attributes["headwaiter.error.reason"] = pb.ErrorReason.Name(error.reason)
+    status: str | int | None = code.name
+    if call.http_status is not None:
+        # A caller that has gone gets no status.
+        answered = 200 if code is StatusCode.OK else None
+        status = answered if error is None else call.http_status(error)
+    span.end(end_s, status, attributes, str(error or ""))
 
 
 def log_failures(call: Call, failures: Mapping[int, HeadwaiterError]) -> None:

@@ -128,6 +128,8 @@ def set_timings(
         responding=Interval(completed_s, request.end_s),
     )
     call.stages = stages
+    if call.span is not None:
+        call.span.note_stages(stages, Interval(call.started_s, admitted_s), batches, completed_s)
     for stage, duration_s in stages.items():
         setattr(timings, f"{stage}_s", duration_s)
     timings.total_s = request.seconds

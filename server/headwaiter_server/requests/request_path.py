@@ -213,6 +213,9 @@ class RequestPath:
             reply_bytes = form.size_bytes(parsed, output, served.manifest)
             await reserve(reply_bytes)
             self.hold_reply(call, reply_bytes)
+            if (span := call.span) is not None:
+                tokens = sum(map(len, parsed.sequences))
+                span.note_input(tokens, len(parsed.sequences), embeds=output.pooled or output.hidden)
             outcome = await engine.submit(
                 served,
                 parsed.sequences,
@@ -222,6 +225,7 @@ class RequestPath:
                 failures=parsed.failures.by_sequence if request.partial else None,
                 device_failures=call.device_failures,
                 on_queued=call.note_queued,
+                trace=b"" if span is None else span.ids,
             )
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)

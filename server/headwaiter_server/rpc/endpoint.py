@@ -12,7 +12,14 @@ from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.status import DETAILS_KEY, DEVICE_FAILURES_KEY, code_of, status_of
 from headwaiter_server.concurrency.stragglers import Stragglers
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.requests.call import NO_FAILURES, Call, OutcomeRecorder, clock, record_failure
+from headwaiter_server.requests.call import (
+    NO_FAILURES,
+    Call,
+    OutcomeRecorder,
+    clock,
+    record_arrival,
+    record_failure,
+)
 from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.incoming import IncomingMessages
 
@@ -87,7 +94,7 @@ def stream_handler(method: str, handle: HandleStream, recorder: Recorder, limit:
         except NO_FAILURES:
             raise
         except BaseException as error:  # noqa: BLE001 - every failure becomes a status and a log line
-            recorder.received()
+            record_arrival(call, recorder)
             await _abort(context, call, record_failure(call, error, recorder))
 
     return grpc.stream_stream_rpc_method_handler(answer)

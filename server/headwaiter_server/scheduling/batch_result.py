@@ -23,6 +23,7 @@ class BatchResult:
         shape: the shape of the batch without the sequences that were left out.
         packed: the packed batch that ran.
         outputs: the outputs of the graph.
+        device: number of the GPU that ran the batch.
     """
 
     sequences: Batch
@@ -30,6 +31,7 @@ class BatchResult:
     packed: PackedBatch
     outputs: Outputs
     times: BatchTimes
+    device: int
 
     def hand_out_rows(self) -> list[Sequence]:
         """Give each request the rows of its sequences.

@@ -11,9 +11,9 @@ from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import MAX_BATCHES, BatchResult, RecentBatch, recent_batch
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost, next_budget
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
-from headwaiter_server.scheduling.observer import Observer
+from headwaiter_server.scheduling.observer import Observer, TraceBatch
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, Interval, QueuedRequest, Sequence
 from headwaiter_server.scheduling.suspects import Suspects
 from headwaiter_server.scheduling.worker import Session, Worker
 
@@ -31,6 +31,7 @@ class ModelQueue:
         limits: the batch limits that hold now.
         suspects: the sequences that may kill a device.
         observer: is notified of batches.
+        trace_batch: makes the spans of batches; None without traces.
         recent_batches: the latest batches that ran.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
@@ -57,6 +58,7 @@ class ModelQueue:
             name: names the model in the log.
         """
         self.sessions, self.observer = dict(sessions), observer
+        self.trace_batch: TraceBatch | None = None
         for worker, session in sessions.items():
             session.on_run = partial(observer.device_ran, worker.device)
             session.on_run(0.0)  # An idle device is shown as idle, and not left out.
@@ -139,6 +141,11 @@ class ModelQueue:
                 self.limits.set_budget(budget)
             self.observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
             self.recent_batches.append(recent_batch(result, predicted_s))
+            if self.trace_batch is not None:
+                whole = Interval(result.times.packing.start_s, result.times.run.end_s)
+                result.times.span = self.trace_batch(
+                    result.sequences, result.device, predicted_s, whole, result.times, ""
+                )
             for sequence in result.hand_out_rows():
                 sequence.request.fail(output_not_finite(sequence.index))
             self.pending.on_change()

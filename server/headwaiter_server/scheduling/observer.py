@@ -1,10 +1,11 @@
-"""The events of batches, for metrics."""
+"""The events of batches, for metrics and traces."""
 
 from enum import StrEnum
 from typing import Protocol
 
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.planner import CloseReason
+from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval
 
 
 class FailureCause(StrEnum):
@@ -32,3 +33,29 @@ class Observer(Protocol):
 
     def expired(self, sequences: int) -> None:
         """Record that sequences were dropped because their deadline had passed or was too near."""
+
+
+class TraceBatch(Protocol):
+    """Makes the span of a batch."""
+
+    def __call__(
+        self,
+        sequences: Batch,
+        device: int,
+        predicted_s: float,
+        whole: Interval,
+        times: BatchTimes | None,
+        error: str,
+        /,
+    ) -> bytes:
+        """Make the span if a request of the batch is sampled, and return the ids of the span, else no bytes.
+
+        Args:
+            sequences: the sequences that ran.
+            device: number of the GPU.
+            predicted_s: predicted run time.
+            whole: from when to when the batch was packed and ran.
+            times: when the batch was packed, and when it ran; None for a batch that failed.
+            error: the class of the error; empty for a batch that ran.
+        """
+        ...

@@ -37,10 +37,12 @@ class BatchTimes:
     Attributes:
         packing: when the batch was packed.
         run: when the batch ran on the device.
+        span: the ids of the batch's span; empty if the batch has none.
     """
 
     packing: Interval
     run: Interval
+    span: bytes = b""
 
 
 class SequenceResult(NamedTuple):
@@ -107,6 +109,7 @@ class QueuedRequest:
         failures: the errors of failed sequences, by index, for a request that accepts partial answers; None for a
             request that fails with its first failed sequence.
         device_failures: number of devices of other servers that died while they ran the request.
+        trace: the ids of the request's span; empty if the request is not sampled.
         not_started_count: number of the request's sequences that have not started to run.
         batches: the times of each batch that a sequence of the request ran in.
         number: the number of the request in this process.
@@ -118,6 +121,7 @@ class QueuedRequest:
     answer: Answer
     failures: dict[int, HeadwaiterError] | None = None
     device_failures: int = 0
+    trace: bytes = b""
     not_started_count: int = 0
     number: int = field(default_factory=count().__next__)
     batches: tuple[BatchTimes, ...] = ()

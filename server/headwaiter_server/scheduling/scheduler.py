@@ -44,7 +44,7 @@ from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
-from headwaiter_server.scheduling.queued_request import Batch, Outcome, QueuedRequest, Sequence, shape_of
+from headwaiter_server.scheduling.queued_request import Batch, Interval, Outcome, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.suspects import fail_sequence_on_dead_device
 from headwaiter_server.scheduling.worker import Devices, Session, Worker
 
@@ -57,6 +57,8 @@ class _RunningBatch:
     worker: Worker
     sequences: Batch
     result: asyncio.Future[BatchResult | None]
+    planned_s: float
+    predicted_s: float
 
 
 class Scheduler:
@@ -127,6 +129,7 @@ class Scheduler:
         failures: Mapping[int, HeadwaiterError] | None = None,
         device_failures: int = 0,
         on_queued: Callable[[], None] = lambda: None,
+        trace: bytes = b"",
     ) -> Outcome:
         """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
 
@@ -140,6 +143,7 @@ class Scheduler:
                 may be partial: the request does not fail when further sequences fail.
             device_failures: number of devices of other servers that died while they ran the request.
             on_queued: called when the request is admitted; an error before that is a refusal.
+            trace: the ids of the request's span, for the spans of its batches; empty if the request is not sampled.
 
         Raises:
             Overloaded: the queue has no room for the request, or is too long for its deadline.
@@ -150,7 +154,7 @@ class Scheduler:
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         kept_failures = None if failures is None else dict(failures)
-        request = QueuedRequest(queue, len(values), hidden, answer, kept_failures, device_failures)
+        request = QueuedRequest(queue, len(values), hidden, answer, kept_failures, device_failures, trace)
         if answer.done():
             return answer.result()
         self.enqueue(request, values, deadline_s, priority)
@@ -283,6 +287,10 @@ class Scheduler:
                 continue  # The batch on which the device was lost ends the scheduler.
             answered = True
             if isinstance(error, Exception):
+                if batch.queue.trace_batch is not None:
+                    whole, name = Interval(batch.planned_s, self._clock()), type(error).__name__
+                    device, predicted_s = batch.worker.device, batch.predicted_s
+                    batch.queue.trace_batch(batch.sequences, device, predicted_s, whole, None, name)
                 self._beside.start(self._bisect(batch.queue, batch.worker, batch.sequences, error))
                 continue
             result, queue = batch.result.result(), batch.queue
@@ -327,11 +335,12 @@ class Scheduler:
             queue.suspects.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_planned(planned.close_reason)
-            self._queues.note_turn(queue, self._clock())
+            planned_s = self._clock()
+            self._queues.note_turn(queue, planned_s)
             seconds = planned.seconds if batch == planned.batch else queue.learnt.cost.seconds(*shape_of(batch))
             queue.start_batch(seconds)
             result = worker.run(queue.sessions[worker], batch, seconds)
-            self._running.append(_RunningBatch(queue, worker, batch, result))
+            self._running.append(_RunningBatch(queue, worker, batch, result, planned_s, seconds))
 
     async def _bisect(self, queue: ModelQueue, worker: Worker, batch: Batch, error: Exception) -> None:
         """Find the faulty sequences of a failed batch.

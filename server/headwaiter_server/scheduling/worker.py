@@ -226,7 +226,7 @@ class Worker:
         finally:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s))
-        return BatchResult(wanted, shape, packed, outputs, times)
+        return BatchResult(wanted, shape, packed, outputs, times, self.device)
 
 
 class Devices:

@@ -169,6 +169,11 @@ class Settings:
         one_of("debug", "info", "warning", "error"),
         "lowest level of the log's lines; debug also logs requests that succeed",
     )
+    traces: Literal["off", "otlp"] = _setting(
+        "off",
+        one_of("off", "otlp"),
+        "whether the server sends traces to an OpenTelemetry receiver, as the variables OTEL_* say",
+    )
 
     def __post_init__(self) -> None:
         """Check settings that depend on each other."""

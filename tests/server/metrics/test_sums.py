@@ -1,5 +1,7 @@
 """One page of metrics for several processes: each series is the sum of all processes."""
 
+import re
+
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.exposition import choose_encoder
@@ -7,7 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter_proto.encoder_pb2 import Timings
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.metrics.sums import Samples, SummedMetrics, add_samples, read_samples, without_gauges
+from headwaiter_server.metrics.sums import (
+    Samples,
+    SummedMetrics,
+    add_samples,
+    read_exemplars,
+    read_samples,
+    without_gauges,
+)
 
 
 def recorder(models: tuple[str, ...], requests: int, process: str = "engine") -> Recorder:
@@ -72,6 +81,22 @@ def test_each_process_has_its_own_memory_start_time_and_certificate() -> None:
     assert len(set(starts.values())) == 1
     ended = without_gauges(read_samples(two.registry))
     assert {name for name, _ in ended if name.startswith("process_")} == {"process_cpu_seconds_total"}
+
+
+def test_openmetrics_shows_an_exemplar_of_this_process_or_the_latest_of_the_others() -> None:
+    recorders = [Recorder() for _ in range(3)]
+    for number, duration_s in enumerate((0.01, 0.01, 5.0)):
+        recorders[number].received()
+        exemplar = {"trace_id": f"{number:032x}", "span_id": f"{number:016x}"}
+        recorders[number].finished(("a", "1"), "Encode", "OK", duration_s, exemplar)
+    own, *others = recorders
+    exemplars = [read_exemplars(each.registry) for each in others]
+    for engine, shown in ((own, [0, 2]), (Recorder(), [1, 2])):
+        summed = SummedMetrics(engine.registry, [read_samples(each.registry) for each in others], exemplars)
+        encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
+        traces = re.findall('trace_id="(.+?)"', encode(summed).decode())
+        assert [int(trace, 16) for trace in traces] == shown
+        assert "trace_id" not in generate_latest(summed).decode()
 
 
 def test_only_counters_and_histograms_outlive_a_process() -> None:

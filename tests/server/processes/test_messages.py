@@ -65,10 +65,11 @@ def test_a_request_is_read_as_it_was_written(
         np.arange(n * (width or 1)).astype(dtype).reshape((n, width) if width else (n,)) for n in lengths
     ]
     failed = data.draw(st.none() | st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths) - 1))
-    request = Request(7, values, hidden, priority, 12.5, device_failures, failed)
+    trace = data.draw(st.sampled_from([b"", bytes(range(24))]))
+    request = Request(7, values, hidden, priority, 12.5, device_failures, failed, trace)
     read = read_request(joined(write_request(request)))
     assert (read.model, read.hidden, read.priority) == (7, hidden, priority)
-    assert (read.deadline_s, read.device_failures) == (12.5, device_failures)
+    assert (read.deadline_s, read.device_failures, read.trace) == (12.5, device_failures, trace)
     assert (None if read.failed is None else set(read.failed)) == failed
     # A failed sequence needs no values.
     assert equal(read.values, [each[:0] if index in (failed or ()) else each for index, each in enumerate(values)])
@@ -89,19 +90,21 @@ def test_vectors_are_read_as_they_were_written(count: int, width: int, batches: 
 @pytest.mark.parametrize("hidden", [None, [np.ones((2, 3), np.float16)], []])
 @pytest.mark.parametrize("logits", [None, [np.ones((2, 4), np.float32)]])
 @pytest.mark.parametrize("failures", [{}, {3: InferenceFailed("no", sequence=3)}])
+@pytest.mark.parametrize("span", [b"", bytes(range(24))])
 def test_every_other_outcome_is_read_as_it_was_written(
-    pooled: Any, hidden: Any, logits: Any, failures: dict[int, HeadwaiterError]
+    pooled: Any, hidden: Any, logits: Any, failures: dict[int, HeadwaiterError], span: bytes
 ) -> None:
-    kind, parts = write_outcome(Outcome(pooled, hidden, {TIMES}, failures, logits))
+    times = dataclasses.replace(TIMES, span=span)
+    kind, parts = write_outcome(Outcome(pooled, hidden, {times}, failures, logits))
     if kind is Kind.VECTORS:
-        assert (hidden, logits, failures) == (None, None, {})
+        assert (hidden, logits, failures, span) == (None, None, {}, b"")
         return
     (read,) = read_objects(joined(parts))
     assert equal(read.pooled, pooled)
     assert equal(read.hidden, hidden)
     assert equal(read.logits, logits)
     assert repr(read.failures) == repr(failures)
-    assert [dataclasses.astuple(each) for each in read.batches] == [dataclasses.astuple(TIMES)]
+    assert [dataclasses.astuple(each) for each in read.batches] == [dataclasses.astuple(times)]
 
 
 def test_an_error_keeps_its_class_its_fields_and_the_text_of_its_cause() -> None:

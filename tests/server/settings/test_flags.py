@@ -52,6 +52,7 @@ GIVEN = {
     "drain_s": ("2.5", 2.5),
     "log_format": ("json", "json"),
     "log_level": ("debug", "debug"),
+    "traces": ("otlp", "otlp"),
 }
 # The settings that must be given together with a setting.
 NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
