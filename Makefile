@@ -84,12 +84,13 @@ lock: COMPILE = $(LOCK_TOOLS)/bin/uv pip compile --quiet --universal --python-ve
 # The images have the versions that the tests have.
 lock: IMAGE = --constraints requirements/dev.txt
 lock: $(LOCK_TOOLS)/.installed ## Write the locked versions of all packages, with hashes, into requirements/
-	$(COMPILE) pyproject.toml --extra dev --excludes requirements/not-locked.txt -o requirements/dev.txt
+	$(COMPILE) pyproject.toml requirements/torch.in --extra dev --excludes requirements/not-locked.txt \
+		-o requirements/dev.txt
 	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra otel -o requirements/server-cpu.txt
 	$(COMPILE) pyproject.toml $(IMAGE) --extra server --extra cli --extra otel --extra cuda \
 		-o requirements/server-cuda.txt
-	$(COMPILE) pyproject.toml $(IMAGE) --extra export --extra cli --excludes requirements/not-locked.txt \
-		-o requirements/export.txt
+	$(COMPILE) pyproject.toml requirements/torch.in $(IMAGE) --extra export --extra cli \
+		--excludes requirements/not-locked.txt -o requirements/export.txt
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) $(IMAGE) - -o requirements/build.txt
 
 sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, in build/sbom/

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,17 @@ def test_only_the_cuda_image_has_nvidias_libraries_and_no_server_image_has_torch
     assert not any(name.startswith("nvidia-") for lock in ("server-cpu", "export", "dev") for name in names[lock])
     # The Makefile and the Dockerfile name its version, and the index of a build for CPUs.
     assert not any("torch" in each for each in names.values())
+
+
+@pytest.mark.parametrize("lock", ["dev", "export"])
+def test_the_lock_has_what_torch_requires(lock: str) -> None:
+    # A build for CUDA requires further packages, with markers, in versions that torch fixes.
+    always = [each for each in map(Requirement, requires("torch") or []) if each.marker is None]
+    assert len(always) >= 5
+    for requirement in always:
+        name = canonicalize_name(requirement.name)
+        found = [
+            str(each.specifier).removeprefix("==") for each, _ in locked(lock) if canonicalize_name(each.name) == name
+        ]
+        assert found, f"{lock}.txt lacks {name}: add it to requirements/torch.in, and run make lock"
+        assert all(map(requirement.specifier.contains, found)), f"{lock}.txt has {name} {found}: run make lock"
