@@ -31,10 +31,13 @@ trap clean_up EXIT
 
 user=$(in_container id -u)
 [ "$user" = 10001 ] || fail "the image runs as user $user instead of 10001: check USER in the Dockerfile"
+label=$(buildah inspect --format '{{index .OCIv1.Config.Labels "org.opencontainers.image.revision"}}' "$container")
+[ "$label" = "$REVISION" ] || fail "the image's label names the commit '$label' instead of $REVISION: check its LABEL"
 in_container python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' ||
     fail "the image contains torch: check the requirements of the extra 'server'"
 # Nothing is left to install if each package has the locked version.
-in_container pip install --quiet --no-index --no-deps --dry-run --require-hashes --requirement /requirements.txt ||
+in_container pip install --quiet --no-cache-dir --no-index --no-deps --dry-run --require-hashes \
+    --requirement /requirements.txt ||
     fail "the image has other versions than requirements/server-cpu.txt: check the Dockerfile"
 serve &
 server=$!
