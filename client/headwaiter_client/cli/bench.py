@@ -132,12 +132,12 @@ def stage_seconds(answered: Sequence[Outcome]) -> dict[str, NDArray[np.float64]]
     """Return the seconds that each request spent in each stage, and outside of the server.
 
     If the client splits a request into several calls, the timings of the request are sums. Sums over calls that ran at
-    the same time are no parts of the latency, so the time outside of the server is then missing.
+    the same time can exceed the latency, so `OUTSIDE` is then left out.
     """
-    timed = [(outcome.latency_s, outcome.timings) for outcome in answered if outcome.timings]
+    timed = [(outcome, outcome.timings) for outcome in answered if outcome.timings]
     stages_s = {stage: np.array([getattr(timings, f"{stage}_s") for _, timings in timed]) for stage in STAGES}
-    if all(timings.round_trip_s <= latency_s for latency_s, timings in timed):
-        stages_s[OUTSIDE] = np.array([latency_s - timings.total_s for latency_s, timings in timed])
+    if all(timings.round_trip_s <= outcome.replied_s - outcome.sent_s for outcome, timings in timed):
+        stages_s[OUTSIDE] = np.array([outcome.latency_s - timings.total_s for outcome, timings in timed])
     return stages_s
 
 

@@ -55,14 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(**client_arguments(arguments)) as client:
         versions = client.models()
         models = [client.model(each.name) for each in versions if each.state == "ready"]
-    others = [
-        f"{version.name}, version {version.version}, is {version.state}{version.reason and f': {version.reason}'}"
-        for version in versions
-        if version.state != "ready"
-    ]
+    not_ready = []
+    for version in versions:
+        if version.state != "ready":
+            reason = f": {version.reason}" if version.reason else ""
+            not_ready.append(f"{version.name}, version {version.version}, is {version.state}{reason}")
     if screen is None:
         print(json.dumps([_every_field(model.message) for model in models], indent=2))
-        print("".join(f"{line}\n" for line in others), end="", file=sys.stderr)
+        for line in not_ready:
+            print(line, file=sys.stderr)
         return 0
     from rich.table import Column, Table
 
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, text in (_model_rows(model) | _server_rows(model)).items():
             table.add_row(name, text)
         screen.print(table)
-    for line in others:
+    for line in not_ready:
         screen.print(line)
     return 0
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL_S = 2.0
 _DEFAULT_URL = "http://localhost:9464/metrics"
 _TIMEOUT_S = 5.0
-# Wide enough for all columns and names: without a terminal, a program reads the view.
-_WIDTH_WITHOUT_TERMINAL = 500
+# Without a terminal, a program reads the view: wide enough for all columns, names of 128 characters, and long lines.
+_WIDTH_WITHOUT_TERMINAL = 2000
 # The name of a model takes at most this share of the width.
 _NAME_SHARE = 1 / 5
 _PROBLEM = "bold red"
@@ -131,16 +131,16 @@ def _show(screen: "Console", server: _Server, interval_s: float) -> None:
     from rich.text import Text
 
     shown: RenderableType = Text(f"{server.url}: the first rates follow in {interval_s:g} s")
-    latest, since = partial(Group, shown), ""
+    latest, since = shown, ""
     with suppress(KeyboardInterrupt), Live(shown, console=screen, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval_s)
             try:
-                latest, since = partial(_view, screen, server.activity(), time.time()), ""
-                shown = latest()
+                shown = latest = _view(screen, server.activity(), time.time())
+                since = ""
             except Unavailable as error:
                 since = since or _clock(time.time())
-                shown = Group(Text(f"no answer since {since}: {error}", _PROBLEM), latest())
+                shown = Group(Text(f"no answer since {since}: {error}", _PROBLEM), latest)
             live.update(shown, refresh=True)
     screen.print(shown)
 

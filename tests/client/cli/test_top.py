@@ -115,7 +115,7 @@ def test_the_terminal_shows_the_view_until_ctrl_c_and_keeps_the_last_one(
     written = terminal(server, intervals=2)
     live, _, _ = written.partition("\x1b[?1049l")
     assert "\x1b[?1049h" in live
-    assert all(fact in live for fact in ("the first rates follow", "3 requests in progress", "44 requests in progress"))
+    assert all(fact in live for fact in (server.url, "3 requests in progress", "44 requests in progress"))
     assert "44 requests in progress" in shown(written)
     assert "no answer" not in written
 
