@@ -172,6 +172,8 @@ def _versions(peers: list[Peer]) -> str:
     folders = dict.fromkeys(peer.folder for peer in peers if peer.folder)
     others = sorted({version(pins(folder), "onnxruntime") for folder in folders})
     ours = metadata.version("onnxruntime-gpu")
+    if others == [ours]:
+        return f"ONNX Runtime is {ours} in all servers."
     return f"ONNX Runtime is {ours} in Headwaiter and in the grpc.aio server, and {', '.join(others)} in the others."
 
 
