@@ -157,7 +157,7 @@ class Server:
     async def _stop_listening(self, grace_s: float) -> None:
         self._tasks.cancel()
         await self._front_end.stop_listening(grace_s)
-        await self._recorder.stop()
+        await self._recorder.send_last_spans()
 
     def _report_health(self) -> None:
         self._front_end.report_health()

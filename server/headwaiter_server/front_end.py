@@ -159,10 +159,9 @@ class FrontEnd:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def stop_listening(self, grace_s: float) -> None:
-        """Free the ports; calls in progress have `grace_s` seconds to end. Send the last spans."""
+        """Free the ports; calls in progress have `grace_s` seconds to end."""
         await self._grpc.stop(grace_s)
         await asyncio.gather(*(each.stop(grace_s) for each in self._http))
-        await self._recorder.stop()
 
     def _grpc_server(self) -> grpc.aio.Server:
         needs_token = self._credentials.admin_tokens is not None

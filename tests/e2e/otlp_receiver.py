@@ -79,8 +79,10 @@ def receiving_over_grpc() -> Iterator[tuple[Receiver, str]]:
     add_TraceServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield receiver, f"http://127.0.0.1:{port}"
-    server.stop(0).wait()
+    try:
+        yield receiver, f"http://127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
 
 
 @contextmanager
@@ -104,10 +106,12 @@ def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield receiver, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield receiver, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _received(span: Span, resource: dict[str, Any]) -> ReceivedSpan:

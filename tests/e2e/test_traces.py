@@ -135,15 +135,17 @@ async def test_a_request_over_grpc_and_one_over_http_have_their_stages_and_share
         assert max(stages, key=lambda stage: stage.end_s - stage.start_s).name == "queue"
         (compute,) = [stage for stage in stages if stage.name == "compute"]
         assert compute.links == [batch.ids]
-        ran = [stage for stage in receiver.children(batch) if stage.name == "compute"]
-        assert (compute.start_s, compute.end_s) == pytest.approx((ran[0].start_s, ran[0].end_s), rel=0, abs=0.01)
+        assert batch.start_s - 0.01 <= compute.start_s <= compute.end_s == pytest.approx(batch.end_s, rel=0, abs=0.01)
+        assert compute.end_s - compute.start_s == pytest.approx(
+            batch.attributes["headwaiter.batch.measured_s"], rel=0, abs=1e-6
+        )
         assert f'span_id="{each.ids[1]}",trace_id="{each.ids[0]}"' in page
     assert grpc_span.attributes["headwaiter.request.id"] == "order-17"
     assert (batch.parent, batch.resource["headwaiter.process"]) == ("", "engine")
     assert sorted(batch.links) == sorted([grpc_span.ids, http_span.ids])
     sizes = {"requests": 2, "sequences": 3, "tokens": 9}
     assert batch.attributes.items() >= {f"headwaiter.batch.{name}": value for name, value in sizes.items()}.items()
-    assert [stage.name for stage in receiver.children(batch)] == ["assemble", "compute"]
+    assert receiver.children(batch) == []
     assert batch.attributes["headwaiter.batch.predicted_s"] > 0
     # The other requests, whose caller has no span, and their batches send nothing.
     assert {span.name for span in receiver.spans} == {ENCODE, EMBEDDINGS, "batch", *STAGES}
@@ -231,6 +233,10 @@ async def test_without_a_receiver_requests_are_answered_and_the_log_and_the_drai
     text_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[logging.LogRecord] = []
+    # An earlier test of this process may have logged such a line in the last minute.
+    opentelemetry = logging.getLogger("opentelemetry")
+    monkeypatch.setattr(opentelemetry, "handlers", [])
+    monkeypatch.setattr(opentelemetry, "propagate", True)
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lines.append)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
@@ -242,7 +248,8 @@ async def test_without_a_receiver_requests_are_answered_and_the_log_and_the_drai
             await client.encode(["bread"], timeout_s=5)
         drained_s = time.monotonic()
     assert time.monotonic() - drained_s < 5
-    assert len([line for line in lines if line.name.startswith("opentelemetry")]) == 1
+    places = [(line.pathname, line.lineno) for line in lines if line.name.startswith("opentelemetry")]
+    assert 1 <= len(places) == len(set(places)) <= 3
 
 
 def test_processes_of_their_own_send_their_last_spans_when_the_server_stops(

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
 from headwaiter_server.runtime.hardware import gpu_memory
 
-REQUEST_DURATION = "headwaiter_request_duration_seconds"
 _MODEL_LABELS = ("model", "version")
 
 # Buckets of durations: the first digits of their upper bounds. A quantile is wrong by at most the width of its bucket.
@@ -55,7 +54,7 @@ class ModelMetrics:
         self._registry = registry
         self.requests = self._counter("requests", "Requests answered, with a reply or an error.", "method", "code")
         self.request_durations = self._histogram(
-            REQUEST_DURATION.removeprefix("headwaiter_"),
+            "request_duration_seconds",
             "Time from the arrival of a request to its reply, without requests that failed or were refused.",
             _REQUEST_SECONDS,
             "method",

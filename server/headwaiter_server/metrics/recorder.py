@@ -108,10 +108,10 @@ class Recorder:
         if expiry_unix_s is not None:
             self._certificate_expiry.labels(self._process).set(expiry_unix_s)
 
-    async def stop(self) -> None:
-        """Send the last spans."""
+    async def send_last_spans(self) -> None:
+        """Send the spans that wait; make no spans afterwards."""
         if self.tracing is not None:
-            await self.tracing.stop()
+            await self.tracing.send_last_spans()
 
     def _requests_with(self, model: str, version: str, method: str, code: str) -> Counter:
         """Return the counter of the requests that ended with a code."""

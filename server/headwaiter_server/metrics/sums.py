@@ -8,7 +8,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
-from headwaiter_server.metrics.definitions import REQUEST_DURATION
 from headwaiter_server.metrics.totals import Totals
 
 # The value of each series, by the name and the labels of the series.
@@ -35,16 +34,11 @@ class Counts:
     exemplars: Exemplars = field(default_factory=dict)
 
 
-def read_samples(registry: CollectorRegistry) -> Samples:
-    """Return the values of all metrics."""
-    samples = (sample for family in registry.collect() for sample in family.samples)
-    return {_key(sample): sample.value for sample in samples}
-
-
-def read_exemplars(registry: CollectorRegistry) -> Exemplars:
-    """Return the exemplars of the only metric that has exemplars."""
-    families = registry.restricted_registry([f"{REQUEST_DURATION}_bucket"]).collect()
-    return {_key(sample): sample.exemplar for family in families for sample in family.samples if sample.exemplar}
+def read_samples(registry: CollectorRegistry) -> tuple[Samples, Exemplars]:
+    """Return the values and the exemplars of all metrics."""
+    samples = [(_key(sample), sample) for family in registry.collect() for sample in family.samples]
+    exemplars = {key: sample.exemplar for key, sample in samples if sample.exemplar}
+    return {key: sample.value for key, sample in samples}, exemplars
 
 
 def without_gauges(samples: Samples) -> Samples:

@@ -406,7 +406,7 @@ class ModelRepository:
             f"{version.name} version {version.version}",
         )
         if (tracing := self._recorder.tracing) is not None:
-            queue.trace_batch = partial(tracing.batch, version.name, version.version)
+            queue.trace_batch = partial(tracing.record_batch, version.name, version.version)
         recorder.serving(loaded.model, calibration, queue, partial(self._scheduler.estimated_wait_s, queue))
         # The first Attend loads the graph. The service refuses Attend if the bundle has no graph of attention weights.
         bundle = loaded.model.bundle

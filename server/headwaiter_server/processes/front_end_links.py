@@ -332,7 +332,7 @@ class _Waiting:
     def set_result(self, result: Outcome, /) -> None:
         """Send the answer."""
         self.is_done = True
-        self._link.answer(self, *write_outcome(result))
+        self._link.answer(self, *write_outcome(result, sampled=bool(self.request.trace)))
 
     def set_exception(self, exception: HeadwaiterError, /) -> None:
         """Send the error."""

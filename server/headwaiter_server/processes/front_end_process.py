@@ -53,6 +53,7 @@ class FrontEndProcess:
             "stop": self._stop,
         }
         self._link = Link("the engine", self._methods)
+        self._recorder: Recorder | None = None
         self._front_end: FrontEnd | None = None
         self._listens = False
         self._stopped = asyncio.Event()
@@ -75,10 +76,12 @@ class FrontEndProcess:
         for each in self._http_sockets:
             each.close()
         self._link.close()
+        if self._recorder is not None:
+            await self._recorder.send_last_spans()
 
     async def _open(self, settings: Settings) -> None:
         """Become ready to learn the models."""
-        recorder = Recorder(process=self._name, tracing=start_tracing(settings, self._name))
+        recorder = self._recorder = Recorder(process=self._name, tracing=start_tracing(settings, self._name))
         engine = RemoteEngine(settings, recorder, self._link, self._report_health)
         self._methods |= engine.methods
         self._directory = engine.directory

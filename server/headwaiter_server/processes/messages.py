@@ -27,7 +27,7 @@ _REQUEST = struct.Struct("<IBBdBIII")
 _VECTORS = struct.Struct("<III")
 _HIDDEN, _PARTIAL, _BULK, _TRACED = 1, 2, 4, 8
 # The ids of a trace and of a span.
-_TRACE_BYTES = 24
+_SPAN_IDS_BYTES = 24
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _Array = NDArray[np.generic]
@@ -100,7 +100,7 @@ def read_request(payload: bytes) -> Request:
     model, flags, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(payload)
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
     start = _REQUEST.size + 4 * len(counts)
-    trace = payload[start : start + _TRACE_BYTES] if flags & _TRACED else b""
+    trace = payload[start : start + _SPAN_IDS_BYTES] if flags & _TRACED else b""
     values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
     return Request(
         model,
@@ -114,10 +114,13 @@ def read_request(payload: bytes) -> Request:
     )
 
 
-def write_outcome(outcome: Outcome) -> tuple[Kind, list[Any]]:
-    """Return the kind and the parts of the payload of an outcome."""
+def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:
+    """Return the kind and the parts of the payload of an outcome.
+
+    Only a sampled request needs the ids of the spans of its batches, which VECTORS has no room for.
+    """
     pooled, has_rows = outcome.pooled, outcome.hidden is not None or outcome.logits is not None
-    if pooled is None or has_rows or outcome.failures or any(batch.span for batch in outcome.batches):
+    if pooled is None or has_rows or outcome.failures or sampled:
         return Kind.RETURNED, write_objects(replace(outcome, batches=tuple(outcome.batches)))
     times = [time for batch in outcome.batches for time in (*batch.packing, *batch.run)]
     head = _VECTORS.pack(len(pooled), pooled[0].shape[0], len(outcome.batches))

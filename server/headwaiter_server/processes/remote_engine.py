@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.metrics.sums import Counts, read_exemplars, read_samples
+from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
@@ -158,9 +158,8 @@ class RemoteEngine:
 
         def read() -> bytes:
             totals = {each.facts.number: each.recorder.statistics.totals() for each in models}
-            registry = self._recorder.registry
-            exemplars = {} if self._recorder.tracing is None else read_exemplars(registry)
-            return pickle.dumps(Counts(read_samples(registry), totals, exemplars))
+            samples, exemplars = read_samples(self._recorder.registry)
+            return pickle.dumps(Counts(samples, totals, exemplars))
 
         # Reading thousands of series takes long; a thread keeps the event loop free.
         return await asyncio.to_thread(read)

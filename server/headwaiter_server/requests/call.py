@@ -43,10 +43,12 @@ _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
 # These end a task on purpose. All other exceptions are failures, also those that are no Exception: a panic of the
 # tokenizer's Rust code is a BaseException.
 NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-# The longest time that a call and its cancellation take to arrive, and the largest share of the deadline.
-_LONGEST_WAY_S, _MOST_EARLY = 0.1, 0.1
+# A caller's cancellation may arrive this much before the deadline passes here, but at most this share of the time to
+# the deadline.
+_MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+_TRACEPARENT_CHARACTERS = 55
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +104,7 @@ class Call:
         The caller's clock of the deadline started earlier, so the caller's cancellation may arrive a little before the
         deadline passes here.
         """
-        return now_s >= self.deadline_s - min(_LONGEST_WAY_S, _MOST_EARLY * (self.deadline_s - self.arrived_s))
+        return now_s >= self.deadline_s - min(_MAX_EARLY_S, _MAX_EARLY_SHARE * (self.deadline_s - self.arrived_s))
 
     @property
     def caller(self) -> str:
@@ -128,7 +130,7 @@ class Call:
             "version": version,
             "caller": self.caller,
             "token_name": self.token_name,
-            "trace_id": trace[1] if trace else "",
+            "trace_id": self.span.trace_id if self.span else trace[1] if trace else "",
             "code": code.name,
             "duration_s": round(clock() - self.arrived_s, 6),
             "stages": {stage: round(duration_s, 6) for stage, duration_s in (self.stages or {}).items()},
@@ -181,7 +183,9 @@ def record_arrival(call: Call, recorder: Recorder) -> None:
     """Count the arrival of a request, and begin the span of the request."""
     recorder.received()
     if recorder.tracing is not None:
-        call.span = recorder.tracing.start_request(call.method, call.traceparent, call.arrived_s)
+        # Later versions of the header may append more to the fields of the first version.
+        traceparent = call.traceparent[:_TRACEPARENT_CHARACTERS] if _TRACEPARENT.fullmatch(call.traceparent) else ""
+        call.span = recorder.tracing.start_request(call.method, traceparent, call.arrived_s)
 
 
 def record_failure(call: Call, error: BaseException, recorder: Recorder) -> HeadwaiterError:

@@ -144,7 +144,7 @@ class ModelQueue:
             if self.trace_batch is not None:
                 whole = Interval(result.times.packing.start_s, result.times.run.end_s)
                 result.times.span = self.trace_batch(
-                    result.sequences, result.device, predicted_s, whole, result.times, ""
+                    result.sequences, result.device, predicted_s, whole, result.times.run.seconds, ""
                 )
             for sequence in result.hand_out_rows():
                 sequence.request.fail(output_not_finite(sequence.index))

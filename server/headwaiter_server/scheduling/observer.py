@@ -5,7 +5,7 @@ from typing import Protocol
 
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.planner import CloseReason
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval
+from headwaiter_server.scheduling.queued_request import Batch, Interval
 
 
 class FailureCause(StrEnum):
@@ -44,7 +44,7 @@ class TraceBatch(Protocol):
         device: int,
         predicted_s: float,
         whole: Interval,
-        times: BatchTimes | None,
+        measured_s: float | None,
         error: str,
         /,
     ) -> bytes:
@@ -55,7 +55,7 @@ class TraceBatch(Protocol):
             device: number of the GPU.
             predicted_s: predicted run time.
             whole: from when to when the batch was packed and ran.
-            times: when the batch was packed, and when it ran; None for a batch that failed.
+            measured_s: measured run time; None for a batch that failed.
             error: the class of the error; empty for a batch that ran.
         """
         ...

@@ -1,1 +1,1 @@
-"""Traces for OpenTelemetry: `start` decides whether there are any, and only then imports `spans`."""
+"""Traces for OpenTelemetry: `start` imports `spans`, and with it OpenTelemetry, only with `--traces otlp`."""

@@ -16,7 +16,7 @@ from threading import Thread
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
@@ -38,7 +38,7 @@ from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Inter
 _LAST_SPANS_S = 1.0
 # OpenTelemetry logs several lines for each attempt to reach a receiver that is down.
 _LOG_INTERVAL_S = 60.0
-# The most spans for the stages of one request, which may run in hundreds of batches.
+# A request may run in hundreds of batches. With more stages than this, it has only the seconds of each stage.
 _MAX_STAGES = 128
 # A shorter time between two stages is work of the server itself, and no wait.
 _SHORTEST_WAIT_S = 5e-5
@@ -73,24 +73,33 @@ class Tracing:
         self._processor = BatchSpanProcessor(_exporter())
         # A batch and a stage are sampled if one of their requests is.
         by_environment, always = (
-            TracerProvider(sampler, resource, shutdown_on_exit=False) for sampler in (None, ALWAYS_ON)
+            TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
+            for sampler, limits in ((None, None), (ALWAYS_ON, SpanLimits(max_links=SpanLimits.UNSET)))
         )
         for each in (by_environment, always):
             each.add_span_processor(self._processor)
-        self._requests, self._parts = (
+        self._request_tracer, self._always_tracer = (
             each.get_tracer("headwaiter", version("headwaiter")) for each in (by_environment, always)
         )
-        self._named = cache(partial(_named, scheme))
+        self._name_and_attributes = cache(partial(_name_and_attributes, scheme))
 
     def start_request(self, method: str, traceparent: str, arrived_s: float) -> "RequestSpan | None":
-        """Return the span of a request, whose parent is the caller's span; None if the request is not sampled."""
-        parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else Context()
-        name, attributes = self._named(method)
-        clock = _UnixClock()
-        span = self._requests.start_span(name, parent, SpanKind.SERVER, attributes, start_time=clock.ns(arrived_s))
-        return RequestSpan(span, self._parts, clock, arrived_s) if span.is_recording() else None
+        """Return the span of a request, whose parent is the caller's span; None if the request is not sampled.
 
-    def batch(
+        Args:
+            method: name of the method.
+            traceparent: a valid header of W3C Trace Context; empty without one.
+            arrived_s: when the request arrived.
+        """
+        parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else Context()
+        name, attributes = self._name_and_attributes(method)
+        clock = _UnixClock()
+        span = self._request_tracer.start_span(
+            name, parent, SpanKind.SERVER, attributes, start_time=clock.ns(arrived_s)
+        )
+        return RequestSpan(span, self._always_tracer, clock, arrived_s) if span.is_recording() else None
+
+    def record_batch(
         self,
         model: str,
         model_version: str,
@@ -98,7 +107,7 @@ class Tracing:
         device: int,
         predicted_s: float,
         whole: Interval,
-        times: BatchTimes | None,
+        measured_s: float | None,
         error: str,
     ) -> bytes:
         """Make the span of a batch that ran or failed, and return its ids; no ids if no request of it is sampled."""
@@ -117,21 +126,18 @@ class Tracing:
             "headwaiter.batch.padding_ratio": shape.padding_ratio,
             "headwaiter.batch.predicted_s": predicted_s,
         }
-        span = self._parts.start_span(
+        span = self._always_tracer.start_span(
             "batch", Context(), attributes=attributes, links=links, start_time=clock.ns(whole.start_s)
         )
-        if times is not None:
-            span.set_attribute("headwaiter.batch.measured_s", times.run.seconds)
-            parent = set_span_in_context(span, Context())
-            _add_part(self._parts, parent, clock, "assemble", times.packing)
-            _add_part(self._parts, parent, clock, "compute", times.run)
+        if measured_s is not None:
+            span.set_attribute("headwaiter.batch.measured_s", measured_s)
         if error:
             _set_error(span, error, "the batch failed")
         span.end(clock.ns(whole.end_s))
         return _ids(span)
 
-    async def stop(self) -> None:
-        """Send the last spans, but do not wait longer for a receiver that is slow or down."""
+    async def send_last_spans(self) -> None:
+        """Send the spans that wait, for at most `_LAST_SPANS_S`; make no spans afterwards."""
         sending = Thread(target=self._processor.shutdown, name="last spans", daemon=True)
         sending.start()
         await asyncio.to_thread(sending.join, _LAST_SPANS_S)
@@ -144,16 +150,21 @@ class RequestSpan:
         ids: the trace and the span, for the links of batches.
     """
 
-    def __init__(self, span: Span, parts: Tracer, clock: "_UnixClock", arrived_s: float) -> None:
+    def __init__(self, span: Span, tracer: Tracer, clock: "_UnixClock", arrived_s: float) -> None:
         self.ids = _ids(span)
-        self._span, self._parts, self._clock, self._arrived_s = span, parts, clock, arrived_s
+        self._span, self._tracer, self._clock, self._arrived_s = span, tracer, clock, arrived_s
         self._stages: list[tuple[Interval, str, bytes]] = []
         self._completed_s = 0.0
 
     @property
+    def trace_id(self) -> str:
+        """The id of the trace, in hexadecimal."""
+        return self.ids[:_TRACE_BYTES].hex()
+
+    @property
     def exemplar(self) -> dict[str, str]:
         """The ids, as the labels of an exemplar."""
-        return {"trace_id": self.ids[:_TRACE_BYTES].hex(), "span_id": self.ids[_TRACE_BYTES:].hex()}
+        return {"trace_id": self.trace_id, "span_id": self.ids[_TRACE_BYTES:].hex()}
 
     def note_input(self, tokens: int, sequences: int, *, embeds: bool) -> None:
         """Note the size of a request to encode, and whether its answer has vectors, not only scores."""
@@ -178,14 +189,14 @@ class RequestSpan:
             self._stages.append((batch.run, "compute", batch.span))
         self._completed_s = completed_s
 
-    def end(self, end_s: float, status: str | int | None, attributes: Attributes, problem: str) -> None:
+    def end(self, end_s: float, status: str | int | None, attributes: Attributes, message: str) -> None:
         """End the span, and make those of its stages.
 
         Args:
             end_s: when the outcome was known.
             status: the name of the gRPC code, or the status over HTTP; None for a caller over HTTP that has gone.
             attributes: what else is known of the request.
-            problem: the message of the error; empty without an error.
+            message: the message of the error; empty without an error.
         """
         span = self._span
         span.set_attributes(attributes)
@@ -194,13 +205,20 @@ class RequestSpan:
             self._stages.append((Interval(self._completed_s, end_s), "respond", b""))
             waits = gaps(whole, [interval for interval, _, _ in self._stages])
             self._stages += [(each, "queue", b"") for each in waits if each.seconds >= _SHORTEST_WAIT_S]
-            for interval, stage, batch in sorted(self._stages)[:_MAX_STAGES]:
-                _add_part(self._parts, parent, self._clock, stage, interval, batch)
+            for interval, stage, batch in sorted(self._stages) if len(self._stages) <= _MAX_STAGES else ():
+                self._add_stage(parent, stage, interval, batch)
         if status is not None:
             span.set_attribute(f"{'http' if isinstance(status, int) else 'rpc'}.response.status_code", status)
             if status >= 500 if isinstance(status, int) else status in _SERVER_ERRORS:
-                _set_error(span, str(status), problem)
+                _set_error(span, str(status), message)
         span.end(self._clock.ns(end_s))
+
+    def _add_stage(self, parent: Context, stage: str, interval: Interval, batch: bytes) -> None:
+        """Make the span of a stage; a stage that ran in a batch with a span links to the batch."""
+        if interval.seconds > 0:
+            links = [Link(_span_context(batch))] if batch else None
+            span = self._tracer.start_span(stage, parent, links=links, start_time=self._clock.ns(interval.start_s))
+            span.end(self._clock.ns(interval.end_s))
 
 
 def gaps(whole: Interval, intervals: Iterable[Interval]) -> list[Interval]:
@@ -228,16 +246,6 @@ class _UnixClock:
         return round(monotonic_s * 1e9) + self._offset_ns
 
 
-def _add_part(
-    tracer: Tracer, parent: Context, clock: _UnixClock, name: str, interval: Interval, batch: bytes = b""
-) -> None:
-    """Make the span of a part of a request or a batch; a stage that ran in a batch links to the batch."""
-    if interval.seconds > 0:
-        links = [Link(_span_context(batch))] if batch else None
-        span = tracer.start_span(name, parent, links=links, start_time=clock.ns(interval.start_s))
-        span.end(clock.ns(interval.end_s))
-
-
 def _set_error(span: Span, error_type: str, description: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(StatusCode.ERROR, description)
@@ -254,7 +262,7 @@ def _span_context(ids: bytes) -> SpanContext:
     return SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _named(scheme: str, method: str) -> tuple[str, Attributes]:
+def _name_and_attributes(scheme: str, method: str) -> tuple[str, Attributes]:
     """Return the name and the attributes of the span of a method, by the semantic conventions of HTTP and of RPC."""
     verb, _, route = method.partition(" ")
     if route:
@@ -265,7 +273,7 @@ def _named(scheme: str, method: str) -> tuple[str, Attributes]:
 
 
 def _resource(process: str) -> Resource:
-    """Return what the spans say of this process; the environment may say something else."""
+    """Return what the spans say of this process; variables of the environment take precedence."""
     own = {
         "service.name": "headwaiter",
         "service.version": version("headwaiter"),
@@ -293,16 +301,16 @@ def _exporter() -> SpanExporter:
 
 
 class _OneLineAMinute(logging.Handler):
-    """Passes a line on to the log, unless it has passed another one on in the last minute."""
+    """Passes a line on to the log, unless the same place in the code has logged another one in the last minute."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._next_s = 0.0
+        self._next_s: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + _LOG_INTERVAL_S
+        now_s, place = time.monotonic(), f"{record.pathname}:{record.lineno}"
+        if now_s >= self._next_s.get(place, 0.0):
+            self._next_s[place] = now_s + _LOG_INTERVAL_S
             logging.getLogger().handle(record)
 
 
@@ -311,6 +319,5 @@ def _log_rarely() -> None:
     if log.propagate:
         log.propagate = False
         log.addHandler(_OneLineAMinute())
-    log.setLevel(logging.WARNING)
-    # It would make a record for each span that does not fit into the full queue, in the loop that answers requests.
+    # The SDK makes a record for each span that it drops, in the event loop.
     logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.ERROR)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def start_tracing(settings: Settings, process: str) -> "Tracing | None":
-    """Return what makes the spans of a process; None if the settings want no traces.
+    """Return the `Tracing` of a process; None if the settings want no traces.
 
     Raises:
         SettingsError: OpenTelemetry is not installed, or cannot use one of its environment variables.
@@ -26,6 +26,5 @@ def start_tracing(settings: Settings, process: str) -> "Tracing | None":
         return Tracing(process, "http" if settings.tls_cert is None else "https")
     except Exception as error:  # noqa: BLE001 - OpenTelemetry raises errors of many classes
         raise SettingsError(
-            f"--traces otlp: OpenTelemetry cannot use its environment variables ({error}): correct those that begin "
-            "with OTEL_"
+            f"--traces otlp: OpenTelemetry cannot start ({error}): check the environment variables OTEL_*"
         ) from None

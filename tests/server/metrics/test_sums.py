@@ -13,7 +13,6 @@ from headwaiter_server.metrics.sums import (
     Samples,
     SummedMetrics,
     add_samples,
-    read_exemplars,
     read_samples,
     without_gauges,
 )
@@ -41,7 +40,7 @@ def values(page: bytes) -> Samples:
 
 def test_each_series_is_the_sum_of_all_processes() -> None:
     one, two = recorder(("a",), 2), recorder(("a", "b"), 3)
-    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))
+    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)[0]])))
     for (name, labels), value in summed.items():
         if name.startswith("process_"):
             continue  # These change between two readings.
@@ -55,7 +54,7 @@ def test_each_series_is_the_sum_of_all_processes() -> None:
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
 def test_a_model_that_only_another_process_knows_has_whole_histograms_in_order(accept: str) -> None:
     encode, _ = choose_encoder(accept)
-    other = read_samples(recorder(("new",), 1).registry)
+    other = read_samples(recorder(("new",), 1).registry)[0]
     page = encode(SummedMetrics(Recorder().registry, [other])).decode()
     lines = [line for line in page.splitlines() if line.startswith("headwaiter_request_duration_seconds")]
     bounds = [line.split('le="')[1].split('"')[0] for line in lines if "_bucket" in line]
@@ -71,7 +70,7 @@ def test_each_process_has_its_own_memory_start_time_and_certificate() -> None:
     one, two = recorder(("a",), 1), recorder(("a",), 1, process="front end 2")
     one.certificate_read(2e9)
     two.certificate_read(3e9)
-    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)])))
+    summed = values(generate_latest(SummedMetrics(one.registry, [read_samples(two.registry)[0]])))
     expiry = "headwaiter_tls_certificate_expiry_timestamp_seconds"
     assert summed[expiry, (("process", "engine"),)] == 2e9
     assert summed[expiry, (("process", "front end 2"),)] == 3e9
@@ -79,7 +78,7 @@ def test_each_process_has_its_own_memory_start_time_and_certificate() -> None:
     assert starts.keys() == {(("process", "engine"),), (("process", "front end 2"),)}
     # Both recorders are of this process, so each value is a time of day, and not the sum of two.
     assert len(set(starts.values())) == 1
-    ended = without_gauges(read_samples(two.registry))
+    ended = without_gauges(read_samples(two.registry)[0])
     assert {name for name, _ in ended if name.startswith("process_")} == {"process_cpu_seconds_total"}
 
 
@@ -90,9 +89,9 @@ def test_openmetrics_shows_an_exemplar_of_this_process_or_the_latest_of_the_othe
         exemplar = {"trace_id": f"{number:032x}", "span_id": f"{number:016x}"}
         recorders[number].finished(("a", "1"), "Encode", "OK", duration_s, exemplar)
     own, *others = recorders
-    exemplars = [read_exemplars(each.registry) for each in others]
+    exemplars = [read_samples(each.registry)[1] for each in others]
     for engine, shown in ((own, [0, 2]), (Recorder(), [1, 2])):
-        summed = SummedMetrics(engine.registry, [read_samples(each.registry) for each in others], exemplars)
+        summed = SummedMetrics(engine.registry, [read_samples(each.registry)[0] for each in others], exemplars)
         encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
         traces = re.findall('trace_id="(.+?)"', encode(summed).decode())
         assert [int(trace, 16) for trace in traces] == shown
@@ -100,7 +99,7 @@ def test_openmetrics_shows_an_exemplar_of_this_process_or_the_latest_of_the_othe
 
 
 def test_only_counters_and_histograms_outlive_a_process() -> None:
-    ended = without_gauges(read_samples(recorder(("a",), 2).registry))
+    ended = without_gauges(read_samples(recorder(("a",), 2).registry)[0])
     assert "headwaiter_inflight_requests" not in {name for name, _ in ended}
     twice = add_samples([ended, ended])
     assert twice == {key: 2 * value for key, value in ended.items()}
@@ -109,9 +108,9 @@ def test_only_counters_and_histograms_outlive_a_process() -> None:
 def test_a_front_end_sends_only_the_series_of_models_that_it_has_used() -> None:
     one = Recorder()
     models = [one.model(f"model {number}", "1") for number in range(100)]
-    assert {dict(labels).get("model") for _, labels in read_samples(one.registry)} == {None}
+    assert {dict(labels).get("model") for _, labels in read_samples(one.registry)[0]} == {None}
     models[7].stages(Timings(tokenize_s=0.01))
     one.received()
     one.finished(("model 7", "1"), "Encode", "OK", 0.01)
-    used = {dict(labels).get("model") for _, labels in read_samples(one.registry)}
+    used = {dict(labels).get("model") for _, labels in read_samples(one.registry)[0]}
     assert used == {None, "model 7"}

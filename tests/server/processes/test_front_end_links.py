@@ -61,7 +61,7 @@ class FrontEnd:
         recorder.finished((f"model {model}", "1"), "Encode", "OK", 0.01)
 
         async def counts() -> bytes:
-            return pickle.dumps(Counts(read_samples(recorder.registry)))
+            return pickle.dumps(Counts(read_samples(recorder.registry)[0]))
 
         self.link._methods["counts"] = counts
 

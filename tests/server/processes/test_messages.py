@@ -78,7 +78,9 @@ def test_a_request_is_read_as_it_was_written(
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 3))
 def test_vectors_are_read_as_they_were_written(count: int, width: int, batches: int) -> None:
     vectors = [np.linspace(0, each, width, dtype=np.float32) for each in range(count)]
-    kind, parts = write_outcome(Outcome(vectors, None, [TIMES] * batches))
+    # Another request of the batch may be sampled.
+    times = dataclasses.replace(TIMES, span=bytes(range(24)))
+    kind, parts = write_outcome(Outcome(vectors, None, [times] * batches), sampled=False)
     read = read_vectors(joined(parts))
     assert kind is Kind.VECTORS
     assert equal(read.pooled, vectors)
@@ -95,7 +97,7 @@ def test_every_other_outcome_is_read_as_it_was_written(
     pooled: Any, hidden: Any, logits: Any, failures: dict[int, HeadwaiterError], span: bytes
 ) -> None:
     times = dataclasses.replace(TIMES, span=span)
-    kind, parts = write_outcome(Outcome(pooled, hidden, {times}, failures, logits))
+    kind, parts = write_outcome(Outcome(pooled, hidden, {times}, failures, logits), sampled=bool(times.span))
     if kind is Kind.VECTORS:
         assert (hidden, logits, failures, span) == (None, None, {}, b"")
         return

@@ -1,9 +1,30 @@
 """The waits of a request are what its stages leave uncovered; names follow the semantic conventions."""
 
-import pytest
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
-from headwaiter_server.scheduling.queued_request import Interval
-from headwaiter_server.tracing.spans import _named, gaps
+import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
+from headwaiter_server.tracing import spans
+from headwaiter_server.tracing.spans import Tracing, _name_and_attributes, gaps
+
+SAMPLED = f"00-{'4b' * 16}-{'f0' * 8}-01"
+
+
+@dataclass(eq=False)
+class Request:
+    trace: bytes
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Keeps the spans that are sent."""
+    exporter = InMemorySpanExporter()
+    monkeypatch.setattr(spans, "_exporter", lambda: exporter)
+    return exporter
 
 
 @pytest.mark.parametrize(
@@ -34,6 +55,35 @@ def test_gaps_are_what_no_interval_covers(covered: list[tuple[float, float]], le
 def test_the_span_of_a_method_has_the_name_of_the_semantic_conventions(
     method: str, name: str, attributes: dict[str, str]
 ) -> None:
-    found, given = _named("https", method)
+    found, given = _name_and_attributes("https", method)
     assert found == name
     assert given.items() >= attributes.items()
+
+
+@pytest.mark.parametrize(("batches", "stages"), [(3, 8), (63, 128), (64, 0)])
+async def test_a_request_of_very_many_batches_has_no_spans_of_stages(
+    batches: int, stages: int, exporter: InMemorySpanExporter
+) -> None:
+    tracing = Tracing("engine", "http")
+    request = tracing.start_request("Encode", SAMPLED, 0.0)
+    assert request is not None
+    times = [BatchTimes(Interval(at, at + 0.5), Interval(at + 0.5, at + 1)) for at in range(1, 1 + batches)]
+    request.note_stages({"compute": batches / 2}, Interval(0.0, 1.0), times, 1.0 + batches)
+    request.end(2.0 + batches, "OK", {}, "")
+    await tracing.send_last_spans()
+    *children, span = exporter.get_finished_spans()
+    assert len(children) == stages
+    assert span.attributes is not None
+    assert span.attributes["headwaiter.compute_s"] == batches / 2
+
+
+async def test_a_batch_links_to_all_of_its_sampled_requests(exporter: InMemorySpanExporter) -> None:
+    tracing = Tracing("engine", "http")
+    ids = [tracing.start_request("Encode", SAMPLED, 0.0) for _ in range(300)]
+    requests = [Request(each.ids) for each in ids if each] + [Request(b"")]
+    sequences: Any = tuple(SimpleNamespace(request=each, length_tokens=2, hidden=False) for each in requests)
+    tracing.record_batch("tiny", "1", sequences, 0, 0.1, Interval(0.0, 1.0), 0.5, "")
+    await tracing.send_last_spans()
+    (batch,) = exporter.get_finished_spans()
+    assert batch.attributes is not None
+    assert (len(batch.links), batch.attributes["headwaiter.batch.requests"]) == (300, 301)
