@@ -130,8 +130,9 @@ def read_page(page: str) -> Reading:
     reading: dict[Series, dict[Labels, float]] = {series: {} for series in Series}
     for family in text_string_to_metric_families("\n".join(lines)):
         for sample in family.samples:
-            if sample.name in reading:
-                labels = tuple(sorted((name, _printable(value)) for name, value in sample.labels.items()))
+            # Other programs may write such a page, with values that no server has.
+            if sample.name in reading and math.isfinite(sample.value):
+                labels = tuple(sorted((name, printable(value)) for name, value in sample.labels.items()))
                 reading[Series(sample.name)][labels] = sample.value
     if not reading[Series.BUILD]:
         raise ValueError("it is not the metrics page of a Headwaiter server")
@@ -274,6 +275,6 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text without characters that a terminal could take for commands."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from headwaiter_client.cli.activity import Reading, ServerActivity, VersionActivity, activity, read_page
+from headwaiter_client.cli.activity import Reading, ServerActivity, VersionActivity, activity, printable, read_page
 from headwaiter_client.cli.console import INSTALL_EXTRA, console
 from headwaiter_client.cli.shared_flags import Commands, add_connection_flag, positive_number
 from headwaiter_client.errors import Unavailable
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_INTERVAL_S = 2.0
 _DEFAULT_URL = "http://localhost:9464/metrics"
 _TIMEOUT_S = 5.0
+# The page of a thousand models has less.
+_MAX_PAGE_BYTES = 64 << 20
 # Without a terminal, a program reads the view: wide enough for all columns, names of 128 characters, and long lines.
 _WIDTH_WITHOUT_TERMINAL = 2000
 # The name of a model takes at most this share of the width.
@@ -101,23 +103,30 @@ class _Server:
             Unavailable: the metrics cannot be read.
         """
         read_s, reading = self._read()
-        result = activity(self._reading, reading, read_s - self._read_s)
+        try:
+            result = activity(self._reading, reading, read_s - self._read_s)
+        except ValueError as error:
+            raise self._unreadable(error) from error
         self._read_s, self._reading = read_s, reading
         return result
 
     def _read(self) -> tuple[float, Reading]:
         try:
             with urlopen(self.url, timeout=_TIMEOUT_S) as reply:  # noqa: S310 - the flag takes http and https only
-                page: str = reply.read().decode()
-            return time.monotonic(), read_page(page)
+                page: bytes = reply.read(_MAX_PAGE_BYTES + 1)
+            if len(page) > _MAX_PAGE_BYTES:
+                raise ValueError(f"it has more than {_MAX_PAGE_BYTES >> 20} MiB")
+            return time.monotonic(), read_page(page.decode())
         except (OSError, HTTPException, ValueError) as error:
-            raise Unavailable(
-                f"the metrics at {self.url} cannot be read ({_reason(error)}): check --metrics and the server's log"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> Unavailable:
+        reason = printable(_reason(error))
+        return Unavailable(f"the metrics at {self.url} cannot be read ({reason}): check --metrics and the server's log")
 
 
 def _reason(error: Exception) -> str:
-    """Return why a page cannot be read, without the number of the error."""
+    """Return why a page cannot be read, without the number of the error; another program may have written the text."""
     if isinstance(error, HTTPError):
         return f"status {error.code}"
     cause = getattr(error, "reason", error)  # The cause of a URLError.
@@ -180,8 +189,8 @@ def _device_lines(server: ServerActivity, name_width: int) -> Iterator[str]:
     for device, shares in server.device_shares.items():
         models = [f"{share:.0%} {_cut(model, name_width)} {version}" for (model, version), share in shares.items()]
         yield f"device {device}: {sum(shares.values()):.0%} busy" + (f" ({', '.join(models)})" if models else "")
-    for gpu, used_bytes in server.gpu_memory_used_bytes.items():
-        total_bytes = server.gpu_memory_total_bytes[gpu]
+    for gpu, total_bytes in server.gpu_memory_total_bytes.items():
+        used_bytes = server.gpu_memory_used_bytes.get(gpu, 0.0)
         yield f"GPU {gpu}: {used_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB of memory in use"
 
 

@@ -6,9 +6,10 @@ from headwaiter_client.transport.retries import Metadata
 
 
 def with_trace_context(metadata: Metadata) -> Metadata:
-    """Return the metadata of a call, with the headers of W3C Trace Context of the span in which the call is made.
+    """Return the metadata of a call, with the `traceparent` of W3C Trace Context of the span in which the call is made.
 
-    Headers that the metadata already has are kept.
+    A `traceparent` that the metadata already has is kept. `tracestate` is left out: the server ignores it, and it may
+    come from a stranger, and be larger than gRPC accepts.
     """
     # A program that has a span has imported this; the client itself never imports OpenTelemetry first.
     if "opentelemetry.trace" not in sys.modules:
@@ -17,6 +18,6 @@ def with_trace_context(metadata: Metadata) -> Metadata:
 
     headers: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(headers)
-    if not headers or any(key == "traceparent" for key, _ in metadata):
+    if "traceparent" not in headers or any(key == "traceparent" for key, _ in metadata):
         return metadata
-    return (*metadata, *headers.items())
+    return (*metadata, ("traceparent", headers["traceparent"]))

@@ -47,7 +47,7 @@ NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemE
 # the deadline.
 _MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
-_TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+_TRACEPARENT = re.compile("(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACEPARENT_CHARACTERS = 55
 
 

@@ -18,13 +18,13 @@ def start_tracing(settings: Settings, process: str) -> "Tracing | None":
         return None
     try:
         from headwaiter_server.tracing.spans import Tracing
+
+        return Tracing(process, "http" if settings.tls_cert is None else "https")
     except ModuleNotFoundError as missing:
         raise SettingsError(
             f"--traces otlp needs OpenTelemetry ({missing.name} is missing): pip install 'headwaiter[otel]'"
         ) from None
-    try:
-        return Tracing(process, "http" if settings.tls_cert is None else "https")
-    except Exception as error:  # noqa: BLE001 - OpenTelemetry raises errors of many classes
+    except Exception as error:  # noqa: BLE001 - OpenTelemetry raises errors of many classes, some when it is imported
         raise SettingsError(
             f"--traces otlp: OpenTelemetry cannot start ({error}): check the environment variables OTEL_*"
         ) from None

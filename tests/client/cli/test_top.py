@@ -2,6 +2,7 @@
 
 import io
 import re
+import socket
 import sys
 import threading
 import time
@@ -155,6 +156,46 @@ def test_the_first_reading_must_succeed(
     assert error.startswith("headwaiter-client: ")
     assert all(part in error for part in (server.url, reason, "--metrics"))
     assert error.count("\n") == 1
+
+
+def test_another_server_writes_no_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"\x1b]0;title\x07\x1b[31mred\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert main(["top", "--metrics", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 1
+    error = capsys.readouterr().err
+    assert "red" in error
+    assert not set(error) & {"\x1b", "\x07"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('headwaiter_gpu_memory_used_bytes{gpu="0"} 5', 0),
+        ("headwaiter_front_ends +Inf", 0),
+        ('process_start_time_seconds{process="engine"} -Inf', 0),
+        ("headwaiter_inflight_requests NaN", 0),
+        (
+            'headwaiter_request_duration_seconds_bucket{model="m",version="1",method="Encode",le="x"} 1\n'
+            'headwaiter_version_state{model="m",version="1",state="ready"} 1',
+            1,
+        ),
+    ],
+)
+def test_a_page_that_no_server_writes_ends_without_a_traceback(
+    line: str, code: int, server: MetricsServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.pages = [f'headwaiter_build_info{{version="1"}} 1\n{line}\n'] * 2
+    assert main(["top", "--metrics", server.url, "--interval-s", "0.01"]) == code
+    output, error = capsys.readouterr()
+    assert ("headwaiter 1" in output) == (not code)
+    assert error.count("\n") == code
 
 
 def test_a_server_that_cannot_be_reached_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

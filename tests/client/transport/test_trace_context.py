@@ -9,7 +9,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import Span
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, TraceState, use_span
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.transport.trace_context import with_trace_context
@@ -36,6 +36,13 @@ def test_all_requests_of_a_list_carry_the_span_of_the_caller(call: Call, server:
     call(server, "encode", TEXTS)
     # The call takes one question for the limits and three requests.
     assert server.traceparents == [traceparent(span)] * 4
+
+
+def test_a_large_tracestate_of_a_stranger_stays_in_the_program() -> None:
+    state = TraceState([(f"member{number}", 250 * "x") for number in range(30)])
+    context = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=state)
+    with use_span(NonRecordingSpan(context)):
+        assert with_trace_context(()) == (("traceparent", f"00-{1:032x}-{2:016x}-01"),)
 
 
 def test_requests_of_a_stream_carry_the_span_of_the_caller(server: FakeServer, span: Span) -> None:

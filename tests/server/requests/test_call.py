@@ -90,6 +90,7 @@ def test_the_caller_is_an_address_as_people_write_it(connection: str, caller: st
         f"ff-{TRACE}-00f067aa0ba902b7-01",
         f"00-{TRACE}-00f067aa0ba902b7-01\n",
         f"00-{TRACE}-00f067aa0ba902b7",
+        f"00-{TRACE}-00f067aa0ba902b7-01-more",  # Only later versions append more.
     ],
 )
 def test_a_traceparent_that_is_not_valid_gives_no_trace_id(traceparent: str) -> None:

@@ -1,5 +1,7 @@
 """Traces that cannot be started end the start with one sentence, which says what to do."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,3 +39,15 @@ def test_a_variable_with_a_wrong_value_is_a_wrong_setting(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match="OTEL_"):
         start_tracing(TRACES, "engine")
+
+
+def test_a_variable_that_the_sdk_reads_when_it_is_imported_is_a_wrong_setting() -> None:
+    program = (
+        "from pathlib import Path; from headwaiter_server.settings.flags import Settings, SettingsError\n"
+        "from headwaiter_server.tracing.start import start_tracing\n"
+        "try: start_tracing(Settings(bundle=Path('b'), traces='otlp'), 'engine')\n"
+        "except SettingsError as error: print(error)"
+    )
+    environment = {**os.environ, "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "abc"}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT" in ran.stdout
