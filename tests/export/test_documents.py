@@ -24,8 +24,9 @@ def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatc
     config = EncoderConfig.from_dict(json.loads(Path("config.json").read_text()))
     save_file(random_encoder(config, seed=0).state_dict(), "weights.safetensors")
     # The fixture text_bundle runs `checkpoint`.
-    assert [arguments[0] for arguments in exports] == ["checkpoint", "module", "preset"]
-    for arguments in exports[1:]:
+    exports = [arguments for arguments in exports if arguments[0] != "checkpoint"]
+    assert [arguments[0] for arguments in exports] == ["module", "preset"]
+    for arguments in exports:
         assert main(arguments) == 0, arguments
         Bundle.open(Path("my-bundle"))
         shutil.rmtree("my-bundle")

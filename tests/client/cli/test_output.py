@@ -416,7 +416,16 @@ def test_a_run_that_is_killed_at_any_time_is_resumed_without_a_gap(server: FakeS
             killed += 1
             rows = ((tmp_path / "out.npy.partial").stat().st_size - HEADER_BYTES) // ROW_BYTES
     assert killed > 3
-    assert np.load(out)[:, 0].tolist() == [number % 2 / 2 for number in range(3_000)]
+    # The server answers a text with half of its place in the request. After a kill, a request may begin with any row.
+    answers: dict[str, set[float]] = {}
+    for request in server.requests:
+        if isinstance(request, pb.EncodeRequest):
+            for place, text in enumerate(request.texts.values):
+                answers.setdefault(text, set()).add(place / 2)
+    written = np.load(out)[:, 0].tolist()
+    assert len(written) == 3_000
+    assert all(row in answers[f"text {number}"] for number, row in enumerate(written))
+    assert sum(len(values) == 1 for values in answers.values()) > 2_900
     assert files(out) == ["out.npy"]
 
 
