@@ -198,6 +198,16 @@ def test_a_page_that_no_server_writes_ends_without_a_traceback(
     assert error.count("\n") == code
 
 
+def test_a_page_without_end_is_an_error(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(top, "_MAX_PAGE_BYTES", 1 << 20)
+    server.pages = ["#" * (1 << 20), "#" * ((1 << 20) + 1)]
+    for reason in ("Headwaiter", "1 MiB"):
+        assert main(["top", "--metrics", server.url]) == 1
+        assert reason in capsys.readouterr().err
+
+
 def test_a_server_that_cannot_be_reached_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with MetricsServer() as closed:
         url = closed.url
