@@ -21,6 +21,7 @@ from headwaiter_client import AsyncClient, Client, InferenceFailed, SequenceTooL
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.tracing.spans import _OneLineAMinute
 from testbed.server_process import free_port, running_server
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
@@ -234,9 +235,9 @@ async def test_without_a_receiver_requests_are_answered_and_the_log_and_the_drai
 ) -> None:
     lines: list[logging.LogRecord] = []
     # An earlier test of this process may have logged such a line in the last minute.
-    opentelemetry = logging.getLogger("opentelemetry")
-    monkeypatch.setattr(opentelemetry, "handlers", [])
-    monkeypatch.setattr(opentelemetry, "propagate", True)
+    for each in logging.getLogger("opentelemetry").handlers:
+        if isinstance(each, _OneLineAMinute):
+            each._next_s.clear()
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lines.append)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])

@@ -1,4 +1,4 @@
-"""The subcommand `bench`: measure a server under load, and say in which stage the time passes."""
+"""The subcommand `bench`: measure a server under load, and show the time in each stage."""
 
 import argparse
 import asyncio

@@ -12,12 +12,10 @@ def with_trace_context(metadata: Metadata) -> Metadata:
     come from a stranger, and be larger than gRPC accepts.
     """
     # A program that has a span has imported this; the client itself never imports OpenTelemetry first.
-    if "opentelemetry.trace" not in sys.modules:
+    if "opentelemetry.trace" not in sys.modules or any(key == "traceparent" for key, _ in metadata):
         return metadata
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     headers: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(headers)
-    if "traceparent" not in headers or any(key == "traceparent" for key, _ in metadata):
-        return metadata
-    return (*metadata, ("traceparent", headers["traceparent"]))
+    return (*metadata, *((key, value) for key, value in headers.items() if key == "traceparent"))

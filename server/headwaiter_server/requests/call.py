@@ -107,6 +107,14 @@ class Call:
         return now_s >= self.deadline_s - min(_MAX_EARLY_S, _MAX_EARLY_SHARE * (self.deadline_s - self.arrived_s))
 
     @property
+    def trace_id(self) -> str:
+        """The id of the trace that the span or the caller's header names; empty without a span and a valid header."""
+        if self.span is not None:
+            return self.span.trace_id
+        header = _TRACEPARENT.fullmatch(self.traceparent)
+        return header[1] if header else ""
+
+    @property
     def caller(self) -> str:
         """The address of the caller."""
         # gRPC writes ipv4:127.0.0.1:50051 and ipv6:%5B::1%5D:50051.
@@ -122,7 +130,6 @@ class Call:
     def log_fields(self, code: StatusCode) -> dict[str, Any]:
         """Return the fields that an object of the log has for a request with this outcome; unknown ones are missing."""
         name, version = self.model
-        trace = _TRACEPARENT.fullmatch(self.traceparent)
         fields = {
             "request_id": self.request_id,
             "method": self.method,
@@ -130,7 +137,7 @@ class Call:
             "version": version,
             "caller": self.caller,
             "token_name": self.token_name,
-            "trace_id": self.span.trace_id if self.span else trace[1] if trace else "",
+            "trace_id": self.trace_id,
             "code": code.name,
             "duration_s": round(clock() - self.arrived_s, 6),
             "stages": {stage: round(duration_s, 6) for stage, duration_s in (self.stages or {}).items()},

@@ -63,8 +63,7 @@ class Tracing:
         scheme: `http` or `https`, for requests over HTTP.
 
     Raises:
-        ValueError: a variable of OpenTelemetry has a value that cannot be used.
-        OSError: a file that such a variable names cannot be read.
+        Exception: OpenTelemetry cannot use one of its variables; the classes of its errors vary.
     """
 
     def __init__(self, process: str, scheme: str) -> None:
