@@ -49,16 +49,19 @@ class Receiver(TraceServiceServicer):
 
     Attributes:
         spans: all spans, in the order in which they came.
+        exports: number of messages.
     """
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
+        self.exports = 0
 
     def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:  # noqa: N802
         for process in request.resource_spans:
             resource = _values(process.resource.attributes)
             spans = [span for scope in process.scope_spans for span in scope.spans]
             self.spans += [_received(span, resource) for span in spans]
+        self.exports += 1
         return ExportTraceServiceResponse()
 
     def named(self, name: str) -> list[ReceivedSpan]:
@@ -72,10 +75,19 @@ class Receiver(TraceServiceServicer):
         return sorted(children, key=lambda each: each.start_s)
 
 
+class _Garbler(grpc.ServerInterceptor):
+    """Replaces each reply by bytes that are no message."""
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = continuation(handler_call_details)
+        return handler._replace(response_serializer=lambda _: b"\xff")
+
+
 @contextmanager
-def receiving_over_grpc() -> Iterator[tuple[Receiver, str]]:
-    """Run a receiver, and yield it with its endpoint."""
-    receiver, server = Receiver(), grpc.server(futures.ThreadPoolExecutor(2))
+def receiving_over_grpc(*, garbled: bool = False) -> Iterator[tuple[Receiver, str]]:
+    """Run a receiver, and yield it with its endpoint; a garbled one sends replies that cannot be read."""
+    interceptors: list[grpc.ServerInterceptor] = [_Garbler()] if garbled else []
+    receiver, server = Receiver(), grpc.server(futures.ThreadPoolExecutor(2), interceptors=interceptors)
     add_TraceServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -86,8 +98,8 @@ def receiving_over_grpc() -> Iterator[tuple[Receiver, str]]:
 
 
 @contextmanager
-def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
-    """Run a receiver, and yield it with its endpoint."""
+def receiving_over_http(*, garbled: bool = False) -> Iterator[tuple[Receiver, str]]:
+    """Run a receiver, and yield it with its endpoint; a garbled one sends headers that cannot be read."""
     receiver = Receiver()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -96,6 +108,9 @@ def receiving_over_http() -> Iterator[tuple[Receiver, str]]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             reply = receiver.Export(ExportTraceServiceRequest.FromString(body), None).SerializeToString()
             self.send_response(200)
+            if garbled:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nno header\r\n\r\n")
+                return
             self.send_header("Content-Length", str(len(reply)))
             self.end_headers()
             self.wfile.write(reply)

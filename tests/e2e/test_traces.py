@@ -7,7 +7,8 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from headwaiter_client import AsyncClient, Client, InferenceFailed, SequenceTooL
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.tracing.spans import _OneLineAMinute
+from headwaiter_server.tracing.spans import _SENDING_LOGGERS, _OneLineAMinute
 from testbed.server_process import free_port, running_server
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
@@ -230,27 +231,58 @@ async def test_the_callers_flag_decides_before_the_servers_own_sampler(
     assert len(receiver.named("batch")) == 1
 
 
-async def test_without_a_receiver_requests_are_answered_and_the_log_and_the_drain_stay_short(
-    text_bundle: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def trace_log(monkeypatch: pytest.MonkeyPatch) -> list[logging.LogRecord]:
+    """The lines of the log about sending spans; spans are sent every 10 ms, in small batches."""
     lines: list[logging.LogRecord] = []
     # An earlier test of this process may have logged such a line in the last minute.
-    for each in logging.getLogger("opentelemetry").handlers:
-        if isinstance(each, _OneLineAMinute):
-            each._next_s.clear()
+    for name in _SENDING_LOGGERS:
+        for each in logging.getLogger(name).handlers:
+            if isinstance(each, _OneLineAMinute):
+                each._next_s.clear()
     handler = logging.Handler()
+    handler.addFilter(lambda line: not line.name.startswith(("headwaiter", "asyncio")))
     monkeypatch.setattr(handler, "emit", lines.append)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     for name, value in (("MAX_QUEUE_SIZE", "16"), ("MAX_EXPORT_BATCH_SIZE", "16"), ("SCHEDULE_DELAY", "10")):
         monkeypatch.setenv(f"OTEL_BSP_{name}", value)
+    return lines
+
+
+async def test_without_a_receiver_requests_are_answered_and_the_log_and_the_drain_stay_short(
+    text_bundle: Path, trace_log: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     async with serving(text_bundle, traces="otlp") as server, connect(server) as client:
         for _ in range(20):
             await client.encode(["bread"], timeout_s=5)
         drained_s = time.monotonic()
     assert time.monotonic() - drained_s < 5
-    places = [(line.pathname, line.lineno) for line in lines if line.name.startswith("opentelemetry")]
+    places = [(line.pathname, line.lineno) for line in trace_log]
     assert 1 <= len(places) == len(set(places)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("protocol", "receiving", "logger"),
+    [("grpc", receiving_over_grpc, "grpc._common"), ("http/protobuf", receiving_over_http, "urllib3.connection")],
+)
+async def test_replies_of_a_receiver_that_cannot_be_read_are_logged_once_a_minute(
+    protocol: str,
+    receiving: Callable[..., AbstractContextManager[tuple[Receiver, str]]],
+    logger: str,
+    text_bundle: Path,
+    trace_log: list[logging.LogRecord],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    with receiving(garbled=True) as (receiver, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        async with serving(text_bundle, traces="otlp") as server, connect(server) as client:
+            while receiver.exports < 3:
+                await client.encode(["bread"], timeout_s=5)
+    assert [line.name for line in trace_log].count(logger) == 1
+    places = [(line.pathname, line.lineno) for line in trace_log]
+    assert len(places) == len(set(places))
 
 
 def test_processes_of_their_own_send_their_last_spans_when_the_server_stops(

@@ -36,7 +36,9 @@ from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Inter
 
 # The longest time to send the last spans when the process ends.
 _LAST_SPANS_S = 1.0
-# OpenTelemetry logs several lines for each attempt to reach a receiver that is down.
+# OpenTelemetry logs several lines for each attempt to reach a receiver that is down. gRPC and urllib3, which send the
+# spans, log a traceback for each reply that they cannot read; nothing else in a server uses these two loggers.
+_SENDING_LOGGERS = ("opentelemetry", "grpc._common", "urllib3")
 _LOG_INTERVAL_S = 60.0
 # A request may run in hundreds of batches. With more stages than this, it has only the seconds of each stage.
 _MAX_STAGES = 128
@@ -314,9 +316,9 @@ class _OneLineAMinute(logging.Handler):
 
 
 def _log_rarely() -> None:
-    log = logging.getLogger("opentelemetry")
-    if log.propagate:
-        log.propagate = False
-        log.addHandler(_OneLineAMinute())
+    for log in map(logging.getLogger, _SENDING_LOGGERS):
+        if log.propagate:
+            log.propagate = False
+            log.addHandler(_OneLineAMinute())
     # The SDK makes a record for each span that it drops, in the event loop.
     logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.ERROR)
