@@ -20,11 +20,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from headwaiter_client import AsyncClient, Client, InferenceFailed, SequenceTooLong, Timings
 from headwaiter_server.app import Server
+from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.tracing.spans import _SENDING_LOGGERS, _OneLineAMinute
+from headwaiter_server.tracing.spans import _SENDING_LOGGERS, Tracing, _OneLineAMinute
 from testbed.server_process import free_port, running_server
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.e2e.in_process_server import _FrontEndInLoop, connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.test_stream import request, streaming
@@ -283,6 +284,32 @@ async def test_replies_of_a_receiver_that_cannot_be_read_are_logged_once_a_minut
     assert [line.name for line in trace_log].count(logger) == 1
     places = [(line.pathname, line.lineno) for line in trace_log]
     assert len(places) == len(set(places))
+
+
+async def test_a_front_end_is_not_killed_while_it_sends_its_last_spans(
+    text_bundle: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, kill = Tracing.send_last_spans, _FrontEndInLoop.kill
+    had_ended: list[bool] = []
+
+    async def send_slowly(tracing: Tracing) -> None:
+        await asyncio.sleep(0.3)
+        await send(tracing)
+
+    def watched_kill(front_end: _FrontEndInLoop) -> None:
+        had_ended.append(front_end._task.done())
+        kill(front_end)
+
+    monkeypatch.setattr(front_end_supervisor, "_END_S", 0.2)
+    monkeypatch.setattr(Tracing, "send_last_spans", send_slowly)
+    monkeypatch.setattr(_FrontEndInLoop, "kill", watched_kill)
+    async with (
+        serving(text_bundle, traces="otlp", front_ends=1) as server,
+        AsyncClient(f"127.0.0.1:{server.port}", metadata={"traceparent": SAMPLED}) as client,
+    ):
+        await client.encode(["bread"])
+    assert had_ended == [True]
+    assert len(receiver.named(ENCODE)) == 1
 
 
 def test_processes_of_their_own_send_their_last_spans_when_the_server_stops(

@@ -76,7 +76,7 @@ class FrontEndProcess:
         for each in self._http_sockets:
             each.close()
         self._link.close()
-        if self._recorder is not None:
+        if not self._stopped.is_set() and self._recorder is not None:
             await self._recorder.send_last_spans()
 
     async def _open(self, settings: Settings) -> None:
@@ -123,7 +123,10 @@ class FrontEndProcess:
         return self._opened.unanswered_count
 
     async def _stop(self, grace_s: float) -> None:
+        """Stop listening, and send the last spans; the engine kills a process that goes on long after its answer."""
         await self._opened.stop_listening(grace_s)
+        if self._recorder is not None:
+            await self._recorder.send_last_spans()
         self._stopped.set()
 
     @property
