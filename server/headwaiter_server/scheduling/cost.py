@@ -25,8 +25,9 @@ _SMALLEST_BUDGET_TOKENS = 128
 _TYPICAL_TOKENS = 48
 # The ratio follows the latest batches; 16 of 31 decide the median.
 _RATIO_BATCHES = 31
-# The terms are fitted once in so many batches.
-_FIT_INTERVAL_BATCHES = 32
+# The terms are fitted after so many batches, and after so many seconds of a device. A fit takes over 1 ms of the
+# scheduler's time, which is much for batches that take less.
+_FIT_INTERVAL_BATCHES, _FIT_INTERVAL_S = 32, 0.25
 # Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
 _SIMILAR_BATCHES = 32
 # Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
@@ -272,8 +273,6 @@ class LearntCost:
 
     Attributes:
         cost: predicts the seconds of a batch.
-        ratio: the median of measured / predicted by the cost model from start-up; 2 on a machine that runs at half its
-            speed.
         batch_count: number of batches since the start.
         fitted_count: number of fits since the start.
     """
@@ -281,13 +280,20 @@ class LearntCost:
     def __init__(self, cost: CostModel) -> None:
         """Start with `cost`, the cost model that was measured or stored before."""
         self._start = self._fitted = self.cost = cost
-        self.ratio = self._level = 1.0
+        self._level = 1.0
         self.batch_count = self.fitted_count = 0
+        # Batches since the latest fit, and their seconds.
+        self._unfitted_batches, self._unfitted_s = 0, 0.0
         # Full of ones at first, so one slow batch changes nothing, and a lasting change shows after 16 batches.
         self._to_start = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
         self._to_fitted = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
         self._latest = deque[Sample](maxlen=_RATIO_BATCHES)
         self._similar: dict[tuple[int, int, bool], deque[Sample]] = {}
+
+    @property
+    def ratio(self) -> float:
+        """Median of measured / predicted by the cost model from start-up; 2 on a machine of half the speed."""
+        return median(self._to_start)
 
     @property
     def error_ratio(self) -> float:
@@ -309,9 +315,10 @@ class LearntCost:
         self._latest.append(sample)
         self._to_start.append(compute_s / start_s)
         self._to_fitted.append(_ratio(sample, self._fitted))
-        self.ratio = median(self._to_start)
         self.batch_count += 1
-        if self.batch_count % _FIT_INTERVAL_BATCHES == 0:
+        self._unfitted_batches += 1
+        self._unfitted_s += compute_s
+        if self._unfitted_batches >= _FIT_INTERVAL_BATCHES and self._unfitted_s >= _FIT_INTERVAL_S:
             self._fit()
         self.cost = self._fitted.scaled(median(self._to_fitted))
         return predicted_s
@@ -326,6 +333,7 @@ class LearntCost:
         prior = self._fitted.scaled(level / self._level)
         self._fitted, self._level = fit(steady, variable_length=prior.variable_length, prior=prior), level
         self.fitted_count += 1
+        self._unfitted_batches, self._unfitted_s = 0, 0.0
         self._to_fitted.extend(_ratio(sample, self._fitted) for sample in self._latest)
 
     def _steady(self, similar: deque[Sample]) -> list[Sample]:

@@ -27,7 +27,9 @@ class Queue:
 
     def __init__(self) -> None:
         self.learnt = LearntCost(CALIBRATION.cost)
-        self.learnt.ratio = CORRECTION
+        shape = Shape.of([8])
+        for _ in range(31):
+            self.learnt.note_batch(shape, CORRECTION * CALIBRATION.cost.seconds(*shape))
         self.limits = AdaptiveLimits(BatchLimits(tokens=2, cells=50))
 
 

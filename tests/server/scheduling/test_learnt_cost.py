@@ -182,3 +182,12 @@ def test_batches_that_take_either_a_short_or_a_long_time_are_learnt_too() -> Non
         learnt.note_batch(shape, TRUE.seconds(*shape) * (10 if number % 2 else 1))
     assert learnt.fitted_count == 2
     assert 1 <= learnt.cost.seconds(*shape) / TRUE.seconds(*shape) <= 10.001
+
+
+def test_one_second_of_short_batches_is_fitted_at_most_four_times() -> None:
+    learnt, shape = LearntCost(TRUE.scaled(0.05)), Shape.of([8])
+    batch_s = learnt.cost.seconds(*shape)
+    for _ in range(int(1 / batch_s)):
+        learnt.note_batch(shape, batch_s)
+    assert learnt.batch_count > 5_000
+    assert 1 <= learnt.fitted_count <= 4
