@@ -131,6 +131,11 @@ class Server:
         """Wait until the engine ends, and raise its error if it has failed: `DeviceLost` if a device is dead."""
         await self._engine.failed()
 
+    def leave(self) -> None:
+        """Report NOT_SERVING to health checks, and go on answering requests, new ones too."""
+        self._engine.directory.leaving = True
+        self._report_health()
+
     async def drain(self) -> bool:
         """Report NOT_SERVING to health checks, answer the admitted requests, and stop listening.
 

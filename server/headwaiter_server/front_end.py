@@ -134,13 +134,12 @@ class FrontEnd:
             self._recorder.certificate_read(certificate_expiry_unix_s(tls.cert))
 
     def report_health(self) -> None:
-        """Report to health checks whether the server and each of its models answer requests."""
+        """Report to health checks whether the server and each of its models may get requests."""
         directory = self._engine.directory
         names = set(directory.served_names)
         self._reported_names |= names
         serving = dict.fromkeys(("", SERVICE, open_inference.SERVICE), directory.available)
-        answers = directory.started and directory.reachable
-        serving |= {f"{SERVICE}/{name}": answers and name in names for name in sorted(self._reported_names)}
+        serving |= {f"{SERVICE}/{name}": directory.ready and name in names for name in sorted(self._reported_names)}
         self._health.set_serving(serving)
 
     def drain(self) -> None:

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain; threads may still be busy when this returns.
 
-    SIGHUP lets the server read the files of tokens and of TLS again.
+    After SIGTERM, the drain begins when load balancers have had time to learn that the server is leaving. SIGINT lets
+    the drain begin at once. SIGHUP lets the server read the files of tokens and of TLS again.
 
     Raises:
         ModelRefused: the model must not be served.
@@ -23,10 +24,15 @@ async def serve(settings: Settings) -> None:
         CannotListen: the server cannot listen on one of its ports.
         SettingsError: a file cannot be used.
     """
-    stop = asyncio.Event()
+    stop, stop_at_once = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        stop.set()
+        stop_at_once.set()
+
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     raise_limit()
     server = Server(settings)
     loop.add_signal_handler(signal.SIGHUP, server.read_files_again)
@@ -38,6 +44,12 @@ async def serve(settings: Settings) -> None:
     collecting = asyncio.create_task(collect_garbage())
     try:
         await _finishes_before(stopped, asyncio.create_task(server.failed()))
+        delay_s = settings.drain_delay_s
+        if delay_s and not stop_at_once.is_set():
+            log.info("leaving: health checks report NOT_SERVING, new requests are answered for %g s", delay_s)
+            server.leave()
+            interrupted = asyncio.create_task(stop_at_once.wait())
+            await _finishes_before(interrupted, asyncio.create_task(server.failed()), delay_s)
     except Exception:
         await server.stop()
         raise
@@ -47,13 +59,17 @@ async def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-async def _finishes_before(stopped: "asyncio.Task[bool]", work: "asyncio.Task[None]") -> bool:
-    """Wait for the work or the stop signal; cancel the work on the signal. Return whether the work finished.
+async def _finishes_before(
+    stopped: "asyncio.Task[bool]", work: "asyncio.Task[None]", timeout_s: float | None = None
+) -> bool:
+    """Wait for the work, the stop signal or the end of the time; return whether the work finished.
+
+    The work is cancelled if it has not finished.
 
     Raises:
         Exception: the error of the work.
     """
-    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({work, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         work.result()
         return True

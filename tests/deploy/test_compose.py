@@ -97,7 +97,7 @@ def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
 
 def test_the_stop_grace_period_is_longer_than_a_drain() -> None:
     grace_s = int(GPU["services"]["server"]["stop_grace_period"].removesuffix("s"))
-    assert grace_s >= Settings.drain_s + 5
+    assert grace_s >= Settings.drain_delay_s + Settings.drain_s + 10
 
 
 def test_the_export_writes_the_bundle_that_the_server_reads() -> None:

@@ -51,16 +51,21 @@ async def test_a_server_whose_device_hangs_answers_unavailable_and_exits_with_3(
         assert await asyncio.to_thread(server.process.wait, TIMEOUT_S) == 3
 
 
+@pytest.mark.parametrize("leaving", [False, True])
 async def test_a_server_whose_device_dies_answers_all_callers_and_exits_with_3(
-    text_bundle: Path, tmp_path: Path
+    text_bundle: Path, tmp_path: Path, leaving: bool
 ) -> None:
     program = [sys.executable, "-m", "tests.e2e.mortal_devices"]
-    log = tmp_path / "server.log"
+    flags, log = ["--provider", "cpu", "--drain-delay-s", "600"], tmp_path / "server.log"
     with (
         log.open("wb") as errors,
-        running_server(text_bundle, ["--provider", "cpu"], program=program, log=errors) as server,
+        running_server(text_bundle, flags, program=program, log=errors) as server,
     ):
         async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+            if leaving:
+                server.process.terminate()
+                while await client.is_serving():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             sequences = [KILL, *INNOCENT]
             calls = [client.encode_tokens([sequence], timeout_s=TIMEOUT_S) for sequence in sequences]
             answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -5,16 +5,19 @@ import json
 import os
 import shutil
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
-from testbed.server_process import running_server
+from testbed.server_process import RunningServer, running_server
 from tests.e2e.cancelling_load import REQUESTS, CancellingLoad
 from tests.e2e.grpc_errors import is_from_server
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
@@ -70,6 +73,62 @@ async def test_a_drain_answers_admitted_requests_and_refuses_new_ones(text_bundl
             answers = await asyncio.gather(running, *waiting)
             await drained
     assert [answer.lengths.tolist() for answer in answers] == [[3], *([length] for length in range(1, 21))]
+
+
+async def test_after_sigterm_a_server_with_a_delay_reports_not_serving_and_answers_until_sigint(
+    text_bundle: Path,
+) -> None:
+    with running_server(text_bundle, ["--provider", "cpu", "--drain-delay-s", "600"]) as server:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)  # The type stubs lack Watch.
+            model_watch = health.Watch(health_pb2.HealthCheckRequest(service="headwaiter.v1.Encoder/tiny-text"))
+            watch = health.Watch(health_pb2.HealthCheckRequest())
+            assert [(await each.read()).status for each in (watch, model_watch)] == [SERVING, SERVING]
+            assert _http_status(server, "/health/ready") == 200
+            # Some supervisors send the signal twice.
+            for _ in range(2):
+                server.process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.2)
+            assert [(await each.read()).status for each in (watch, model_watch)] == [NOT_SERVING, NOT_SERVING]
+            assert _http_status(server, "/health/ready") == 503
+            assert _http_status(server, "/health/live") == 200
+            for _ in range(8):
+                async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+                    assert (await client.encode(["rain"])).lengths.tolist()
+                    assert not await client.is_serving()
+        server.process.send_signal(signal.SIGINT)
+        assert await asyncio.to_thread(server.process.wait, EXIT_TIMEOUT_S) == 0
+
+
+async def test_a_server_with_a_delay_answers_all_calls_until_the_delay_is_over(text_bundle: Path) -> None:
+    delay_s = 1.5
+    with running_server(text_bundle, ["--provider", "cpu", "--drain-delay-s", f"{delay_s:g}"]) as server:
+        async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+            await client.encode(["rain"])
+            server.process.send_signal(signal.SIGTERM)
+            sent_s, answered = time.monotonic(), 0
+
+            async def encode_until_refused() -> None:
+                nonlocal answered
+                while True:
+                    await client.encode(["rain"])
+                    answered += 1
+
+            with pytest.raises(Unavailable) as refused:
+                await encode_until_refused()
+            assert time.monotonic() - sent_s >= delay_s
+            assert is_refused_by_draining_server(refused.value)
+            assert answered
+        assert await asyncio.to_thread(server.process.wait, EXIT_TIMEOUT_S) == 0
+
+
+def _http_status(server: RunningServer, path: str) -> int:
+    try:
+        with urlopen(server.metrics_url.replace("/metrics", path)) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
 
 
 @pytest.mark.parametrize("first_load", [True, False], ids=["at start-up", "while serving"])

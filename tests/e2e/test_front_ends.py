@@ -256,6 +256,25 @@ def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundl
         assert not alive
 
 
+def test_a_front_end_that_starts_while_the_server_is_leaving_is_not_ready_and_answers(
+    text_bundle: Path, tmp_path: Path
+) -> None:
+    with watched_server(text_bundle, tmp_path, "--drain-delay-s", "600") as watched:
+        server = watched.server
+        server.process.terminate()
+        watched.wait_for_line("leaving")
+        for each in front_ends(server):
+            each.kill()
+        watched.wait_for_line("front end 1 answers requests again")
+        watched.wait_for_line("front end 2 answers requests again")
+        for _ in range(8):
+            with Client(server.address, retry=ONCE) as client:
+                assert not client.is_serving()
+                client.encode(["rain"])
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+
+
 def wait_for_children(server: "subprocess.Popen[bytes]", count: int) -> list[psutil.Process]:
     end_s = time.monotonic() + 30
     while len(children := psutil.Process(server.pid).children()) < count:

@@ -136,6 +136,17 @@ async def test_calls_without_the_bearer_token_are_refused(text_bundle: Path, tmp
         assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
 
 
+async def test_a_server_that_is_leaving_is_not_ready_and_answers(text_bundle: Path) -> None:
+    async with serving(text_bundle) as server, calling(server) as caller:
+        assert (await caller.ServerReady(oip.ServerReadyRequest())).ready
+        server.leave()
+        async with asyncio.timeout(10):
+            while (await caller.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not (await caller.ModelReady(oip.ModelReadyRequest(name="tiny-text"))).ready
+        assert (await caller.infer(id_request(1, 2)))["pooled"].shape == (1, 32)
+
+
 async def test_a_server_that_drains_is_not_ready(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, calling(server) as caller:
         with paused_device() as device:

@@ -16,13 +16,14 @@ class ModelDirectory:
     Attributes:
         started: whether the models of the start are loaded.
         reachable: whether what runs the models answers.
+        leaving: whether load balancers must send requests elsewhere, although the server still answers requests.
     """
 
     def __init__(self, default_model: str) -> None:
         self._default_model = default_model
         self._versions: list[VersionStatus] = []
         self._current: dict[str, ServedModel] = {}
-        self.started, self.reachable = False, True
+        self.started, self.reachable, self.leaving = False, True, False
 
     def update(self, versions: Iterable[VersionStatus], current: Mapping[str, ServedModel], *, started: bool) -> None:
         """Replace what the directory knows.
@@ -73,10 +74,15 @@ class ModelDirectory:
         return list(self._current)
 
     @property
+    def ready(self) -> bool:
+        """Whether load balancers may send requests for the models: they are loaded, they answer, and they stay."""
+        return self.started and self.reachable and not self.leaving
+
+    @property
     def available(self) -> bool:
-        """Whether the models of the start are loaded and answer, and requests without a name have a model."""
+        """Whether load balancers may send requests, also those that name no model."""
         # A server without its default model must get no calls.
-        return self.reachable and self.started and bool(self._current) and self._default_model in ("", *self._current)
+        return self.ready and bool(self._current) and self._default_model in ("", *self._current)
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.

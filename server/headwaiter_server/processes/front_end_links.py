@@ -98,7 +98,7 @@ class FrontEndLinks:
         await self.published()
 
     def publish(self) -> None:
-        """Tell the front ends which models answer requests from now on."""
+        """Tell the front ends which models answer requests from now on, and whether the server is leaving."""
         directory = self.engine.directory
         versions = [each.status() for each in directory.known_versions]
         before, self._current = self._current, {each.labels: each.facts.number for each in directory.current}
@@ -108,7 +108,8 @@ class FrontEndLinks:
             key: value for key, value in self._ended_samples.items() if _version_of(key[1]) not in again
         }
         current = list(self._current.values())
-        calls = (link.publish(versions, current, started=directory.started) for link in self._joined)
+        started, leaving = directory.started, directory.leaving
+        calls = (link.publish(versions, current, started=started, leaving=leaving) for link in self._joined)
         self._published = asyncio.gather(*calls, return_exceptions=True)
 
     async def published(self) -> None:
@@ -220,9 +221,9 @@ class _FrontEndLink(Link):
         """Let the front end open the tokenizer of a model, or close the link."""
         await self._call_or_close(_PREPARE_S, "prepare", facts, None if tokenizer is None else tokenizer.file)
 
-    async def publish(self, versions: list[VersionStatus], current: list[int], *, started: bool) -> None:
+    async def publish(self, versions: list[VersionStatus], current: list[int], *, started: bool, leaving: bool) -> None:
         """Tell the front end which models answer requests, or close the link."""
-        await self._call_or_close(_HUNG_S, "publish", versions, current, started)
+        await self._call_or_close(_HUNG_S, "publish", versions, current, started, leaving)
 
     async def _call_or_close(self, timeout_s: float, method: str, *arguments: Any) -> None:
         waits, loop = True, asyncio.get_running_loop()

@@ -132,7 +132,7 @@ class RemoteEngine:
         recorder = self._recorder.model(facts.name, facts.version)
         self._models.setdefault(facts.number, ServedModel(facts, tokenizer, recorder))
 
-    async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool) -> None:
+    async def _publish(self, versions: list[VersionStatus], current: list[int], started: bool, leaving: bool) -> None:
         """Answer new requests with these models from now on."""
         before = {each.labels: each for each in self.directory.current}
         models = {self._models[number].name: self._models[number] for number in current}
@@ -141,6 +141,7 @@ class RemoteEngine:
                 # The same version was loaded again, from other files: its metrics start again from zero.
                 self._recorder.remove_model(*each.labels)
         self.directory.update(versions, models, started=started)
+        self.directory.leaving = leaving
         self._on_change()
 
     async def _release(self, number: int) -> None:

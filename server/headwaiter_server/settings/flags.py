@@ -160,7 +160,15 @@ class Settings:
     admin_token_file: Path | None = _setting(
         None, FILE, "file of the bearer tokens for loading and unloading models; --token-file's if none is given"
     )
-    drain_s: float = _setting(30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM")
+    drain_delay_s: float = _setting(
+        0.0,
+        SECONDS,
+        "seconds to answer new requests after SIGTERM, while health checks report NOT_SERVING, so that load balancers "
+        "learn it in time; 0 drains at once",
+    )
+    drain_s: float = _setting(
+        30.0, SECONDS, "longest time in seconds to answer admitted requests after SIGTERM and --drain-delay-s"
+    )
     log_format: Literal["text", "json"] = _setting(
         "text", one_of("text", "json"), "form of the log's lines; json writes an object on each line"
     )

@@ -44,7 +44,7 @@ class FrontEnd:
         await self.opens.wait()
         self.models.append(facts.number)
 
-    async def publish(self, _: object, current: list[int], started: bool) -> None:
+    async def publish(self, _: object, current: list[int], started: bool, leaving: bool) -> None:
         self.heard.append(("publish", current))
 
     async def release(self, number: int) -> None:
@@ -286,7 +286,7 @@ async def test_a_front_end_starts_its_metrics_from_zero_when_a_version_is_loaded
     async def serve(number: int) -> None:
         again: Any = SimpleNamespace(number=number, name="a", version="1")
         await front_end.methods["prepare"](again, None)
-        await front_end.methods["publish"]([], [number], True)
+        await front_end.methods["publish"]([], [number], True, False)
 
     def requests() -> float | None:
         labels = {"model": "a", "version": "1", "method": "Encode", "code": "OK"}

@@ -63,7 +63,7 @@ class Child:
 
 def links_to_front_ends() -> FrontEndLinks:
     links = FrontEndLinks(Recorder())
-    directory = SimpleNamespace(known_versions=[], current=[], started=True)
+    directory = SimpleNamespace(known_versions=[], current=[], started=True, leaving=False)
     engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
     links.engine = engine
     return links

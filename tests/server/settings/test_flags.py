@@ -49,6 +49,7 @@ GIVEN = {
     "tls_client_ca": ("FILE", Path("FILE")),
     "token_file": ("FILE", Path("FILE")),
     "admin_token_file": ("FILE", Path("FILE")),
+    "drain_delay_s": ("2.5", 2.5),
     "drain_s": ("2.5", 2.5),
     "log_format": ("json", "json"),
     "log_level": ("debug", "debug"),
