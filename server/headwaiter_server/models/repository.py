@@ -147,7 +147,8 @@ class ModelRepository:
         else:
             assert settings.bundle is not None
             loaded = await self._load_in_thread(settings.bundle, settings)
-            version = ModelVersion.of(BundleFolder(loaded.model.bundle.manifest.name, 1, settings.bundle))
+            name = settings.model_name or loaded.model.bundle.manifest.name
+            version = ModelVersion.of(BundleFolder(name, 1, settings.bundle))
             self._versions.append(version)
             self._take_over(version, loaded, await self._announce(version, loaded))
         if settings.default_model not in ("", *self._current):

@@ -52,6 +52,9 @@ class Settings:
     """The settings of a server; if 0 has a special meaning, the help of the setting says so."""
 
     bundle: Path | None = None
+    model_name: str = _setting(
+        "", NAME, "name of the model of BUNDLE in requests and replies; the name in the bundle if not given"
+    )
     models: Path | None = _setting(
         None, DIRECTORY, "folder of several models, FOLDER/NAME/VERSION, to serve instead of a single BUNDLE"
     )
@@ -189,6 +192,11 @@ class Settings:
             raise SettingsError(
                 "give either one bundle or --models: run headwaiter-server BUNDLE or set HEADWAITER_BUNDLE, or run "
                 "headwaiter-server --models FOLDER; make a bundle with headwaiter-export checkpoint FOLDER -o BUNDLE"
+            )
+        if self.model_name and self.models is not None:
+            raise SettingsError(
+                f"--model-name {self.model_name} needs a single bundle, and --models names each model by its folder: "
+                "leave --model-name out, or rename the folder"
             )
         for field in dataclasses.fields(self):
             given = getattr(self, field.name) != field.default

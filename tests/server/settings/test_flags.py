@@ -12,6 +12,7 @@ from headwaiter_server.settings.flags import Settings, SettingsError, flag, read
 # For each setting, a value that is not the default: the text, and the value that is read. The file FILE and the folder
 # FOLDER exist.
 GIVEN = {
+    "model_name": ("tiny", "tiny"),
     "models": ("FOLDER", Path("FOLDER")),
     "watch_s": ("3.5", 3.5),
     "default_model": ("tiny", "tiny"),
@@ -160,6 +161,7 @@ def test_unknown_variables_are_ignored() -> None:
         (["b", "--provider", "tpu"], {}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
         (["b"], {"HEADWAITER_PROVIDER": "tpu"}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
         (["b", "--precision", "int4"], {}, ["--precision", "'int4'", "auto", "fp32", "fp16", "int8"]),
+        (["--models", "FOLDER", "--model-name", "tiny"], {}, ["--model-name tiny", "--models"]),
         (["b", "--address", "50051"], {}, ["--address", "'50051'", "HOST:PORT"]),
         (["b", "--address", ":50051"], {}, ["--address", "':50051'", "HOST:PORT"]),
         (["b", "--address", "localhost:70000"], {}, ["--address", "'localhost:70000'", "HOST:PORT"]),
