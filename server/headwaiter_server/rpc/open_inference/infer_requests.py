@@ -38,6 +38,8 @@ _DTYPES = {
 }
 _LONGEST_AXIS = 2**31 - 1
 _SHARED_MEMORY = "shared_memory_region"
+# KServe's client sends this parameter of the protocol over HTTP over gRPC too, with the size of the raw values.
+_BINARY_DATA_SIZE = "binary_data_size"
 
 # An input, and its raw values; None if the values are in its contents.
 _Input = tuple[InputTensor, bytes | None]
@@ -206,7 +208,7 @@ def _refuse_parameters(owner: str, parameters: Mapping[str, oip.InferParameter])
         raise Unimplemented(f"{owner} is in shared memory, which the server does not offer: send the values")
     if "classification" in parameters:
         raise Unimplemented(f"{owner} asks for a classification, which the server does not offer: leave it out")
-    for name in sorted(parameters):
+    for name in sorted(parameters.keys() - {_BINARY_DATA_SIZE}):
         problem = f"{owner} has the unknown parameter {name[:MAX_QUOTED_CHARACTERS]!r}"
         raise InvalidInput(f"{problem}: leave it out", field="parameters")
 

@@ -216,6 +216,13 @@ def test_parameters_of_tensors_are_refused(owner: str, parameter: str, error: ty
         read_infer_request(request, LIMITS)
 
 
+def test_the_size_that_kserves_client_sends_beside_raw_values_changes_nothing() -> None:
+    request = raw_request("m", ("pooled",), input_ids=IDS)
+    expected = read_infer_request(request, LIMITS)
+    request.inputs[0].parameters["binary_data_size"].int64_param = len(request.raw_input_contents[0])
+    assert read_infer_request(request, LIMITS) == expected
+
+
 NAMES = st.sampled_from(["text", "input_ids", "features", "attention_mask", "x"])
 TYPES = st.sampled_from(["BYTES", "INT64", "INT32", "FP32", "FP16", "BOOL"])
 AXES = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 2**31 - 1, 2**62]), max_size=4)
