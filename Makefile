@@ -14,8 +14,9 @@ PROTOBUF7 := .venv-protobuf7
 LOCK_TOOLS := .venv-lock
 LOCKS := server-cpu server-cuda export
 
-# Packages of the Node.js example, axe-core for the playground, and pyright. Without npm, their tests are skipped.
-NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground
+# Packages of the Node.js example, axe-core for the playground, pyright, and the schemas of operators of Kubernetes.
+# Without npm, their tests are skipped.
+NODE_FOLDERS := examples/node tests/client/pyright tests/e2e/playground tests/deploy/operators
 NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
