@@ -16,12 +16,17 @@ def variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def tritonclient_python(folder: Path, version: str) -> Path:
-    """Return the Python of a new environment with tritonclient; skip the test if pip cannot install it."""
+def package_python(folder: Path, *requirements: str) -> Path:
+    """Return the Python of a new environment with packages; skip the test if pip cannot install them."""
     python = folder / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    run_or_skip([str(python), "-m", "pip", "install", "--quiet", f"tritonclient[grpc]=={version}"])
+    run_or_skip([str(python), "-m", "pip", "install", "--quiet", *requirements])
     return python
+
+
+def tritonclient_python(folder: Path, version: str) -> Path:
+    """Return the Python of a new environment with tritonclient; skip the test if pip cannot install it."""
+    return package_python(folder, f"tritonclient[grpc]=={version}")
 
 
 def run_or_skip(command: Sequence[str], folder: Path | None = None) -> None:
