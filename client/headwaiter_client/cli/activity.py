@@ -100,6 +100,8 @@ class ServerActivity:
         front_ends: front ends that run; 0 if there is only one process.
         in_progress: requests that have arrived and have no reply yet.
         refused_per_s: requests refused before they were queued, by reason; without reasons that did not occur.
+        errors_without_model_per_s: requests that ended with an error before the server had found their model, by code;
+            without codes that did not occur.
         versions: the versions of all models, those with the largest share of the devices first.
         device_shares: the share of each device that each version of a model used, the largest first, by device.
         gpu_memory_used_bytes, gpu_memory_total_bytes: memory in use by all processes, and all memory, by GPU.
@@ -111,6 +113,7 @@ class ServerActivity:
     front_ends: int
     in_progress: int
     refused_per_s: dict[str, float]
+    errors_without_model_per_s: dict[str, float]
     versions: list[VersionActivity]
     device_shares: dict[str, dict[ModelVersion, float]]
     gpu_memory_used_bytes: dict[str, float]
@@ -155,6 +158,7 @@ def activity(before: Reading, now: Reading, seconds: float) -> ServerActivity:
         if reading[Series.STATES]
     ]
     refused = _by_label(grown[Series.REFUSED], "reason")
+    without_model = {labels: count for labels, count in grown[Series.REQUESTS].items() if not dict(labels).get("model")}
     return ServerActivity(
         seconds=seconds,
         build=", ".join(_by_label(now[Series.BUILD], "version")),
@@ -162,6 +166,7 @@ def activity(before: Reading, now: Reading, seconds: float) -> ServerActivity:
         front_ends=int(_total(now[Series.FRONT_ENDS])),
         in_progress=int(_total(now[Series.IN_PROGRESS])),
         refused_per_s={reason: requests / seconds for reason, requests in refused.items() if requests},
+        errors_without_model_per_s=_errors_per_s(_by_label(without_model, "code"), seconds),
         versions=sorted(versions, key=lambda each: (-each.device_share, each.model, each.version)),
         device_shares=_device_shares(grown[Series.BUSY_SECONDS], seconds),
         gpu_memory_used_bytes=_by_label(now[Series.GPU_MEMORY_USED], "gpu"),
@@ -222,7 +227,7 @@ def _version_activity(version: ModelVersion, now: Reading, grown: Reading, secon
         version=number,
         states=[state for state, value in _by_label(now[Series.STATES], "state").items() if value],
         requests_per_s=sum(requests.values()) / seconds,
-        errors_per_s={code: count / seconds for code, count in requests.items() if code != "OK" and count},
+        errors_per_s=_errors_per_s(requests, seconds),
         p50_s=quantile(0.5, counts_by_bound),
         p99_s=quantile(0.99, counts_by_bound),
         stage_shares={stage: _ratio(stage_s, sum(stages_s.values())) for stage, stage_s in stages_s.items()},
@@ -235,6 +240,11 @@ def _version_activity(version: ModelVersion, now: Reading, grown: Reading, secon
         padding=_ratio(_total(grown[Series.BATCH_PADDING]), batches),
         device_share=_total(grown[Series.BUSY_SECONDS]) / seconds,
     )
+
+
+def _errors_per_s(requests: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Return the rates of the codes of errors that occurred."""
+    return {code: count / seconds for code, count in requests.items() if code != "OK" and count}
 
 
 def _device_shares(busy_s: Mapping[Labels, float], seconds: float) -> dict[str, dict[ModelVersion, float]]:

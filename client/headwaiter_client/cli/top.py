@@ -163,7 +163,7 @@ def _view(screen: "Console", server: ServerActivity, read_unix_s: float) -> "Gro
     return Group(
         *map(Text, _server_lines(server, read_unix_s)),
         *map(Text, _device_lines(server, name_width)),
-        *(Text(line, _PROBLEM) for line in _error_lines(server.versions, name_width)),
+        *(Text(line, _PROBLEM) for line in _error_lines(server, name_width)),
         Text(),
         _table(screen, server.versions, name_width),
     )
@@ -194,9 +194,11 @@ def _device_lines(server: ServerActivity, name_width: int) -> Iterator[str]:
         yield f"GPU {gpu}: {used_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB of memory in use"
 
 
-def _error_lines(versions: Sequence[VersionActivity], name_width: int) -> Iterator[str]:
-    """Yield a line for each version that answered with errors."""
-    for version in versions:
+def _error_lines(server: ServerActivity, name_width: int) -> Iterator[str]:
+    """Yield a line for requests that failed before their model was found, and one for each version with errors."""
+    if server.errors_without_model_per_s:
+        yield f"errors/s without a model: {_rates(server.errors_without_model_per_s)}"
+    for version in server.versions:
         if version.errors_per_s:
             name = _cut(version.model, name_width)
             yield f"errors/s of {name} {version.version}: {_rates(version.errors_per_s)}"

@@ -121,6 +121,17 @@ def test_the_activity_of_a_version(before: dict[str, float], now: dict[str, floa
     assert getattr(of_m(before, now), field) == expected
 
 
+def test_errors_of_requests_that_reached_no_model_are_of_the_server() -> None:
+    def without_model(code: str, count: int) -> dict[str, float]:
+        return {f"requests_total{{model=,version=,method=Encode,code={code}}}": count}
+
+    before = READY | without_model("CANCELLED", 7) | without_model("OK", 1)
+    now = READY | without_model("CANCELLED", 7) | without_model("OK", 5) | without_model("DEADLINE_EXCEEDED", 5)
+    server = between(before, now | {"requests_total{model=m,code=INTERNAL}": 2})
+    assert server.errors_without_model_per_s == {"DEADLINE_EXCEEDED": 2.5}
+    assert [version.errors_per_s for version in server.versions] == [{"INTERNAL": 1.0}]
+
+
 def test_nothing_has_no_mean_and_no_quantile() -> None:
     same: dict[str, float] = {"batch_tokens_sum{model=m}": 4, "batch_tokens_count{model=m}": 1}
     same |= {"stage_duration_seconds_sum{model=m,stage=queue}": 1}

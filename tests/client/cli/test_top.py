@@ -249,6 +249,7 @@ def busy(server: MetricsServer) -> MetricsServer:
     ready = {f"version_state{{model={model},state=ready}}": 1 for model in (LONG, "all-MiniLM-L6-v2")}
     ready["version_state{model=other,version=12,state=failed}"] = 1
     now: dict[str, float] = {"front_ends": 8, "inflight_requests": 12345}
+    now["requests_total{model=,version=,code=DEADLINE_EXCEEDED}"] = 364
     now |= {"gpu_memory_used_bytes{gpu=0}": 20 * 2**30, "gpu_memory_total_bytes{gpu=0}": 80 * 2**30}
     for model, number in ((LONG, 123456), ("all-MiniLM-L6-v2", 1234567)):
         labels = f"model={model}"
@@ -292,6 +293,7 @@ def test_all_columns_and_names_are_there_without_a_terminal(
     assert main(["top", "--metrics", busy.url, "--interval-s", "0.01"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith(f"errors/s of {LONG} 1: ") and line.endswith(" RESOURCE_EXHAUSTED") for line in lines)
+    assert any(re.fullmatch(r"errors/s without a model: \S+ DEADLINE_EXCEEDED", line) for line in lines)
     assert "GPU 0: 20.0 of 80.0 GiB of memory in use" in lines
     assert any(line.startswith("device 1: ") and LONG in line for line in lines)
     assert any("8 front ends, 12,345 requests in progress" in line for line in lines)
