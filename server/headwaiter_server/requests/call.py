@@ -59,7 +59,8 @@ class Call:
         method: name of the method, for logs and metrics.
         arrived_s: time of arrival, on `clock`.
         deadline_s: deadline of the call, on `clock`; infinity without a deadline.
-        connection: names the connection of the call: gRPC's name of the peer, or the caller's host over HTTP.
+        connection: names the connection of the call: gRPC's name of the peer, or the caller's host over HTTP; empty if
+            the call ended before the server began it, because gRPC then no longer knows the peer.
         device_failures: how often the caller's earlier attempts failed because a device died.
         token_name: the name of the caller's token; empty if it has none.
         traceparent: the header of W3C Trace Context that the caller sent, unchecked; empty if the caller sent none.
@@ -116,7 +117,7 @@ class Call:
 
     @property
     def caller(self) -> str:
-        """The address of the caller."""
+        """The address of the caller; empty if it is not known."""
         # gRPC writes ipv4:127.0.0.1:50051 and ipv6:%5B::1%5D:50051.
         return unquote(self.connection.removeprefix("ipv4:").removeprefix("ipv6:"))
 
@@ -124,8 +125,10 @@ class Call:
         """Return the request, its model and its caller in words, for the log."""
         name, version = self.model
         model = f", model {name} version {version}" if name else ""
-        token = f" with the token of {self.token_name}" if self.token_name else ""
-        return f"{self.method} {self.request_id}{model}, from {self.caller}{token}"
+        address = [f"from {self.caller}"] if self.caller else []
+        token = [f"with the token of {self.token_name}"] if self.token_name else []
+        caller = f", {' '.join(address + token)}" if address or token else ""
+        return f"{self.method} {self.request_id}{model}{caller}"
 
     def log_fields(self, code: StatusCode) -> dict[str, Any]:
         """Return the fields that an object of the log has for a request with this outcome; unknown ones are missing."""

@@ -57,6 +57,21 @@ def test_what_is_not_known_of_a_request_is_missing(caplog: pytest.LogCaptureFixt
     assert set(vars(record)["request"]) == {"request_id", "method", "caller", "code", "duration_s"}
 
 
+@pytest.mark.parametrize(
+    ("token_name", "beginning"),
+    [("", "Encode r-7: "), ("billing", "Encode r-7, with the token of billing: ")],
+)
+def test_a_caller_whose_address_is_not_known_is_left_out(
+    token_name: str, beginning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(InvalidInput):
+        fail(call("", token_name=token_name))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(beginning)
+    assert "caller" not in vars(record)["request"]
+
+
 def test_failed_sequences_of_a_partial_request_name_the_same(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log_failures(call(model=("tiny", "3")), {4: InvalidInput("no")})
