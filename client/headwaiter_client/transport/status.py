@@ -99,8 +99,12 @@ def _without_details(code: grpc.StatusCode, text: str, timeout_s: float) -> tupl
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded, no_answer(timeout_s)
     if code is grpc.StatusCode.CANCELLED:
-        # This is not a caller's cancellation, which never gets here: gRPC ends calls this way when the server stops.
-        return Unavailable, "the server ended the call without an answer: it may be shutting down"
+        # This is not a caller's cancellation, which never gets here: gRPC ends calls this way when the server stops, or
+        # when calls arrive faster than the server can begin them.
+        return Unavailable, (
+            "the server ended the call without an answer: it may be shutting down, or get more calls than it can "
+            "begin; send the request again, or fewer at once"
+        )
     kind, advice = _BARE.get(code, (HeadwaiterError, _CHECK_ADDRESS))
     # gRPC lists each failed attempt to connect; the last one is enough.
     cause = shorten(text.rpartition("last error: ")[2], _MAX_QUOTED_CHARACTERS, placeholder=" …")
