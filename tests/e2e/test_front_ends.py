@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import grpc
 import numpy as np
@@ -150,7 +152,7 @@ def test_the_counts_of_a_killed_front_end_stay_on_the_page(shared: Watched) -> N
     assert "headwaiter_inflight_requests 0.0" in metrics_page(server.metrics_url).splitlines()
 
 
-def test_when_the_engine_is_killed_callers_get_unavailable_at_once_and_no_process_is_left(
+def test_when_the_engine_is_killed_callers_and_scrapes_fail_at_once_and_no_process_is_left(
     text_bundle: Path, tmp_path: Path
 ) -> None:
     with (
@@ -168,15 +170,29 @@ def test_when_the_engine_is_killed_callers_get_unavailable_at_once_and_no_proces
                 except Unavailable:
                     return time.monotonic() - started_s
 
-        with ThreadPoolExecutor(8) as threads:
+        def scrape() -> int:
+            try:
+                with urlopen(watched.server.metrics_url, timeout=10) as reply:
+                    return int(reply.status)
+            except HTTPError as error:
+                return error.code
+
+        with ThreadPoolExecutor(12) as threads:
             failed = [threads.submit(call_until_it_fails) for _ in range(8)]
             time.sleep(0.3)
             # A stopped process would keep the port.
             children[0].suspend()
+            watched.server.process.send_signal(signal.SIGSTOP)
+            scrapes = [threads.submit(scrape) for _ in range(4)]
+            time.sleep(0.3)
             watched.server.process.kill()
             assert max(each.result() for each in failed) < 3.0
+            assert {each.result() for each in scrapes} == {503}
         _, alive = psutil.wait_procs(children, 10)
         assert not alive
+        lines = watched.lines()
+        assert all(lines.count(f"ERROR front end {number}: the engine has ended") == 1 for number in (1, 2)), lines
+        assert "Traceback" not in lines
 
 
 @contextmanager

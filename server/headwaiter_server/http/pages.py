@@ -3,8 +3,10 @@
 from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+
+from headwaiter_proto.rules.errors import Unavailable
 
 
 def public_routes(
@@ -13,12 +15,16 @@ def public_routes(
     """Return the routes of the metrics and of the health checks.
 
     Args:
-        write_metrics: returns the page of metrics and its content type, given the header `accept` of a scrape.
+        write_metrics: returns the page of metrics and its content type, given the header `accept` of a scrape; raises
+            Unavailable if the engine has ended.
         is_ready: returns whether the server answers requests.
     """
 
     async def metrics(request: Request) -> Response:
-        content, content_type = await write_metrics(request.headers.get("accept", ""))
+        try:
+            content, content_type = await write_metrics(request.headers.get("accept", ""))
+        except Unavailable as error:
+            return PlainTextResponse(f"{error}\n", 503)
         return Response(content, headers={"content-type": content_type})
 
     async def live(_: Request) -> Response:

@@ -67,7 +67,8 @@ class FrontEndProcess:
         stopped.cancel()
         watching.cancel()
         if not self._stopped.is_set() and self._listens:
-            # The engine has ended. Link has failed the requests in progress with Unavailable.
+            # Link has failed the requests in progress with Unavailable. A kill leaves no line of the engine itself.
+            log.error("the engine has ended: new calls fail with UNAVAILABLE, and this front end ends")
             self._opened.drain()
             with suppress(asyncio.TimeoutError):
                 async with asyncio.timeout(2 * _SEND_ERRORS_S):

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 
+from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
 from tests.server.http.asgi_caller import send_request
@@ -56,6 +57,15 @@ def test_metrics_are_served_beside_idle_connections_until_the_server_is_stopped(
 async def test_health_says_whether_the_server_is_ready(ready: bool, status: int) -> None:
     assert (await send_request(application(CollectorRegistry(), ready=ready), "GET", "/health/live")).status == 200
     assert (await send_request(application(CollectorRegistry(), ready=ready), "GET", "/health/ready")).status == status
+
+
+async def test_a_scrape_of_an_engine_that_has_ended_gets_503() -> None:
+    async def engine_has_ended(_: str) -> tuple[bytes, str]:
+        raise Unavailable("a process of the server has ended")
+
+    pages_of_dead_engine = Starlette(routes=public_routes(engine_has_ended, lambda: False))
+    reply = await send_request(pages_of_dead_engine, "GET", "/metrics")
+    assert (reply.status, reply.body) == (503, b"a process of the server has ended\n")
 
 
 def test_a_port_in_use_is_an_error_and_free_again_after_a_stop() -> None:
