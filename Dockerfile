@@ -63,6 +63,8 @@ ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title=headwaiter-server org.opencontainers.image.licenses=Apache-2.0 \
     org.opencontainers.image.version=$VERSION org.opencontainers.image.revision=$REVISION
+# The server's log and metrics name the commit.
+ENV HEADWAITER_REVISION=$REVISION
 USER 10001:10001
 EXPOSE 50051 9464
 STOPSIGNAL SIGTERM

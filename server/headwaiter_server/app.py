@@ -20,7 +20,7 @@ from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.runtime.hardware import compute_capability
 from headwaiter_server.settings.credentials import CredentialFiles
-from headwaiter_server.settings.environment import usable_processors
+from headwaiter_server.settings.environment import revision, usable_processors
 from headwaiter_server.settings.flags import Settings
 from headwaiter_server.tracing.start import start_tracing
 
@@ -51,7 +51,7 @@ class Server:
         self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
         directory = self._engine.directory
         recorder.registry.register(VersionStates(lambda: directory.known_versions))
-        BuildInfo(recorder.registry, onnxruntime.__version__)
+        BuildInfo(recorder.registry, onnxruntime.__version__, revision(os.environ))
         count = _front_end_count(settings)
         self._front_end: FrontEnd | FrontEndSupervisor = (
             FrontEndSupervisor(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
@@ -92,10 +92,11 @@ class Server:
             await self._stop_listening(0)
             raise
         log.info(
-            "serving on port %d, metrics on port %d: headwaiter %s; models: %s; flags: %s",
+            "serving on port %d, metrics on port %d: headwaiter %s (commit %s); models: %s; flags: %s",
             self.port,
             self.metrics_port,
             version("headwaiter"),
+            revision(os.environ),
             ", ".join(map(_served, self._engine.directory.current)),
             self._settings.changed_flags(os.environ),
         )

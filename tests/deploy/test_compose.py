@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from headwaiter_server.settings.environment import REVISION_VARIABLE
 from headwaiter_server.settings.flags import Settings, read_settings, variable
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ def test_the_deployment_sets_only_variables_that_the_server_reads() -> None:
     in_compose = {name for project in PROJECTS.values() for name in project["services"]["server"]["environment"]}
     in_image = set(re.findall(r"\b(HEADWAITER_\w+)=", DOCKERFILE))
     assert in_image
-    assert in_compose | in_image <= settings
+    assert in_compose | in_image <= {*settings, REVISION_VARIABLE}
 
 
 def test_the_stop_grace_period_is_longer_than_a_drain() -> None:
@@ -172,6 +173,8 @@ def test_the_images_have_a_tag_and_labels_of_version_and_commit(project: dict[st
         if "ENTRYPOINT" in stage:
             assert "image.version=$VERSION" in stage
             assert "image.revision=$REVISION" in stage
+    *_, server = DOCKERFILE.split("FROM base AS server")
+    assert f"\nENV {REVISION_VARIABLE}=$REVISION\n" in server
 
 
 def test_going_back_never_builds_the_current_code_under_an_old_tag() -> None:

@@ -53,7 +53,7 @@ def exported_series() -> set[str]:
     recorder = Recorder()
     recorder.model("model", "1").serving(model, CALIBRATION, queue, lambda: 0.0)
     recorder.registry.register(VersionStates(list))
-    BuildInfo(recorder.registry, "1.31")
+    BuildInfo(recorder.registry, "1.31", "0")
     FrontEndMetrics(recorder.registry)
     return {
         metric.name + suffix for metric in recorder.registry.collect() for suffix in SUFFIXES.get(metric.type, ("",))

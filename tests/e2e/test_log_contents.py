@@ -18,10 +18,12 @@ import trustme
 
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
+from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.request_messages import token_request
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+REVISION = "3f0c9ab12d45"
 # What no line may contain: tokens of the server, and those that callers send.
 SECRETS = ("s3cret-of-search", "s3cret-of-billing", "s3cret-of-ops", "wr0ng-token")
 
@@ -79,7 +81,8 @@ def logged(bundle: Path, folder: Path, *flags: str) -> Iterator[Logged]:
     log = folder / "log"
     given = ["--provider", "cpu", "--models", str(folder / "models"), "--model-control", "on", "--http-api", "on"]
     given += ["--token-file", str(folder / "tokens"), "--admin-token-file", str(folder / "admin"), *flags]
-    with log.open("wb") as errors, running_server(None, given, log=errors) as server:
+    wrapper = ["env", f"HEADWAITER_REVISION={REVISION}"]
+    with log.open("wb") as errors, running_server(None, given, wrapper, log=errors) as server:
         yield Logged(server, log, folder)
 
 
@@ -90,6 +93,7 @@ def test_objects_of_requests_name_model_caller_trace_and_code_and_the_start_name
     flags = ["--log-format", "json", "--log-level", "debug", "--front-ends", str(front_ends)]
     with logged(text_bundle, tmp_path, *flags) as server:
         server.make_calls()
+        assert metric_value(server.server.metrics_url, "headwaiter_build_info", revision=REVISION) == 1
     # Each line is an object.
     lines: list[dict[str, Any]] = [json.loads(line) for line in server.log.read_text().splitlines()]
     assert all({"time", "level", "message", "logger", "process"} <= line.keys() for line in lines)
@@ -116,9 +120,10 @@ def test_objects_of_requests_name_model_caller_trace_and_code_and_the_start_name
     assert 0 < sum(answered["stages"].values()) <= answered["duration_s"]
     (start,) = [line["message"] for line in lines if "serving on port" in line["message"]]
     assert re.search(r"tiny version 3 \(digest [0-9a-f]{12}, cpu\)", start)
-    facts = (version("headwaiter"), f"--models {tmp_path}/models", "--log-format json", "--log-level debug")
+    facts = (version("headwaiter"), REVISION, f"--models {tmp_path}/models", "--log-format json", "--log-level debug")
     assert [fact for fact in facts if fact not in start] == []
     assert "--drain-s" not in start
+    assert [line for line in lines if line["level"] == "WARNING" and "method" not in line] == []
     assert [secret for secret in SECRETS if secret in server.log.read_text()] == []
 
 

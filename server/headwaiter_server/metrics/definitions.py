@@ -195,16 +195,16 @@ class ProcessMetrics(Collector):
 
 
 class BuildInfo:
-    """The versions of what runs; registered in one process of a server only."""
+    """The versions of what runs, and the commit; registered in one process of a server only."""
 
-    def __init__(self, registry: CollectorRegistry, onnxruntime: str) -> None:
+    def __init__(self, registry: CollectorRegistry, onnxruntime: str, revision: str) -> None:
         info = Gauge(
             "headwaiter_build_info",
-            "The versions of Headwaiter, Python and ONNX Runtime; always 1.",
-            ["version", "python", "onnxruntime"],
+            "The versions of Headwaiter, Python and ONNX Runtime, and the commit of Headwaiter; always 1.",
+            ["version", "revision", "python", "onnxruntime"],
             registry=registry,
         )
-        info.labels(version("headwaiter"), platform.python_version(), onnxruntime).set(1)
+        info.labels(version("headwaiter"), revision, platform.python_version(), onnxruntime).set(1)
 
 
 class VersionState(Protocol):

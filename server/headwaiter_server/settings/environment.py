@@ -1,9 +1,9 @@
-"""Count the processors that the server may use, and find the HEADWAITER_ variables that no program reads."""
+"""Count the processors that the server may use, name its commit, and find HEADWAITER_ variables that nothing reads."""
 
 import math
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,8 +11,11 @@ _CGROUP = Path("/sys/fs/cgroup")
 _PREFIX = "HEADWAITER_"
 # Kubernetes sets variables such as HEADWAITER_SERVICE_HOST and HEADWAITER_PORT_50051_TCP for a service of this name.
 _SERVICE_LINK = re.compile(r"HEADWAITER(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-# Variables of other code: those of headwaiter-client, and the one that colours the output of the commands.
-_OTHER_PROGRAMS = ("HEADWAITER_CLIENT_", "HEADWAITER_COLOR")
+# The images set this variable to the commit of their code.
+REVISION_VARIABLE = "HEADWAITER_REVISION"
+# Variables that are no settings of the server: that of the commit, those of headwaiter-client, and the one that colours
+# the output of the commands.
+_NO_SETTINGS = (REVISION_VARIABLE, "HEADWAITER_CLIENT_", "HEADWAITER_COLOR")
 
 
 def usable_processors(cgroup: Path = _CGROUP) -> int:
@@ -32,11 +35,16 @@ def _cpu_quota(cgroup: Path) -> float:
     return math.inf
 
 
+def revision(environment: Mapping[str, str]) -> str:
+    """Return the commit of the code; "unknown" outside of an image."""
+    return environment.get(REVISION_VARIABLE) or "unknown"
+
+
 def unknown_variables(names: Iterable[str], known: Collection[str]) -> list[str]:
     """Return a sentence for each name of Headwaiter's environment variables that no program reads."""
     problems = []
     for name in sorted(names):
-        if name in known or not name.startswith(_PREFIX) or name.startswith(_OTHER_PROGRAMS):
+        if name in known or not name.startswith(_PREFIX) or name.startswith(_NO_SETTINGS):
             continue
         if _SERVICE_LINK.fullmatch(name):
             continue
