@@ -163,7 +163,8 @@ def test_rolling_restarts_fail_no_call_of_a_client_with_a_list_of_replicas(text_
         client = stack.enter_context(Client(replicas.addresses, timeout_s=TIMEOUT_S))
 
         def call(tokens: int) -> NDArray[np.float32]:
-            return client.encode_tokens([list(range(1, tokens + 1))]).pooled[0]
+            vector: NDArray[np.float32] = client.encode_tokens([list(range(1, tokens + 1))]).pooled[0]
+            return vector
 
         with Load(call) as load:
             for number in range(RESTARTS):
