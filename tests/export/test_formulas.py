@@ -198,19 +198,18 @@ def test_an_encoder_equals_its_formulas_in_pytorch(config: EncoderConfig) -> Non
         assert_equal_outputs(config, concatenate(run_in_pytorch(encoder, sequences)), expected)
 
 
-# Tracing takes 5 to 30 s, so every run traces one layout of every third configuration. The exhaustive tests trace all
-# layouts of the configurations that contain all pairs of values, and one layout of some random configurations.
-TRACED = len(NAMES) - RANDOM_CONFIGS + TRACED_RANDOM_CONFIGS
+# Tracing takes 5 to 50 s, so every run traces one layout of every third configuration. The exhaustive tests trace all
+# layouts of the configurations of every run, and one layout of the others, of few random ones.
 LAYOUT_CASES = [
     pytest.param(
         *encoder.values,
         layout,
         id=f"{encoder.id}-{layout.__name__}",
-        marks=encoder.marks if (place, 0) == (number // 3 % len(RUNTIMES), number % 3) else pytest.mark.exhaustive,
+        marks=encoder.marks if own_layout and number % 3 == 0 else pytest.mark.exhaustive,
     )
-    for number, encoder in enumerate(ENCODERS[:TRACED])
+    for number, encoder in enumerate(ENCODERS[: len(ENCODERS) - RANDOM_CONFIGS + TRACED_RANDOM_CONFIGS])
     for place, layout in enumerate(RUNTIMES)
-    if number < len(NAMES) - RANDOM_CONFIGS or place == number % len(RUNTIMES)
+    if (own_layout := place == (number + number // 3) % len(RUNTIMES)) or number < EVERY_RUN
 ]
 
 
@@ -234,7 +233,7 @@ def is_inexact_in_fp16(config: EncoderConfig) -> bool:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("config", ENCODERS[:PAIRWISE_CONFIGS], indirect=True)
+@pytest.mark.parametrize("config", ENCODERS[: 2 * EVERY_RUN], indirect=True)
 def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: EncoderConfig, tmp_path: Path) -> None:
     if is_inexact_in_fp16(config):
         pytest.skip("servers refuse this encoder in fp16")
