@@ -32,10 +32,12 @@ class Chart:
 
     Args:
         helm: the path of Helm.
+        folder: the folder of the chart.
     """
 
-    def __init__(self, helm: str) -> None:
+    def __init__(self, helm: str, folder: Path = CHART) -> None:
         self._helm = helm
+        self._folder = folder
         self._render = cache(self._run)
 
     def render(self, values: Mapping[str, Any], release: str = "minilm") -> dict[str, dict[str, Any]]:
@@ -46,8 +48,12 @@ class Chart:
         """
         return dict(self._render(json.dumps(values), release))
 
+    def of(self, folder: Path) -> "Chart":
+        """Return the chart in another folder."""
+        return Chart(self._helm, folder)
+
     def _run(self, values: str, release: str) -> dict[str, dict[str, Any]]:
-        command = [self._helm, "template", release, str(CHART), "--namespace", "search", "--values", "-"]
+        command = [self._helm, "template", release, str(self._folder), "--namespace", "search", "--values", "-"]
         ended = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise Refused(ended.stderr)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -61,8 +62,8 @@ def at(manifests: Mapping[str, Any], path: str) -> Any:
 
 
 TLS, TOKENS = {"tls": {"secretName": "secret"}}, {"tokenSecretName": "secret"}
-KEDA, HPA = {"autoscaling": {"kind": "keda"}}, {"autoscaling": {"kind": "hpa"}}
 CPU, HTTP, MONITORED = {"provider": "cpu"}, {"http": {"enabled": True}}, {"monitoring": {"enabled": True}}
+KEDA, HPA = {"autoscaling": {"kind": "keda"}, **MONITORED}, {"autoscaling": {"kind": "hpa"}}
 FETCHED = {"model": {"claimName": "", "fetch": FETCH}}
 # For each value: the value, other values that it needs, and what it sets where.
 CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
@@ -70,6 +71,8 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
     "image.digest": (OTHER_DIGEST, {}, {f"{CONTAINER}.image": f"registry.example.com/server@{OTHER_DIGEST}"}),
     "image.pullPolicy": ("Always", {}, {f"{CONTAINER}.imagePullPolicy": "Always"}),
     "imagePullSecrets": ([{"name": "pull"}], {}, {f"{POD}.imagePullSecrets": [{"name": "pull"}]}),
+    "serviceAccountName": ("minilm", {}, {f"{POD}.serviceAccountName": "minilm"}),
+    "runtimeClassName": ("nvidia", {}, {f"{POD}.runtimeClassName": "nvidia"}),
     "provider": (
         "cpu",
         {},
@@ -132,12 +135,14 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
     "model.fetch.sizeLimit": ("1Gi", FETCHED, {f"{POD}.volumes.models.emptyDir.sizeLimit": "1Gi"}),
     "tmpSizeLimit": ("1Gi", {}, {f"{POD}.volumes.tmp.emptyDir.sizeLimit": "1Gi"}),
     "settings": (
-        {"max_queue_s": 2.5, "max_gpu_bytes": 1 << 32, "log_format": "json"},
+        {"max_queue_s": 2.5, "max_gpu_bytes": 1 << 32, "log_format": "json", "playground": True, "warm_up": False},
         {},
         {
             f"{CONTAINER}.env.HEADWAITER_MAX_QUEUE_S.value": "2.5",
             f"{CONTAINER}.env.HEADWAITER_MAX_GPU_BYTES.value": "4294967296",
             f"{CONTAINER}.env.HEADWAITER_LOG_FORMAT.value": "json",
+            f"{CONTAINER}.env.HEADWAITER_PLAYGROUND.value": "on",
+            f"{CONTAINER}.env.HEADWAITER_WARM_UP.value": "off",
         },
     ),
     "env": ([{"name": "OTEL_SDK_DISABLED", "value": "true"}], {}, {f"{CONTAINER}.env.OTEL_SDK_DISABLED.value": "true"}),
@@ -200,7 +205,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
     ),
     "autoscaling.kind": (
         "keda",
-        {},
+        MONITORED,
         {"Deployment minilm spec.replicas": None, f"{SCALED}.scaleTargetRef.name": "minilm"},
     ),
     "autoscaling.minReplicas": (
@@ -228,7 +233,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
         True,
         {},
         {
-            "ServiceMonitor minilm spec.endpoints": [{"port": "metrics", "interval": "15s"}],
+            "ServiceMonitor minilm spec.endpoints.0.port": "metrics",
             "PrometheusRule minilm metadata.name": "minilm",
             "ConfigMap minilm-dashboard metadata.labels.grafana_dashboard": "1",
         },
@@ -328,9 +333,9 @@ def test_the_schemas_of_operators_find_a_wrong_field_and_a_wrong_value(chart: Ch
 @pytest.mark.parametrize(
     ("values", "facts"),
     [
-        ({"stop": {"gracePeriodSeconds": 44}}, ["gracePeriodSeconds 44", "45", "10", "30"]),
-        ({"stop": {"preStopSeconds": 6}}, ["gracePeriodSeconds 50", "51", "preStopSeconds 6"]),
-        ({"stop": {"drainSeconds": 60}}, ["gracePeriodSeconds 50", "75", "drainSeconds 60"]),
+        ({"stop": {"gracePeriodSeconds": 49}}, ["gracePeriodSeconds 49", "50", "10", "30"]),
+        ({"stop": {"preStopSeconds": 6}}, ["gracePeriodSeconds 50", "56", "preStopSeconds 6"]),
+        ({"stop": {"drainSeconds": 60}}, ["gracePeriodSeconds 50", "80", "drainSeconds 60"]),
         ({"image": {"digest": ""}}, ["digest", "sha256"]),
         ({"image": {"digest": "latest"}}, ["digest", "sha256"]),
         ({"image": {"repository": ""}}, ["image.repository"]),
@@ -341,6 +346,9 @@ def test_the_schemas_of_operators_find_a_wrong_field_and_a_wrong_value(chart: Ch
         ({"autoscaling": {"minReplicas": 9}}, ["maxReplicas 8", "minReplicas 9"]),
         ({"autoscaling": {"kind": "keda", "minReplicas": 0}}, ["minReplicas"]),
         ({"autoscaling": {"kind": "hpa"}, "provider": "cpu", "resources": {"requests": {"cpu": None}}}, ["cpu"]),
+        ({"autoscaling": {"kind": "keda"}}, ["keda", "monitoring.enabled"]),
+        ({"http": {"enabled": True, "port": 9464}}, ["http.port 9464"]),
+        ({"http": {"enabled": True, "port": 50051}}, ["http.port 50051"]),
         ({"tls": {"clientCa": True}}, ["tls.clientCa", "tls.secretName"]),
         ({"settings": {"drain_s": 5}}, ["settings.drain_s"]),
         ({"provider": "auto"}, ["provider"]),
@@ -356,7 +364,7 @@ def test_values_that_contradict_each_other_are_refused(
     assert [fact for fact in facts if fact not in str(error.value)] == []
 
 
-@pytest.mark.parametrize("seconds", [{"gracePeriodSeconds": 45}, {"preStopSeconds": 5}])
+@pytest.mark.parametrize("seconds", [{"gracePeriodSeconds": 50}, {"preStopSeconds": 5, "drainSeconds": 25}])
 def test_the_shortest_grace_period_is_accepted(chart: Chart, seconds: Mapping[str, int]) -> None:
     assert chart.render(merge(NEEDED, {"stop": seconds}))
 
@@ -409,6 +417,24 @@ def test_pods_are_as_restricted_as_the_containers_of_compose(chart: Chart) -> No
     assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
 
 
+def test_the_fetching_container_changes_neither_the_quality_of_service_nor_the_gpus(chart: Chart) -> None:
+    for values in ({}, YAML(typ="safe").load(CHART / "values-cpu.yaml")):
+        pod = at(chart.render(merge(NEEDED, FETCHED, values)), POD)
+        (fetch,), (server,) = pod["initContainers"], pod["containers"]
+        limits = {name: limit for name, limit in server["resources"]["limits"].items() if name != "nvidia.com/gpu"}
+        assert fetch["resources"] == {"requests": server["resources"]["requests"], "limits": limits}
+
+
+def test_a_new_version_of_the_chart_alone_restarts_no_pod(chart: Chart, tmp_path: Path) -> None:
+    newer = tmp_path / "headwaiter"
+    shutil.copytree(CHART, newer)
+    text = (CHART / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*", r"\1: 9.9.9", text))
+    old, new = (at(each.render(NEEDED), "Deployment minilm") for each in (chart, chart.of(newer)))
+    assert old["metadata"]["labels"] != new["metadata"]["labels"]
+    assert old["spec"] == new["spec"]
+
+
 def test_an_upgrade_stops_no_pod_before_a_new_one_is_ready(chart: Chart) -> None:
     rolling = at(chart.render(NEEDED), "Deployment minilm spec.strategy")
     assert rolling == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
@@ -448,6 +474,10 @@ def test_services_monitors_and_policies_select_the_pods(chart: Chart) -> None:
     ports = {each["name"] for each in selected["Service minilm-headless"]["spec"]["ports"]}
     assert {each["port"] for each in monitor["endpoints"]} <= ports
     job = selected["Service minilm-headless"]["metadata"]["labels"][monitor["jobLabel"]]
+    # A pod that still pulls its images is not down.
+    (endpoint,) = monitor["endpoints"]
+    phase = {"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}
+    assert endpoint["relabelings"] == [phase]
     assert f'up{{job="{job}"}}' in (ROOT / "deploy" / "prometheus" / "alerts.yml").read_text()
 
 
@@ -491,8 +521,22 @@ def test_each_autoscaler_follows_what_its_provider_shows(chart: Chart) -> None:
         "container": "server",
         "target": {"type": "Utilization", "averageUtilization": 70},
     }
-    (gpu,) = at(chart.render(merge(NEEDED, HPA)), f"{AUTOSCALER}.metrics")
-    assert gpu["pods"]["metric"] == {"name": "headwaiter_estimated_wait_seconds"}
+    pods = [each["pods"] for each in at(chart.render(merge(NEEDED, HPA)), f"{AUTOSCALER}.metrics")]
+    targets = {each["metric"]["name"]: each["target"] for each in pods}
+    assert targets == {
+        "headwaiter_estimated_wait_seconds": {"type": "AverageValue", "averageValue": "1"},
+        "headwaiter_device_busy": {"type": "AverageValue", "averageValue": "0.7"},
+    }
+
+
+def test_a_replica_may_be_busy_in_each_session_of_each_device(chart: Chart) -> None:
+    several = {"gpus": 3, "settings": {"instances": 2}}
+    triggers = at(chart.render(merge(NEEDED, KEDA, several)), f"{SCALED}.triggers")
+    assert triggers[1]["metadata"]["threshold"] == "4.2"
+    (_, busy) = at(chart.render(merge(NEEDED, HPA, several)), f"{AUTOSCALER}.metrics")
+    assert busy["pods"]["target"]["averageValue"] == "4.2"
+    triggers = at(chart.render(merge(NEEDED, KEDA, CPU, several)), f"{SCALED}.triggers")
+    assert triggers[1]["metadata"]["threshold"] == "1.4"
 
 
 def test_the_queries_read_series_of_the_server_and_of_this_release_only(chart: Chart) -> None:

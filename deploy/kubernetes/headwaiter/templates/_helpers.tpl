@@ -29,6 +29,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {namespace={{ .Release.Namespace | quote }},service={{ include "headwaiter.headless" . | quote }}}
 {{- end }}
 
+{{- /* Busy seconds per second of one replica: each device has up to `instances` sessions. */}}
+{{- define "headwaiter.busy" -}}
+{{- $devices := ternary .Values.gpus 1 (eq .Values.provider "cuda") -}}
+{{- round (mulf .Values.autoscaling.busyShare $devices (.Values.settings.instances | default 1)) 3 | quote }}
+{{- end }}
+
 {{- define "headwaiter.scaling" -}}
 scaleDown:
   stabilizationWindowSeconds: {{ .Values.autoscaling.scaleDownAfterSeconds }}
@@ -72,13 +78,19 @@ grpc: {port: 50051}
 {{- fail "model.name needs a single bundle: the folders name several models; leave model.name empty" }}
 {{- end }}
 {{- with .stop }}
-{{- $needed := add .preStopSeconds .drainDelaySeconds .drainSeconds 5 }}
+{{- $needed := add .preStopSeconds .drainDelaySeconds .drainSeconds 10 }}
 {{- if lt (int .gracePeriodSeconds) (int $needed) }}
-{{- fail (printf "stop.gracePeriodSeconds %d is too short, so requests would be lost: give at least %d, which is preStopSeconds %d + drainDelaySeconds %d + drainSeconds %d + 5" (int .gracePeriodSeconds) (int $needed) (int .preStopSeconds) (int .drainDelaySeconds) (int .drainSeconds)) }}
+{{- fail (printf "stop.gracePeriodSeconds %d is too short, so requests would be lost: give at least %d, which is preStopSeconds %d + drainDelaySeconds %d + drainSeconds %d + 10" (int .gracePeriodSeconds) (int $needed) (int .preStopSeconds) (int .drainDelaySeconds) (int .drainSeconds)) }}
 {{- end }}
 {{- end }}
 {{- if lt (int .autoscaling.maxReplicas) (int .autoscaling.minReplicas) }}
 {{- fail (printf "autoscaling.maxReplicas %d is less than autoscaling.minReplicas %d: raise the first or lower the second" (int .autoscaling.maxReplicas) (int .autoscaling.minReplicas)) }}
+{{- end }}
+{{- if and (eq .autoscaling.kind "keda") (not .monitoring.enabled) }}
+{{- fail "autoscaling.kind keda reads the series of the ServiceMonitor: set monitoring.enabled" }}
+{{- end }}
+{{- if and .http.enabled (has (int .http.port) (list 50051 9464)) }}
+{{- fail (printf "http.port %d is the port of gRPC or of the metrics: give another port" (int .http.port)) }}
 {{- end }}
 {{- if and .tls.clientCa (not .tls.secretName) }}
 {{- fail "tls.clientCa needs tls.secretName: give the secret with tls.crt, tls.key and ca.crt" }}
