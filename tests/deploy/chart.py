@@ -52,6 +52,13 @@ class Chart:
         """Return the chart in another folder."""
         return Chart(self._helm, folder)
 
+    def notes(self, values: Mapping[str, Any]) -> str:
+        """Return what Helm prints after the install of the release `minilm`."""
+        command = [self._helm, "install", "minilm", str(self._folder), "--namespace", "search", "--values", "-"]
+        dry = [*command, "--dry-run=client"]
+        ended = subprocess.run(dry, input=json.dumps(values), capture_output=True, text=True, check=True)
+        return ended.stdout.partition("\nNOTES:\n")[2]
+
     def _run(self, values: str, release: str) -> dict[str, dict[str, Any]]:
         command = [self._helm, "template", release, str(self._folder), "--namespace", "search", "--values", "-"]
         ended = subprocess.run(command, input=values, capture_output=True, text=True, check=False)

@@ -64,6 +64,7 @@ def at(manifests: Mapping[str, Any], path: str) -> Any:
 TLS, TOKENS = {"tls": {"secretName": "secret"}}, {"tokenSecretName": "secret"}
 CPU, HTTP, MONITORED = {"provider": "cpu"}, {"http": {"enabled": True}}, {"monitoring": {"enabled": True}}
 KEDA, HPA = {"autoscaling": {"kind": "keda"}, **MONITORED}, {"autoscaling": {"kind": "hpa"}}
+GRACE = {"stop": {"gracePeriodSeconds": 55}}
 FETCHED = {"model": {"claimName": "", "fetch": FETCH}}
 # For each value: the value, other values that it needs, and what it sets where.
 CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
@@ -146,7 +147,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
         },
     ),
     "env": ([{"name": "OTEL_SDK_DISABLED", "value": "true"}], {}, {f"{CONTAINER}.env.OTEL_SDK_DISABLED.value": "true"}),
-    "stop.preStopSeconds": (5, {}, {f"{CONTAINER}.lifecycle.preStop.sleep.seconds": 5}),
+    "stop.preStopSeconds": (5, GRACE, {f"{CONTAINER}.lifecycle.preStop.sleep.seconds": 5}),
     "stop.drainDelaySeconds": (5, {}, {f"{CONTAINER}.env.HEADWAITER_DRAIN_DELAY_S.value": "5"}),
     "stop.drainSeconds": (20, {}, {f"{CONTAINER}.env.HEADWAITER_DRAIN_S.value": "20"}),
     "stop.gracePeriodSeconds": (90, {}, {f"{POD}.terminationGracePeriodSeconds": 90}),
@@ -270,7 +271,7 @@ VARIANTS: dict[str, Mapping[str, Any]] = {
     "keda": merge(KEDA, MONITORED),
     "hpa on a cpu": merge(HPA, CPU),
     "hpa on a gpu": HPA,
-    "pre-stop": {"stop": {"preStopSeconds": 5}},
+    "pre-stop": merge(GRACE, {"stop": {"preStopSeconds": 5}}),
 }
 
 
@@ -430,7 +431,7 @@ def test_a_new_version_of_the_chart_alone_restarts_no_pod(chart: Chart, tmp_path
     shutil.copytree(CHART, newer)
     text = (CHART / "Chart.yaml").read_text()
     (newer / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*", r"\1: 9.9.9", text))
-    old, new = (at(each.render(NEEDED), "Deployment minilm") for each in (chart, chart.of(newer)))
+    old, new = (at(each.render(NEEDED), "Deployment minilm *") for each in (chart, chart.of(newer)))
     assert old["metadata"]["labels"] != new["metadata"]["labels"]
     assert old["spec"] == new["spec"]
 
@@ -487,6 +488,13 @@ def test_the_headless_service_has_no_address_and_proxies_learn_that_grpc_is_http
     assert at(manifests, "Service minilm spec.clusterIP") is None
     for name in ("minilm", "minilm-headless"):
         assert at(manifests, f"Service {name} spec.ports.grpc.appProtocol") == "kubernetes.io/h2c"
+
+
+def test_the_notes_give_the_client_the_headless_name_in_a_list(chart: Chart) -> None:
+    # A client with a single address stays with one pod.
+    notes = chart.notes(NEEDED)
+    assert 'Client(["minilm-headless.search.svc:50051"])' in notes
+    assert "dns:" not in notes
 
 
 def test_alerts_and_dashboard_are_those_of_compose(chart: Chart) -> None:

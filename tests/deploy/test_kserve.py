@@ -37,9 +37,15 @@ def variables(runtime: dict[str, Any], name: str) -> dict[str, str]:
 
 @each_runtime
 def test_the_pod_of_a_runtime_follows_the_schema_of_kubernetes(runtime: dict[str, Any]) -> None:
-    spec = {name: runtime["spec"][name] for name in ("containers", "volumes")}
+    spec = {name: runtime["spec"][name] for name in ("containers", "volumes", "tolerations") if name in runtime["spec"]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "minilm"}, "spec": spec}
     assert problem(pod) == ""
+
+
+def test_the_runtime_for_a_gpu_runs_on_the_nodes_that_the_chart_runs_on(chart: Chart) -> None:
+    gpu, cpu = (each["spec"] for each in RUNTIMES)
+    assert gpu["tolerations"] == at(chart.render(NEEDED), "Deployment minilm spec.template.spec.tolerations")
+    assert "tolerations" not in cpu
 
 
 @each_runtime
