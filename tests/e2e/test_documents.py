@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
+from pyarrow import parquet
 
 from headwaiter_client import Client
 from headwaiter_client.cli import main, top
@@ -45,6 +47,7 @@ TEXTS = "the bread is fresh\nrain falls on stone\na table for two please\n"
 def _folder_with_the_files_that_pages_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text(TEXTS)
+    parquet.write_table(pa.table({"text": TEXTS.splitlines()}), "corpus.parquet")
     authority = trustme.CA()
     authority.cert_pem.write_to_path("ca.pem")
     issued = authority.issue_cert("client@example.org")

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.cli.console import ProgressBar, console
 from headwaiter_client.cli.encode_texts import Patience
-from headwaiter_client.cli.resumable_file import ResumableFile
+from headwaiter_client.cli.parquet_column import ParquetColumn
+from headwaiter_client.cli.resumable_file import Convert, ResumableFile
 from headwaiter_client.cli.shared_flags import (
     Commands,
     add_command,
@@ -21,7 +23,7 @@ from headwaiter_client.cli.shared_flags import (
     positive_int,
     text_options,
 )
-from headwaiter_client.cli.text_files import read_texts
+from headwaiter_client.cli.text_files import Texts, read_texts
 from headwaiter_client.client import Client
 
 _NUMPY_TYPES = {"float32": "<f4", "float16": "<f2", "int8": "i1"}
@@ -36,7 +38,18 @@ def add_to(commands: Commands) -> None:
     flags = add_command(commands, "encode", run, summary)
     add_text_flags(flags)
     flags.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT.npy", help="file for the vectors, one row per text"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="OUT.npy",
+        help="file for the vectors, one row per text; OUT.parquet is a copy of a parquet FILE with a column of vectors",
+    )
+    flags.add_argument(
+        "--vector-column",
+        default="vector",
+        metavar="NAME",
+        help="name of the column of vectors in OUT.parquet (default: vector)",
     )
     flags.add_argument(
         "--dtype",
@@ -59,7 +72,7 @@ def add_to(commands: Commands) -> None:
         help="bulk (default) lets interactive requests go first; interactive shares the server equally with them",
     )
     flags.add_argument("--restart", action="store_true", help="discard the vectors of an interrupted run")
-    flags.add_argument("--overwrite", action="store_true", help="replace OUT.npy if the file exists")
+    flags.add_argument("--overwrite", action="store_true", help="replace the output if the file exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,6 +89,7 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
     if arguments.output.exists() and Path(arguments.file).exists() and arguments.output.samefile(arguments.file):
         raise ValueError(f"{arguments.output} is also the file of texts: name another file with --output")
     texts = read_texts(arguments)
+    convert = _convert(arguments, texts)
     options: RequestOptions = {
         **text_options(arguments),
         "dtype": arguments.dtype,
@@ -99,7 +113,7 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
                 file.append(_row_bytes(encoding))
                 tokens += encoding.length
                 truncated += encoding.original_tokens is not None
-            file.finish()
+            file.finish(convert)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(*_resume_advice(arguments, file)) from None
         except OSError as error:
@@ -111,6 +125,23 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
     if truncated:
         lines.append(f"{truncated:,} sentence{'' if truncated == 1 else 's'} cut to {model.max_text_tokens:,} tokens")
     return lines
+
+
+def _convert(arguments: argparse.Namespace, texts: Texts) -> Convert | None:
+    """Return how to turn the vectors into the output, or None if the output is a .npy file.
+
+    Raises:
+        ValueError: the output is parquet and the input is not, or the input has a column of the new column's name.
+    """
+    if arguments.output.suffix != ".parquet":
+        return None
+    if not isinstance(texts.values, ParquetColumn):
+        raise ValueError(
+            f"{arguments.output} would be a copy of a parquet file, but {texts.source} is none: read parquet with "
+            "--column, or name a .npy file with --output"
+        )
+    texts.values.check_new_column(arguments.vector_column)
+    return partial(texts.values.write_with_vectors, arguments.vector_column)
 
 
 def _resume_advice(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:

@@ -47,7 +47,8 @@ def encode_texts(
     """
     first = bar.done
     try:
-        with closing(client.encode_stream(texts.values[first:], **options)) as encodings:
+        remaining = (texts.values[index] for index in range(first, len(texts.values)))
+        with closing(client.encode_stream(remaining, **options)) as encodings:
             for encoding in encodings:
                 if not encoding.model.is_comparable(description.model):
                     raise ModelChanged(

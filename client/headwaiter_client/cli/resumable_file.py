@@ -1,6 +1,6 @@
-"""A .npy file of vectors that is written row by row, so that a run can resume an interrupted run.
+"""A file of vectors that is written row by row, so that a run can resume an interrupted run.
 
-While OUT.npy is incomplete, two files lie beside it:
+While the output OUT.npy is incomplete, two files lie beside it:
 
 - OUT.npy.partial: the future OUT.npy, with fewer rows than its header says;
 - OUT.npy.journal: one line of JSON with the model and the options of the rows, then for each row 16 bytes, the
@@ -10,21 +10,28 @@ A run with the same model and options keeps the rows up to the first text that d
 what the earlier run wrote. If no row can be kept, or if the model or the options differ, the run fails unless --restart
 discards the rows.
 
-If OUT.npy is a symbolic link, all this happens to the file to which the link leads.
+If the output has another format, OUT.partial is a .npy file all the same. After its last row, the run writes the output
+into OUT.converted, which is then moved; a run that is interrupted meanwhile keeps all rows.
+
+If the output is a symbolic link, all this happens to the file to which the link leads.
 """
 
 import io
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+
+# Writes the rows in another format into a file.
+Convert: TypeAlias = Callable[[NDArray[Any], BinaryIO], None]
 
 _HASH_BYTES = 16
 _OTHER_KINDS = {
@@ -37,7 +44,7 @@ _OTHER_KINDS = {
 
 
 class ResumableFile:
-    """A .npy file that grows by one row per text: `begin`, then `append` for each text, then `finish`.
+    """A file that grows by one row per text: `begin`, then `append` for each text, then `finish`.
 
     While an object exists, no other process can write the same file.
 
@@ -126,8 +133,11 @@ class ResumableFile:
         _write(self._journal, _hash(self._texts[self._rows], row))
         self._rows += 1
 
-    def finish(self) -> None:
+    def finish(self, convert: Convert | None = None) -> None:
         """Put the complete file into its place, once its content is on the disk.
+
+        Args:
+            convert: writes the complete file; None for a .npy file.
 
         Raises:
             OSError: the file cannot be stored or moved.
@@ -137,8 +147,12 @@ class ResumableFile:
         assert self._rows == len(self._texts)
         with _naming(self._vectors_path):
             os.fsync(self._vectors.fileno())
-        _check_output(self._output, overwrite=self._overwrite)
-        self._move()
+        if convert:
+            with self._converted(convert) as complete:
+                self._move(complete)
+            self._vectors_path.unlink()
+        else:
+            self._move(self._vectors_path)
         self._finished = True
         _sync_folder(self._output.parent)
 
@@ -162,24 +176,44 @@ class ResumableFile:
             self._journal_path.unlink()
         self._journal.close()
 
-    def _move(self) -> None:
+    @contextmanager
+    def _converted(self, convert: Convert) -> Iterator[Path]:
+        """Yield the path of a new file with all rows in another format; at the end, remove the file if it is there.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        path = Path(f"{self._output}.converted")
+        # An earlier run may have been killed while it wrote this file, or between the two steps of `_move`.
+        path.unlink(missing_ok=True)
+        try:
+            with _naming(path), io.BufferedWriter(_open_regular(path)) as file:
+                convert(np.load(self._vectors_path, mmap_mode="r"), file)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _move(self, complete: Path) -> None:
         """Move the complete file into its place; without `overwrite`, only if the place is free.
 
         Raises:
             OSError: the file cannot be moved.
             ValueError: meanwhile, another process has put something into that place.
         """
+        _check_output(self._output, overwrite=self._overwrite)
         if not self._overwrite:
             try:
-                os.link(self._vectors_path, self._output)  # Unlike a rename, a link never replaces a file.
+                os.link(complete, self._output)  # Unlike a rename, a link never replaces a file.
             except OSError:  # The place is taken, or the file system has no hard links.
                 _check_output(self._output, overwrite=False)
             else:
-                self._vectors_path.unlink()
+                complete.unlink()
                 return
         with suppress(FileNotFoundError):
-            self._vectors_path.chmod(self._output.stat().st_mode)  # The replaced file may be private.
-        self._vectors_path.replace(self._output)
+            complete.chmod(self._output.stat().st_mode)  # The replaced file may be private.
+        complete.replace(self._output)
 
     def _reusable_rows(self, vectors: io.FileIO, settings: Mapping[str, Any], row_bytes: int) -> int:
         """Return the number of rows of an earlier run that belong to the first texts of this run.

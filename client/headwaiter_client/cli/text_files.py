@@ -2,15 +2,17 @@
 
 import argparse
 import codecs
-import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from headwaiter_client.cli.parquet_column import ParquetColumn
 
 # The flag that a file of this suffix needs; without the flag, the file would be read as plain lines.
 _REQUIRED_FLAGS = {".jsonl": "--field", ".parquet": "--column"}
@@ -26,12 +28,12 @@ class Texts:
     Attributes:
         source: name of the file, or "standard input".
         unit: unit of a place: "line" or "row".
-        values: the texts.
+        values: the texts: a list, or a column of parquet, which is not in memory as a whole.
     """
 
     source: str
     unit: str
-    values: list[str]
+    values: Sequence[str]
 
     def place(self, index: int) -> str:
         """Return the place of a text, such as "line 3 of texts.txt"."""
@@ -51,28 +53,31 @@ def read_texts(arguments: argparse.Namespace) -> Texts:
     if flag and not (field or column):
         raise ValueError(f"{file} is not a file of plain lines: use {flag} to name the {flag[2:]} that holds the texts")
     source = "standard input" if file == "-" else file
-    with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
-        if column:
-            return _checked_texts(source, "row", _parquet_column(stream, source, column), lambda value: value)
-        lines = _lines_without_mark(stream)
-        return _checked_texts(source, "line", lines, partial(_json_field, name=field) if field else _line_text)
+    if column:
+        texts = Texts(source, "row", ParquetColumn(sys.stdin.buffer if file == "-" else Path(file), source, column))
+        deque(_checked(texts, texts.values, lambda value: value), maxlen=0)  # Reads all texts, and keeps none.
+    else:
+        values: list[str] = []
+        texts = Texts(source, "line", values)
+        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as stream:
+            read = partial(_json_field, name=field) if field else _line_text
+            values.extend(_checked(texts, _lines_without_mark(stream), read))
+    if not texts.values:
+        raise ValueError(f"{source} is empty: write one text per {texts.unit}")
+    return texts
 
 
-def _checked_texts(source: str, unit: str, items: Iterable[Any], read: Callable[[Any], object]) -> Texts:
+def _checked(texts: Texts, items: Iterable[Any], read: Callable[[Any], object]) -> Iterator[str]:
     """Read a text from each item of a file; the error for an item that holds no text names its place in the file."""
-    texts = Texts(source, unit, [])
-    for item in items:
+    for index, item in enumerate(items):
         try:
             text = read(item)
             if not isinstance(text, str):
-                raise ValueError(f"holds a value of type {type(text).__name__}: each {unit} must hold a string")
+                raise ValueError(f"holds a value of type {type(text).__name__}: each {texts.unit} must hold a string")
             text.encode()  # JSON escapes can stand for surrogates, which are not Unicode text.
         except ValueError as error:
-            raise ValueError(f"{texts.place(len(texts.values))} {_reason(error)}") from error
-        texts.values.append(text)
-    if not texts.values:
-        raise ValueError(f"{source} is empty: write one text per {unit}")
-    return texts
+            raise ValueError(f"{texts.place(index)} {_reason(error)}") from error
+        yield text
 
 
 def _reason(error: ValueError) -> str:
@@ -110,19 +115,3 @@ def _json_field(line: bytes, name: str) -> object:
     if not isinstance(record, dict) or name not in record:
         raise ValueError(f"has no field {name!r}: each line must be an object with that field")
     return record[name]
-
-
-def _parquet_column(stream: BinaryIO, source: str, name: str) -> Iterable[object]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise SystemExit("headwaiter-client: --column needs pyarrow: pip install pyarrow") from None
-    try:
-        # A parquet reader starts at the end of the file, which a pipe does not allow.
-        table = parquet.ParquetFile(stream if stream.seekable() else io.BytesIO(stream.read())).read(columns=[name])
-    except ValueError as error:
-        raise ValueError(f"{source} is not parquet: {error}") from error
-    if name not in table.column_names:
-        raise ValueError(f"{source} has no column {name!r}: name an existing column with --column")
-    values: list[object] = table[name].to_pylist()
-    return values

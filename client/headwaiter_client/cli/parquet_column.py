@@ -1,0 +1,124 @@
+"""A column of texts in a parquet file, and a copy of the file with a column of vectors; with pyarrow."""
+
+import io
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows in a row group of the copy, of which one is in memory at a time: 24 MiB of vectors with 384 float32 numbers.
+_ROWS_IN_GROUP = 16_384
+
+
+class ParquetColumn(Sequence[str]):
+    """The texts of a column. The texts of two row groups are in memory at a time; threads may share an object.
+
+    Args:
+        file: the path of the file, or a stream, which stays open.
+        source: name of the file in messages.
+        name: name of the column.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not parquet, or has no column of this name.
+        SystemExit: pyarrow is not installed.
+    """
+
+    def __init__(self, file: Path | BinaryIO, source: str, name: str) -> None:
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            raise SystemExit("headwaiter-client: --column needs pyarrow: pip install pyarrow") from None
+        if isinstance(file, Path):
+            file.open("rb").close()  # pyarrow's error would not name the file as the errors of other commands do.
+        elif not file.seekable():
+            # A parquet reader starts at the end of the file, which a pipe does not allow.
+            file = io.BytesIO(file.read())
+        try:
+            self._file = parquet.ParquetFile(file)
+        except ValueError as error:
+            raise ValueError(f"{source} is not parquet: {error}") from error
+        if name not in self._file.schema_arrow.names:
+            raise ValueError(f"{source} has no column {name!r}: name an existing column with --column")
+        groups = range(self._file.num_row_groups)
+        self._ends = [*accumulate(self._file.metadata.row_group(group).num_rows for group in groups)]
+        self._source, self._name = source, name
+        # One group for the texts that are sent, and one for the texts whose vectors arrive.
+        self._group = lru_cache(maxsize=2)(self._read_group)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        """Return the text of a row, or the texts of several rows."""
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        group = bisect_right(self._ends, number)
+        with self._lock:
+            texts = self._group(group)
+        text: str = texts[number - self._ends[group]].as_py()  # From the end of the group, so the index is negative.
+        return text
+
+    def check_new_column(self, name: str) -> None:
+        """Check that the file has no column of this name.
+
+        Raises:
+            ValueError: the file has one.
+        """
+        if name in self._file.schema_arrow.names:
+            raise ValueError(f"{self._source} already has a column {name!r}: name another with --vector-column")
+
+    def write_with_vectors(self, name: str, vectors: NDArray[Any], copy: BinaryIO) -> None:
+        """Write all columns of the file, and a new last column with a vector for each row.
+
+        Args:
+            name: name of the new column.
+            vectors: the vectors [rows, width], or [rows] with the fields `values` and `scale`.
+            copy: where to write.
+
+        Raises:
+            OSError: the file cannot be read, or the copy cannot be written.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        row = _arrow_vectors(vectors[:0])
+        schema = self._file.schema_arrow.append(pa.field(name, row.type, nullable=False))
+        with parquet.ParquetWriter(copy, schema) as writer:
+            first = 0
+            for batch in self._file.iter_batches(_ROWS_IN_GROUP):
+                added = _arrow_vectors(vectors[first : first + len(batch)])
+                writer.write_batch(pa.record_batch([*batch.columns, added], schema=schema))
+                first += len(batch)
+
+    def _read_group(self, group: int) -> "pa.ChunkedArray":
+        return self._file.read_row_group(group, columns=[self._name]).column(0)
+
+
+def _arrow_vectors(rows: NDArray[Any]) -> "pa.Array":
+    """Return vectors as lists of a fixed size; int8 vectors as structs of such a list and a scale."""
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(rows["values"] if rows.dtype.names else rows)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+    if not rows.dtype.names:
+        return lists
+    return pa.StructArray.from_arrays([lists, pa.array(np.ascontiguousarray(rows["scale"]))], ["values", "scale"])
