@@ -66,7 +66,7 @@ class _Load:
                 time_s, number = heapq.heappop(arrivals)
                 if length := next(lengths, 0):
                     arrived_s[number] = time_s
-                    pending.add(_sequence(length, number, time_s))
+                    pending.add(sequence_of(length, number, time_s, _COST))
             if not pending:
                 continue
             planned = planner.plan(pending, now_s, _COST, limits)
@@ -81,8 +81,9 @@ class _Load:
         return _Figures(len(latencies_s) / free_s, float(p50_s), float(p99_s))
 
 
-def _sequence(length: int, number: int, arrived_s: float) -> Sequence:
-    own_work_s = _COST.seconds(1, length, length, length**2)
+def sequence_of(length: int, number: int, arrived_s: float, cost: CostModel) -> Sequence:
+    """Return a waiting sequence of an interactive request without a deadline; its index is the number."""
+    own_work_s = cost.seconds(1, length, length, length**2)
     fair_start = fair_start_s(arrived_s, float("inf"), Priority.INTERACTIVE, own_work_s)
     values, no_request = np.zeros(length, np.int32), cast(QueuedRequest, None)
     return Sequence(values, length, fair_start, float("inf"), Priority.INTERACTIVE, no_request, number)
