@@ -10,6 +10,9 @@ CODE := proto playground server export client testbed examples bench tests docs/
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7
 
+# A third environment: Ray Data with the client, for the test of examples/ray_data.py.
+RAY := .venv-ray
+
 # Tools that write the lock files and the lists of packages, with dependencies of their own.
 LOCK_TOOLS := .venv-lock
 LOCKS := server-cpu server-cuda export
@@ -44,6 +47,12 @@ $(PROTOBUF7)/.installed: pyproject.toml $(shell find proto playground client -na
 	$(PROTOBUF7)/bin/pip install -q . 'protobuf>=7,<8'
 	touch $@
 
+$(RAY)/.installed: pyproject.toml requirements/ray.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/pip install -q --no-deps --require-hashes -r requirements/ray.txt
+	$(RAY)/bin/pip install -q --no-deps -e .
+	touch $@
+
 $(NODE_PACKAGES): %/node_modules/.package-lock.json: %/package-lock.json
 	-if command -v npm > /dev/null; then npm ci --prefix $* --no-audit --no-fund --fetch-timeout=20000; fi
 
@@ -54,7 +63,7 @@ test: $(VENV)/.installed $(PROTOBUF7)/.installed $(NODE_PACKAGES) ## Run the lin
 pytest: $(VENV)/.installed $(NODE_PACKAGES)
 	$(BIN)/pytest
 
-test-all: lint test-protobuf7 $(VENV)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
+test-all: lint test-protobuf7 $(VENV)/.installed $(RAY)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
 	$(BIN)/pytest -m ''
 	$(BIN)/pytest -n 3 -m '' --front-ends 2 tests/e2e tests/open_inference tests/server/http tests/soak
 
@@ -92,6 +101,7 @@ lock: $(LOCK_TOOLS)/.installed ## Write the locked versions of all packages, wit
 		-o requirements/server-cuda.txt
 	$(COMPILE) pyproject.toml requirements/torch.in $(IMAGE) --extra export --extra cli \
 		--excludes requirements/not-locked.txt -o requirements/export.txt
+	$(COMPILE) pyproject.toml requirements/ray.in $(IMAGE) --extra parquet -o requirements/ray.txt
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(COMPILE) $(IMAGE) - -o requirements/build.txt
 
 sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, in build/sbom/
@@ -124,4 +134,4 @@ screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chro
 	$(BIN)/python -m docs.pictures.take_screenshots
 
 clean: ## Delete the environments, the downloaded model and the bundles
-	rm -rf $(VENV) $(PROTOBUF7) $(LOCK_TOOLS) .cache bundles build/peers $(NODE_FOLDERS:%=%/node_modules)
+	rm -rf $(VENV) $(PROTOBUF7) $(RAY) $(LOCK_TOOLS) .cache bundles build/peers $(NODE_FOLDERS:%=%/node_modules)

@@ -16,6 +16,7 @@ LOCKS = {
     "build": ["build"],
     "dev": ["dev"],
     "export": ["export", "cli"],
+    "ray": ["parquet"],
     "server-cpu": ["server", "cli", "otel"],
     "server-cuda": ["server", "cli", "otel", "cuda"],
 }
