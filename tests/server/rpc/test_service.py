@@ -145,7 +145,7 @@ async def test_a_partial_request_is_answered_except_for_its_bad_sequence(
     assert "sequence 1" in failure.message
     assert failure.metadata == {"sequence": "1", "field": "tokens.data", "limit": "9", "actual": "10"}
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith("Encode r-1, model tiny version 1, from ")
+    assert line.startswith("Encode r-1, model tiny version 1: ")
     assert "InvalidInput: 1 sequences" in line
     assert failure.message in line
 
