@@ -419,7 +419,8 @@ def test_pods_are_as_restricted_as_the_containers_of_compose(chart: Chart) -> No
 
 
 def test_the_fetching_container_changes_neither_the_quality_of_service_nor_the_gpus(chart: Chart) -> None:
-    for values in ({}, YAML(typ="safe").load(CHART / "values-cpu.yaml")):
+    no_values: dict[str, Any] = {}
+    for values in (no_values, YAML(typ="safe").load(CHART / "values-cpu.yaml")):
         pod = at(chart.render(merge(NEEDED, FETCHED, values)), POD)
         (fetch,), (server,) = pod["initContainers"], pod["containers"]
         limits = {name: limit for name, limit in server["resources"]["limits"].items() if name != "nvidia.com/gpu"}
