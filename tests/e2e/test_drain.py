@@ -9,8 +9,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -20,6 +18,7 @@ from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
 from testbed.server_process import RunningServer, running_server
 from tests.e2e.cancelling_load import REQUESTS, CancellingLoad
 from tests.e2e.grpc_errors import is_from_server
+from tests.e2e.http_status import http_status
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 
@@ -123,12 +122,7 @@ async def test_a_server_with_a_delay_answers_all_calls_until_the_delay_is_over(t
 
 
 def _http_status(server: RunningServer, path: str) -> int:
-    try:
-        with urlopen(server.metrics_url.replace("/metrics", path)) as answer:
-            return int(answer.status)
-    except HTTPError as error:
-        with error:
-            return error.code
+    return http_status(server.metrics_url.replace("/metrics", path))
 
 
 @pytest.mark.parametrize("first_load", [True, False], ids=["at start-up", "while serving"])

@@ -13,8 +13,6 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import grpc
 import numpy as np
@@ -25,6 +23,7 @@ from headwaiter_client import Client, ModelNotFound, RetryPolicy, Unavailable
 from headwaiter_server.front_end import CannotListen
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, free_port, running_server
+from tests.e2e.http_status import http_status
 from tests.e2e.in_process_server import serving
 from tests.e2e.prometheus_metrics import metric_value, metrics_page
 from tests.e2e.request_messages import token_request
@@ -170,20 +169,13 @@ def test_when_the_engine_is_killed_callers_and_scrapes_fail_at_once_and_no_proce
                 except Unavailable:
                     return time.monotonic() - started_s
 
-        def scrape() -> int:
-            try:
-                with urlopen(watched.server.metrics_url, timeout=10) as reply:
-                    return int(reply.status)
-            except HTTPError as error:
-                return error.code
-
         with ThreadPoolExecutor(12) as threads:
             failed = [threads.submit(call_until_it_fails) for _ in range(8)]
             time.sleep(0.3)
             # A stopped process would keep the port.
             children[0].suspend()
             watched.server.process.send_signal(signal.SIGSTOP)
-            scrapes = [threads.submit(scrape) for _ in range(4)]
+            scrapes = [threads.submit(http_status, watched.server.metrics_url) for _ in range(4)]
             time.sleep(0.3)
             watched.server.process.kill()
             assert max(each.result() for each in failed) < 3.0

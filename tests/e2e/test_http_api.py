@@ -6,7 +6,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import trustme
 from headwaiter_client import Client
 from testbed.server_process import RunningServer
 from tests.documents import HTTP, blocks
+from tests.e2e.http_status import http_status
 from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.prometheus_metrics import metric_value
 
@@ -175,12 +175,7 @@ async def test_with_a_certificate_and_a_token_requests_need_both_and_metrics_nei
 
         def status(path: str, token: str, address: str = address) -> int:
             headers = {"Authorization": f"Bearer {token}"}
-            request = urllib.request.Request(address + path, headers=headers)
-            try:
-                with urllib.request.urlopen(request, context=context) as response:
-                    return int(response.status)
-            except urllib.error.HTTPError as error:
-                return error.code
+            return http_status(urllib.request.Request(address + path, headers=headers), context)
 
         assert await asyncio.to_thread(status, "/v1/models", "s3cret") == 200
         assert await asyncio.to_thread(status, "/v1/models", "wrong") == 401

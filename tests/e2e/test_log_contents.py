@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import trustme
 
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
+from tests.e2e.http_status import http_status
 from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.request_messages import token_request
 
@@ -54,11 +54,7 @@ class Logged:
         """Call HTTP, and return the status."""
         headers = {"Authorization": f"Bearer {token}", "Traceparent": TRACEPARENT}
         url, body = self.server.metrics_url.replace("/metrics", "/v1/embeddings"), json.dumps({"input": text}).encode()
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as reply:
-                return int(reply.status)
-        except urllib.error.HTTPError as error:
-            return error.code
+        return http_status(urllib.request.Request(url, body, headers))
 
     def make_calls(self) -> None:
         """Make calls that succeed, that are mistakes, and whose tokens are refused."""

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.tracing.spans import _SENDING_LOGGERS, Tracing, _OneLineAMinute
 from testbed.server_process import free_port, running_server
+from tests.e2e.http_status import http_status
 from tests.e2e.in_process_server import _FrontEndInLoop, connect, metrics_url, paused_device, serving, wait_until
 from tests.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
 from tests.e2e.prometheus_metrics import metric_value
@@ -54,13 +54,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 def post(server: Server, body: object, traceparent: str = SAMPLED) -> int:
     """Send a request over HTTP, and return the status of the answer."""
     url, headers = metrics_url(server).replace("/metrics", "/v1/embeddings"), {"Traceparent": traceparent}
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=20
-        ) as reply:
-            return int(reply.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+    return http_status(urllib.request.Request(url, json.dumps(body).encode(), headers))
 
 
 def openmetrics_page(server: Server) -> str:
