@@ -71,7 +71,7 @@ class Chart:
 
 
 def find_helm(shared_folders: SharedFolders) -> str:
-    """Return the path of this machine's Helm, or of the one in the package; skip the test if there is none."""
+    """Return the path of this machine's Helm, or of the one in the package; skip the test if neither exists."""
     if installed := shutil.which("helm"):
         return installed
     try:

@@ -66,7 +66,7 @@ def test_a_runtime_serves_the_folder_and_the_ports_of_kserve(runtime: dict[str, 
     assert container["livenessProbe"]["httpGet"] == {"path": "/health/live", "port": settings.metrics_port}
     assert container["readinessProbe"]["grpc"] == container["startupProbe"]["grpc"] == {"port": 9000}
     grace_s = SERVICE["spec"]["predictor"]["terminationGracePeriodSeconds"]
-    assert grace_s >= settings.drain_delay_s + settings.drain_s + 5
+    assert grace_s >= settings.drain_delay_s + settings.drain_s + 10
 
 
 def test_one_runtime_is_chosen_by_itself_and_only_for_the_protocol_that_the_server_speaks() -> None:

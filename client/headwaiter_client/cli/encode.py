@@ -137,7 +137,7 @@ def _convert(arguments: argparse.Namespace, texts: Texts) -> Convert | None:
         return None
     if not isinstance(texts.values, ParquetColumn):
         raise ValueError(
-            f"{arguments.output} would be a copy of a parquet file, but {texts.source} is none: read parquet with "
+            f"{arguments.output} would be a copy of a parquet file, but {texts.source} is not parquet: read one with "
             "--column, or name a .npy file with --output"
         )
     texts.values.check_new_column(arguments.vector_column)

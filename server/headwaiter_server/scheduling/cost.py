@@ -25,8 +25,8 @@ _SMALLEST_BUDGET_TOKENS = 128
 _TYPICAL_TOKENS = 48
 # The ratio follows the latest batches; 16 of 31 decide the median.
 _RATIO_BATCHES = 31
-# The terms are fitted after so many batches, and after so many seconds of a device. A fit takes over 1 ms of the
-# scheduler's time, which is much for batches that take less.
+# Between two fits of the terms, a device runs at least this many batches, for at least this many seconds. A fit takes
+# over 1 ms, which is longer than many batches.
 _FIT_INTERVAL_BATCHES, _FIT_INTERVAL_S = 32, 0.25
 # Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
 _SIMILAR_BATCHES = 32

@@ -24,7 +24,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   {{- end }}
 {{- end }}
 
-{{- /* The series that Prometheus reads of the pods of this release, see servicemonitor.yaml. */}}
+{{- /* The series that Prometheus reads of the pods of this release, see monitoring.yaml. */}}
 {{- define "headwaiter.series" -}}
 {namespace={{ .Release.Namespace | quote }},service={{ include "headwaiter.headless" . | quote }}}
 {{- end }}
