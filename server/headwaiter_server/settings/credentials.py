@@ -44,7 +44,9 @@ class Tokens:
 
     def caller(self, authorization: str) -> str | None:
         """Return the name of the caller whose token an `authorization` header carries; None without such a token."""
-        given, caller = authorization.encode(), None
+        scheme, _, token = authorization.partition(" ")
+        # The scheme's letters may be upper or lower case (RFC 9110, section 11.1).
+        given, caller = f"{scheme.capitalize()} {token}".encode(), None
         for name, expected in self.named:
             # Compare in constant time, and with all tokens; otherwise a token could be guessed byte by byte.
             if hmac.compare_digest(given, expected):

@@ -42,8 +42,9 @@ def test_a_file_holds_one_token_or_a_name_and_a_token_on_each_line(
     content: bytes, callers: dict[str, str], tmp_path: Path
 ) -> None:
     read = tokens(tmp_path / "tokens", content)
-    assert {token: read.caller(f"Bearer {token}") for token in callers} == callers
-    for wrong in ("", "Bearer ", "s3cret", "Bearer s3cret ", "Bearer search", "bearer s3cret", "Bearer grüße", "None"):
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert {token: read.caller(f"{scheme} {token}") for token in callers} == callers
+    for wrong in ("", "Bearer ", "s3cret", "Bearer s3cret ", "Bearer search", "Basic s3cret", "Bearer grüße", "None"):
         assert read.caller(wrong) is None
 
 
