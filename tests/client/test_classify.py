@@ -15,7 +15,6 @@ from headwaiter_client import (
     Overloaded,
     RankedDocument,
     SequenceTooLong,
-    Unimplemented,
 )
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.client_runner import ClientRunner
@@ -162,14 +161,14 @@ def test_token_ids_and_features_have_scores_too(runner: ClientRunner) -> None:
 @pytest.mark.parametrize("method", ["classify", "rerank"])
 def test_a_model_without_a_head_is_named(method: str, runner: ClientRunner) -> None:
     arguments = (["text"],) if method == "classify" else ("q", ["d"])
-    with pytest.raises(Unimplemented) as refused:
+    with pytest.raises(InvalidInput) as refused:
         runner.call(FakeEncoder(model="encoder-only"), method, *arguments)
     assert "encoder-only" in str(refused.value)
 
 
 @pytest.mark.parametrize("options", [{"labels": ["a", "b"]}, {"labels": ["a"], "per_token": True}])
 def test_a_model_with_several_scores_does_not_rerank(options: dict[str, Any], runner: ClientRunner) -> None:
-    with pytest.raises(Unimplemented) as refused:
+    with pytest.raises(InvalidInput) as refused:
         runner.call(FakeEncoder(**options), "rerank", "q", ["d"])
     assert "fake" in str(refused.value)
 

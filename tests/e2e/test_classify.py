@@ -18,7 +18,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from headwaiter_client import AsyncClient, SequenceTooLong, Unimplemented
+from headwaiter_client import AsyncClient, InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
@@ -233,13 +233,13 @@ async def post(server: Server, path: str, **fields: Any) -> Any:
 
 async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> None:
     async with serving(text_bundle, http_api="on") as server, connect(server) as client:
-        with pytest.raises(Unimplemented, match=r"tiny-text.*encodes"):
+        with pytest.raises(InvalidInput, match=r"tiny-text.*encodes"):
             await client.classify(["rain"])
-        with pytest.raises(Unimplemented):
+        with pytest.raises(InvalidInput):
             await client.rerank(QUERY, DOCUMENTS)
         with pytest.raises(urllib.error.HTTPError) as caught:
             await post(server, "/v1/rerank", query=QUERY, documents=DOCUMENTS)
-        assert caught.value.code == 501
+        assert caught.value.code == 400
         caught.value.close()
 
 
@@ -260,7 +260,7 @@ async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(exp
         with torch.inference_mode():
             hidden = model.bert(**tokenizer(DOCUMENTS[0], return_tensors="pt")).last_hidden_state[0].numpy()
         assert_near(encoding.hidden[0] / np.abs(hidden).max(), hidden / np.abs(hidden).max())
-        with pytest.raises(Unimplemented):
+        with pytest.raises(InvalidInput):
             await client.rerank(QUERY, DOCUMENTS)
 
 

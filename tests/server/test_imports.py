@@ -27,7 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"runtime", "scheduling", "models", "settings", "metrics"},
     "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines", "tracing"},
     "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "settings", "metrics"},
-    "http": {"requests", "concurrency", "settings", "log_lines"},
+    "http": {"requests", "models", "concurrency", "settings", "log_lines"},
     "processes": {
         "runtime",
         "concurrency",

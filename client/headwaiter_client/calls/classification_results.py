@@ -26,7 +26,7 @@ from headwaiter_client.calls.results import (
     same_output,
 )
 from headwaiter_client.calls.tensors import check_shape, float_array, split_rows
-from headwaiter_client.errors import HeadwaiterError, Unimplemented
+from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 
@@ -158,9 +158,10 @@ class Ranking:
         """Rank documents by the scores of their pairs; see `RerankCall.rank`."""
         if result.received_scores is None or len(result.labels) != 1:
             kind = "token" if result.received_scores is None else "sequence"
-            raise Unimplemented(
+            raise InvalidInput(
                 f"the model {result.model.name} does not rerank (it gives each {kind} scores for the labels "
                 f"{', '.join(result.labels):.100}): name a model with one score for each pair",
+                field="model",
                 request_id=result.request_id,
             )
         scores = result.received_scores[:, 0]

@@ -89,6 +89,6 @@ class RerankCall:
         """Return the documents by falling score; documents of equal scores keep their order.
 
         Raises:
-            Unimplemented: the model gives more than one score for a document.
+            InvalidInput: the model gives more than one score for a document.
         """
         return Ranking.of(classification, self._documents, self._top_n)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.errors import InvalidInput, Unimplemented
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.tasks import SCORES, wrong_model
 
 # The fields that requests to Classify and to Encode share, except the input and the output.
 _OPTIONS = [
@@ -15,26 +16,6 @@ _OPTIONS = [
     for field in pb.ClassifyRequest.DESCRIPTOR.fields
     if field.containing_oneof is None and field.name != "output"
 ]
-_NAMES = {
-    pb.TASK_ENCODE: "encodes",
-    pb.TASK_CLASSIFY: "classifies",
-    pb.TASK_CLASSIFY_TOKENS: "classifies tokens",
-    pb.TASK_RERANK: "reranks",
-    pb.TASK_ATTEND: "attends",
-}
-
-
-def tasks(manifest: Manifest) -> list[pb.Task]:
-    """Return what a model does."""
-    done = [pb.TASK_ENCODE]
-    if manifest.HasField("head"):
-        head = manifest.head
-        done.append(pb.TASK_CLASSIFY_TOKENS if head.per_token else pb.TASK_CLASSIFY)
-        if manifest.takes_pairs and not head.per_token and len(head.labels) == 1:
-            done.append(pb.TASK_RERANK)
-    if manifest.HasField("attend"):
-        done.append(pb.TASK_ATTEND)
-    return done
 
 
 def read_head(options: pb.OutputOptions, manifest: Manifest) -> pb.Head | None:
@@ -43,34 +24,17 @@ def read_head(options: pb.OutputOptions, manifest: Manifest) -> pb.Head | None:
     The head of a request for raw scores has the function IDENTITY.
 
     Raises:
-        InvalidInput: the request chooses the form of scores that it does not ask for.
-        Unimplemented: the model has no head.
+        InvalidInput: the model has no head, or the request chooses the form of scores that it does not ask for.
     """
     if not options.scores:
         if options.raw_scores:
             raise InvalidInput("output.raw_scores is set without output.scores: set both", field="output.raw_scores")
         return None
-    if not manifest.HasField("head"):
-        done = " and ".join(_NAMES[task] for task in tasks(manifest))
-        raise Unimplemented(
-            f"the model {manifest.name} has no head that gives scores (it {done}): ask for vectors, or name a model "
-            "that classifies"
-        )
+    if not SCORES.has(manifest):
+        raise wrong_model(manifest.name, manifest, SCORES)
     if not options.raw_scores:
         return manifest.head
     return pb.Head(labels=manifest.head.labels, function=pb.SCORE_FUNCTION_IDENTITY, per_token=manifest.head.per_token)
-
-
-def check_task(task: pb.Task, manifest: Manifest) -> None:
-    """Check that a model does a task.
-
-    Raises:
-        Unimplemented: the model does not do the task.
-    """
-    done = tasks(manifest)
-    if task not in done:
-        does = " and ".join(_NAMES[each] for each in done)
-        raise Unimplemented(f"the model {manifest.name} {does}: name a model that {_NAMES[task]}")
 
 
 def scores(logits: NDArray[np.float32], function: pb.ScoreFunction) -> NDArray[np.float32]:

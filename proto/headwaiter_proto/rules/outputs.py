@@ -51,7 +51,6 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
 
     Raises:
         InvalidInput: the request asks for an output that the model cannot give.
-        Unimplemented: the request asks for scores, and the model has no head.
     """
     head = read_head(options, manifest)
     pooling = options.pooling or manifest.pooling

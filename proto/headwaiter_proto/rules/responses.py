@@ -7,13 +7,14 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.classification import join_logits, scores, tasks
+from headwaiter_proto.rules.classification import join_logits, scores
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.status import failure
+from headwaiter_proto.rules.tasks import tasks
 
 _INT8_MAX = 127
 

@@ -8,11 +8,12 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES
@@ -26,17 +27,14 @@ from headwaiter_proto.rules.errors import (
     Unauthenticated,
 )
 from headwaiter_proto.rules.status import http_status_of
+from headwaiter_server.http.api.fields import UnsupportedEncoding
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
-from headwaiter_server.http.json_fields import check_value_count
+from headwaiter_server.http.json_size import check_value_count
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Tokens
 
 _Question = TypeVar("_Question")
-
-
-class UnsupportedEncoding(InvalidInput):
-    """The body is compressed."""
 
 
 class AmbiguousLength(InvalidInput):
@@ -53,19 +51,30 @@ class Method(Generic[_Question]):
 
     Attributes:
         name: the HTTP method and the path, for logs and metrics.
-        read: returns what the body of a request asks.
+        read: returns what a request with a body asks.
         answer: returns the answer; called in the event loop of the server.
         write: returns the body of the reply.
-        write_error: returns the body of an error, given its HTTP status.
+        write_error: returns the body of an error, given its HTTP status, and the question if it could be read.
         admit: raises an error if a request with the right token must be refused before its body is read.
+        path: the path; empty for that of the name.
     """
 
     name: str
-    read: Callable[[bytes], _Question]
+    read: Callable[[Request, bytes], _Question]
     answer: Callable[[_Question, Call], Awaitable[bytes]]
     write: Callable[[_Question, bytes], bytes]
-    write_error: Callable[[HeadwaiterError, int], bytes]
+    write_error: Callable[[HeadwaiterError, int, _Question | None], bytes]
     admit: Callable[[Request], None] = lambda _: None
+    path: str = ""
+
+    def at(self, path: str) -> "Method[_Question]":
+        """Return the same method at another path; both count as one in logs and metrics."""
+        return replace(self, path=path)
+
+    def route(self, rules: "HttpRules") -> Route:
+        """Return the route that answers the method."""
+        verb, _, path = self.name.partition(" ")
+        return Route(self.path or path, Endpoint(rules, self), methods=[verb])
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ class Endpoint:
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
             check_value_count(body, self._rules.max_values)
-            question = self._method.read(body)
+            question = self._method.read(request, body)
         except HeadwaiterError as error:
             problem = error
         try:
@@ -129,7 +138,7 @@ class Endpoint:
             answered = asyncio.run_coroutine_threadsafe(self._answer(question, problem, call), self._rules.loop)
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
-            return self._refuse(error, call)
+            return self._refuse(error, call, question)
         reply = self._method.write(question, answer)
         return Response(reply, media_type=JSON, headers={"x-request-id": call.request_id, **JSON_HEADERS})
 
@@ -152,13 +161,15 @@ class Endpoint:
         if tokens is None:
             return
         given = request.headers.get("authorization", "")
+        if not given and (key := request.headers.get("api-key")):
+            given = f"Bearer {key}"  # As Azure's clients send it.
         caller = tokens.caller(given)
         if caller is None:
             fault = "is not the server's bearer token" if given else "is missing"
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
         call.token_name = caller
 
-    def _refuse(self, error: HeadwaiterError, call: Call) -> Response:
+    def _refuse(self, error: HeadwaiterError, call: Call, question: Any) -> Response:
         status = _http_status(error)
         headers = {"x-request-id": call.request_id, **JSON_HEADERS}
         if isinstance(error, Transient):
@@ -170,7 +181,7 @@ class Endpoint:
             headers["connection"] = "close"  # The rest of the body is not read.
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
-        return Response(self._method.write_error(error, status), status, headers, JSON)
+        return Response(self._method.write_error(error, status, question), status, headers, JSON)
 
 
 def _http_status(error: HeadwaiterError) -> int:

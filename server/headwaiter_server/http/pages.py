@@ -6,7 +6,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from headwaiter_playground.call_rules import JSON
 from headwaiter_proto.rules.errors import Unavailable
+from headwaiter_server.http.api.openapi import page, written_document
+
+# The page of the API loads nothing.
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def public_routes(
@@ -34,4 +39,18 @@ def public_routes(
         serves = is_ready()
         return JSONResponse({"status": "ready" if serves else "not ready"}, 200 if serves else 503)
 
-    return [Route("/metrics", metrics), Route("/health/live", live), Route("/health/ready", ready)]
+    # The servers whose interfaces HTTP has answer health checks at /health and /ping.
+    ready_routes = [Route(path, ready) for path in ("/health/ready", "/health", "/ping")]
+    return [Route("/metrics", metrics), Route("/health/live", live), *ready_routes]
+
+
+def description_routes() -> list[Route]:
+    """Return the routes of the description of the API, in OpenAPI and as a page for people."""
+
+    async def openapi(_: Request) -> Response:
+        return Response(written_document(), media_type=JSON)
+
+    async def docs(_: Request) -> Response:
+        return Response(page(), media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
+
+    return [Route("/openapi.json", openapi), Route("/docs", docs)]

@@ -104,9 +104,9 @@ def _method(
 
     return Method(
         f"POST /playground/call/{name}",
-        json_call.read_request,
+        lambda _, body: json_call.read_request(body),
         answer_small,
         lambda _, reply: json_call.write_reply(json_call.reply_class.FromString(reply)),
-        lambda error, _: error_body(error),
+        lambda error, *_: error_body(error),
         admit,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_proto.rules.tasks import Ability, wrong_model
 from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
 from headwaiter_server.models.served_model import ServedModel
 
@@ -84,15 +85,25 @@ class ModelDirectory:
         # A server without its default model must get no calls.
         return self.ready and bool(self._current) and self._default_model in ("", *self._current)
 
-    def find(self, name: str, version: str = "") -> ServedModel:
+    def find(self, name: str, version: str = "", wanted: Ability | None = None) -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.
+
+        Args:
+            name: the name; if empty, the default model answers, or else the only model that suits the request.
+            version: the version; if empty, the current one.
+            wanted: what the model must be able to do.
 
         Raises:
             ModelNotFound: the server has no such model or version, or could not load it.
-            InvalidInput: the name is empty, and the server has several models and no default model.
+            InvalidInput: the model lacks the ability, or the name is empty and several models suit the request.
             Unavailable: the model is being loaded.
         """
-        name = name or self._only_name()
+        found = self._find(name or self._meant_name(wanted), version)
+        if wanted is not None and not wanted.has(found.manifest):
+            raise wrong_model(found.name, found.manifest, wanted, self._suited(wanted))
+        return found
+
+    def _find(self, name: str, version: str) -> ServedModel:
         current = self._current.get(name)
         if current is not None and version in ("", current.version):
             return current
@@ -112,18 +123,28 @@ class ModelDirectory:
             f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
         )
 
-    def _only_name(self) -> str:
+    def _meant_name(self, wanted: Ability | None) -> str:
         """Return the name of the model that a request without a name means."""
-        if self._default_model:
-            return self._default_model
-        names = self.served_names or sorted({each.name for each in self._versions})
+        default, current = self._default_model, self._current.get(self._default_model)
+        is_able = wanted is None or current is None or wanted.has(current.manifest)
+        suited = self._suited(wanted)
+        if default and (is_able or len(suited) != 1):
+            return default
+        names = suited or self.served_names or sorted({each.name for each in self._versions})
         if not names:
             raise starting() if not self.started else Unavailable("the server has no model: load one")
         if len(names) > 1:
-            raise InvalidInput(
-                f"the request names no model, and the server has several: send one of {self._names()}", field="model"
-            )
+            several = f"several that it could mean: send one of {', '.join(map(repr, names))}"
+            raise InvalidInput(f"the request names no model, and the server has {several}", field="model")
         return names[0]
+
+    def _suited(self, wanted: Ability | None) -> list[str]:
+        """Return the names of the models that were made for what a request needs, or else of those that can do it."""
+        if wanted is None:
+            return self.served_names
+        manifests = {name: served.manifest for name, served in self._current.items()}
+        suited = [name for name, manifest in manifests.items() if wanted.suits(manifest)]
+        return suited or [name for name, manifest in manifests.items() if wanted.has(manifest)]
 
     def _names(self) -> str:
         return ", ".join(map(repr, self._current))

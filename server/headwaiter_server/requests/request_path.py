@@ -12,11 +12,12 @@ from functools import partial
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.classification import check_task, classify_response, read_head
+from headwaiter_proto.rules.classification import classify_response, read_head
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_proto.rules.tasks import SCORES, Ability
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
@@ -129,16 +130,16 @@ class RequestPath:
             self.reply_limit.hold(call.connection, size_bytes, call.held)
             call.reply_bytes = size_bytes
 
-    def used(self, name: str, version: str, call: Call) -> ServedModel:
-        """Return the model of a request, which stays loaded in a `with` block."""
-        served = self.engine.directory.find(name, version)
+    def used(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> ServedModel:
+        """Return the model of a request, which stays loaded in a `with` block; see `ModelDirectory.find`."""
+        served = self.engine.directory.find(name, version, wanted)
         call.model = served.labels
         return served
 
     @contextmanager
-    def encoding(self, name: str, version: str, call: Call) -> Iterator[ServedModel]:
+    def encoding(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> Iterator[ServedModel]:
         """Do what `used` does, and count the request as failed if the block fails."""
-        with self.used(name, version, call) as served:
+        with self.used(name, version, call, wanted) as served:
             try:
                 yield served
             except BaseException:
@@ -169,19 +170,19 @@ class RequestPath:
         except TimeoutError:
             raise _deadline_exceeded(request) from None
 
-    async def encode_packed(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
+    async def encode_packed(
+        self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes, wanted: Ability | None = None
+    ) -> bytes:
         """Find the model of a request, and return the serialised EncodeResponse."""
-        with self.encoding(request.model, request.model_version, call) as served:
+        wanted = wanted or (SCORES if request.output.scores else None)
+        with self.encoding(request.model, request.model_version, call, wanted) as served:
             return await self.encode(request, served, call, reserve, PACKED_REPLY)
 
-    async def classify(self, request: pb.EncodeRequest, call: Call, task: pb.Task | None = None) -> bytes:
-        """Return the serialised ClassifyResponse to a request for scores; the model must do `task`, if it is given."""
-        with self.encoding(request.model, request.model_version, call) as served:
-            manifest = served.manifest
-            head = read_head(request.output, manifest)
+    async def classify(self, request: pb.EncodeRequest, call: Call, wanted: Ability = SCORES) -> bytes:
+        """Return the serialised ClassifyResponse to a request for scores, from a model with an ability."""
+        with self.encoding(request.model, request.model_version, call, wanted) as served:
+            head = read_head(request.output, served.manifest)
             assert head is not None
-            if task is not None:
-                check_task(task, manifest)
             form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())
             return await self.encode(request, served, call, reserve_nothing, form)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.http.json_fields import check_value_count, count_values
+from headwaiter_server.http.json_size import check_value_count, count_values
 
 TEXTS = st.text(alphabet='\\",[{}]: a', max_size=8)
 VALUES = st.recursive(

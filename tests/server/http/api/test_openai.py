@@ -17,17 +17,14 @@ from headwaiter_proto.rules.errors import (
     Unavailable,
 )
 from headwaiter_proto.rules.status import http_status_of
-from headwaiter_server.http.openai import (
-    EmbeddingsRequest,
-    embeddings_reply,
-    error_body,
-    models_reply,
-    read_embeddings_request,
-)
+from headwaiter_server.http.api.fields import Question
+from tests.server.http.api.questions import answer, ask, operations
+
+PATH = "/v1/embeddings"
 
 
-def read(**fields: Any) -> EmbeddingsRequest:
-    return read_embeddings_request(json.dumps(fields).encode())
+def read(**fields: Any) -> Question:
+    return ask(PATH, fields).question
 
 
 @pytest.mark.parametrize(
@@ -59,7 +56,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         priority="bulk",
         timeout_s=1.5,
     )
-    assert given.base64
+    assert given.reply["base64"]
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="query"),
         output=pb.OutputOptions(pooled=True, dimensions=3),
@@ -68,8 +65,26 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         timeout_s=1.5,
     )
     plain = read(input="a", model=None, dimensions=None)
-    assert not plain.base64
-    assert plain.encode.output == pb.OutputOptions(pooled=True)
+    assert not plain.reply
+    assert plain.encode == pb.EncodeRequest(texts=pb.Texts(values=["a"]), output=pb.OutputOptions(pooled=True))
+
+
+def test_options_of_jina_and_vllm_are_honoured() -> None:
+    given = read(
+        input="a",
+        task="retrieval.query",
+        normalized=False,
+        embedding_type="base64",
+        late_chunking=False,
+        truncate_prompt_tokens=-1,
+        add_special_tokens=True,
+    )
+    assert given.reply == {"base64": True}
+    assert given.encode == pb.EncodeRequest(
+        texts=pb.Texts(values=["a"], prompt="retrieval.query"),
+        output=pb.OutputOptions(pooled=True, normalize=False),
+        truncation=pb.TRUNCATION_RIGHT,
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,6 +104,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         (b'{"input": [1, true]}', "input"),
         (b'{"input": [[1], "a"]}', "input"),
         (b'{"input": [1.5]}', "input"),
+        (b'{"input": [null]}', "input"),
         (b'{"input": [18446744073709551615]}', "input"),
         (b'{"input": "a", "model": 1}', "model"),
         (b'{"input": "a", "dimensions": -1}', "dimensions"),
@@ -96,21 +112,33 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         (b'{"input": "a", "dimensions": true}', "dimensions"),
         (b'{"input": "a", "dimensions": 2147483648}', "dimensions"),
         (b'{"input": "a", "encoding_format": "hex"}', "encoding_format"),
+        (b'{"input": "a", "encoding_format": ["float"]}', "encoding_format"),
         (b'{"input": "a", "truncation": "middle"}', "truncation"),
         (b'{"input": "a", "priority": 1}', "priority"),
         (b'{"input": "a", "timeout_s": 0}', "timeout_s"),
         (b'{"input": "a", "timeout_s": 1e999}', None),
         (b'{"input": "a", "user": 7}', "user"),
+        (b'{"input": "a", "late_chunking": true}', "late_chunking"),
+        (b'{"input": "a", "add_special_tokens": 1}', "add_special_tokens"),
+        (b'{"input": "a", "truncate_prompt_tokens": 100}', "truncate_prompt_tokens"),
+        (b'{"input": "a", "truncation": "left", "truncate_prompt_tokens": -1}', "truncate_prompt_tokens"),
+        (b'{"input": [1], "prompt": "query"}', "prompt"),
     ],
 )
 def test_a_wrong_body_is_refused_with_the_name_of_the_field(body: bytes, field: str | None) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_embeddings_request(body)
+        ask(PATH, body)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("value", "index", "words"), [("", 0, "empty"), (["a", ""], 1, "empty"), ([[1], [2, "a"]], 1, "token ids")]
+    ("value", "index", "words"),
+    [
+        ("", 0, "empty"),
+        (["a", ""], 1, "empty"),
+        ([[1], [2, "a"]], 1, "token ids"),
+        (["a", 1], 1, "a number, and value 0 is a text"),
+    ],
 )
 def test_a_wrong_sequence_is_named(value: Any, index: int, words: str) -> None:
     with pytest.raises(InvalidInput, match=words) as refusal:
@@ -118,12 +146,19 @@ def test_a_wrong_sequence_is_named(value: Any, index: int, words: str) -> None:
     assert (refusal.value.sequence, refusal.value.field) == (index, "input")
 
 
+def test_a_path_names_the_model_and_a_body_may_repeat_it() -> None:
+    for body in ({}, {"model": ""}, {"model": "m"}):
+        assert ask(PATH, {"input": "a", **body}, "m").question.encode.model == "m"
+    with pytest.raises(InvalidInput) as refused:
+        ask(PATH, {"input": "a", "model": "other"}, "m")
+    assert refused.value.field == "model"
+
+
 @pytest.mark.parametrize("in_base64", [False, True])
 def test_the_reply_has_the_vectors_and_the_number_of_tokens(in_base64: bool) -> None:
     vectors = np.array([[0.1, -2.5e-8], [np.pi, 1e20]], "<f4")
-    pooled = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=vectors.shape, data=vectors.tobytes())
-    reply = pb.EncodeResponse(pooled=pooled, lengths=[3, 4], model=pb.ModelRef(name="m"))
-    content = json.loads(embeddings_reply(reply, base64=in_base64))
+    asked = ask(PATH, {"input": ["a", "b"], "encoding_format": "base64" if in_base64 else "float"})
+    content = answer(asked, vectors, lengths=[3, 4])
     rows = [each.pop("embedding") for each in content["data"]]
     decoded = [np.frombuffer(base64.b64decode(row), "<f4") if in_base64 else np.float32(row) for row in rows]
     assert np.array_equal(np.array(decoded), vectors)
@@ -135,13 +170,9 @@ def test_the_reply_has_the_vectors_and_the_number_of_tokens(in_base64: bool) -> 
     }
 
 
-def test_models_are_listed() -> None:
-    content = json.loads(models_reply({"b": 7, "a": 9}, 12))
-    assert content["object"] == "list"
-    assert [(each["id"], each["object"], each["created"], each["max_model_len"]) for each in content["data"]] == [
-        ("b", "model", 12, 7),
-        ("a", "model", 12, 9),
-    ]
+def written(error: HeadwaiterError, path: str = PATH) -> Any:
+    (operation, *_) = operations(path)
+    return json.loads(operation.errors.write(error, http_status_of(error), operation.fields))["error"]
 
 
 @pytest.mark.parametrize(
@@ -150,11 +181,8 @@ def test_models_are_listed() -> None:
         (InvalidInput("x", field="texts", sequence=1), "invalid_request_error", "invalid_input", "input"),
         (InvalidInput("x", field="output.dimensions"), "invalid_request_error", "invalid_input", "dimensions"),
         (SequenceTooLong("x", field="texts"), "invalid_request_error", "context_length_exceeded", "input"),
-        (InvalidInput("x", field="pairs.first"), "invalid_request_error", "invalid_input", "query"),
-        (InvalidInput("x", field="pairs.second", sequence=1), "invalid_request_error", "invalid_input", "documents"),
-        (SequenceTooLong("x", field="pairs"), "invalid_request_error", "context_length_exceeded", "documents"),
         (ModelNotFound("x", field="model"), "invalid_request_error", "model_not_found", "model"),
-        (Overloaded("x"), "invalid_request_error", "rate_limit_exceeded", None),
+        (Overloaded("x"), "rate_limit_error", "rate_limit_exceeded", None),
         (Unavailable("x"), "server_error", "unavailable", None),
         (HeadwaiterError("x"), "server_error", "error_reason_unspecified", None),
     ],
@@ -162,11 +190,23 @@ def test_models_are_listed() -> None:
 def test_an_error_has_a_type_a_code_and_the_field(
     error: HeadwaiterError, kind: str, code: str, param: str | None
 ) -> None:
-    content = json.loads(error_body(error, http_status_of(error)))["error"]
+    content = written(error)
     assert (content["message"], content["type"], content["code"], content["param"]) == ("x", kind, code, param)
     assert content.get("sequence") == error.sequence
 
 
-def test_an_error_names_the_field_of_the_json() -> None:
-    content = json.loads(error_body(InvalidInput("output.dimensions is 9", field="output.dimensions"), 400))["error"]
-    assert (content["message"], content["param"]) == ("dimensions is 9", "dimensions")
+@pytest.mark.parametrize(
+    ("path", "field", "name"),
+    [
+        (PATH, "output.dimensions", "dimensions"),
+        ("/v2/embed", "output.dimensions", "output_dimension"),
+        ("/v2/embed", "texts.values", "texts"),
+        ("/v1/rerank", "pairs.first", "query"),
+        ("/v1/rerank", "pairs", "documents"),
+        ("/score", "pairs.second", "text_2"),
+    ],
+)
+def test_an_error_names_the_field_of_the_body(path: str, field: str, name: str) -> None:
+    content = written(InvalidInput(f"{field} is 9", field=field), path)
+    assert content["param"] == name
+    assert ("." in field) == (content["message"] == f"{name} is 9")

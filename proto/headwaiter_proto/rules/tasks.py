@@ -1,0 +1,85 @@
+"""What models do, and the error of a request that asks a model for something else."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import InvalidInput
+
+_NAMES = {
+    pb.TASK_ENCODE: "encodes",
+    pb.TASK_CLASSIFY: "classifies",
+    pb.TASK_CLASSIFY_TOKENS: "classifies tokens",
+    pb.TASK_RERANK: "reranks",
+    pb.TASK_ATTEND: "attends",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """Something that a request needs and that only some models can do.
+
+    Attributes:
+        words: what such a model does, to follow "a model that".
+        has: returns whether a model can do it.
+        suits: returns whether a model was made for it.
+    """
+
+    words: str
+    has: Callable[[Manifest], bool]
+    suits: Callable[[Manifest], bool]
+
+
+def tasks(manifest: Manifest) -> list[pb.Task]:
+    """Return what a model does."""
+    done = [pb.TASK_ENCODE]
+    if manifest.HasField("head"):
+        head = manifest.head
+        done.append(pb.TASK_CLASSIFY_TOKENS if head.per_token else pb.TASK_CLASSIFY)
+        if manifest.takes_pairs and not head.per_token and len(head.labels) == 1:
+            done.append(pb.TASK_RERANK)
+    if manifest.HasField("attend"):
+        done.append(pb.TASK_ATTEND)
+    return done
+
+
+def _has_head(manifest: Manifest) -> bool:
+    return manifest.HasField("head")
+
+
+def _gives_vectors(manifest: Manifest) -> bool:
+    return manifest.pooling != pb.POOLING_NONE
+
+
+def _classifies(manifest: Manifest) -> bool:
+    return pb.TASK_CLASSIFY in tasks(manifest)
+
+
+def _reranks(manifest: Manifest) -> bool:
+    return pb.TASK_RERANK in tasks(manifest)
+
+
+SCORES = Ability("gives scores", _has_head, _has_head)
+# A model with a head often has a pooling too, and its vectors are of little use.
+VECTORS = Ability("gives pooled vectors", _gives_vectors, lambda each: _gives_vectors(each) and not _has_head(each))
+ROWS = Ability("gives a row for each token", lambda _: True, lambda each: not _has_head(each))
+# A reranker classifies with a single label.
+CLASSIFIES = Ability("classifies", _classifies, lambda each: _classifies(each) and not _reranks(each))
+RERANKS = Ability("reranks", _reranks, _reranks)
+
+
+def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[str] = ()) -> InvalidInput:
+    """Return the error of a request that needs an ability which its model lacks.
+
+    Args:
+        name: name of the model in requests.
+        manifest: the manifest of the model.
+        wanted: what the request needs.
+        able: names of the server's models that have the ability.
+    """
+    does = " and ".join(_NAMES[task] for task in tasks(manifest))
+    if wanted is VECTORS:
+        does += ", without pooled vectors"
+    remedy = f"send one of {', '.join(map(repr, able))}" if able else f"name a model that {wanted.words}"
+    return InvalidInput(f"the request needs a model that {wanted.words}, and {name!r} {does}: {remedy}", field="model")

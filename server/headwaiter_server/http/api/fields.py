@@ -1,0 +1,381 @@
+"""The fields of a JSON body, in tables that read bodies and describe them.
+
+A field says where its value goes: into the request of headwaiter.v1, or into the form of the reply. The value of a
+field without such a place is checked and then ignored. Pure functions.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
+
+Schema = dict[str, Any]
+
+_HIGHEST_NUMBER = 2**31 - 1
+_GZIP = b"\x1f\x8b"
+# Fields of headwaiter.v1 that hold the sequences, and the place that fills them.
+_PLACES = {
+    **dict.fromkeys(("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values"), "input"),
+    "pairs": "pairs.second",
+}
+
+
+class UnsupportedEncoding(InvalidInput):
+    """The body is compressed."""
+
+
+@dataclass(slots=True)
+class Question:
+    """What a body asks.
+
+    Attributes:
+        encode: the request in the form of headwaiter.v1.
+        reply: what the body says of the form of the reply, by name.
+    """
+
+    encode: pb.EncodeRequest
+    reply: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values that a field may have.
+
+    Attributes:
+        read: returns what a value means; raises InvalidInput, given the field's name, if the field cannot have it.
+        schema: the values in JSON Schema.
+    """
+
+    read: Callable[[Any, str], Any]
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a JSON object; `null` and an absent field are the same.
+
+    Attributes:
+        name: the field's name.
+        kind: the values that the field may have.
+        place: where the value goes: a path in EncodeRequest, `input` for texts or token ids, `reply.` and a name in
+            `Question.reply`, or empty for a field without effect.
+        about: what the field does.
+        required: whether the body must have the field.
+        default: the value if the field is absent; None leaves the place as it is.
+        fields: the fields of the object that is the value, if it is an object.
+    """
+
+    name: str
+    kind: Kind
+    place: str = ""
+    about: str = ""
+    required: bool = False
+    default: Any = None
+    fields: tuple["Field", ...] = ()
+
+
+def group(name: str, fields: tuple[Field, ...], *, required: bool = False) -> Field:
+    """Return a field whose value is an object with these fields."""
+    return Field(name, Kind(_read_group, object_schema(fields)), required=required, fields=fields)
+
+
+def ignored(name: str, kind: Kind) -> Field:
+    """Return a field that clients send and that cannot change numbers."""
+    return Field(name, kind, about="No effect.")
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body.
+
+    Raises:
+        InvalidInput: the bytes are not a JSON object.
+        UnsupportedEncoding: the bytes are compressed.
+    """
+    if raw.startswith(_GZIP):
+        raise UnsupportedEncoding("the body is compressed with gzip: send the body without compression")
+    try:
+        values = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"the body is not JSON ({error}): send a JSON object") from None
+    if not isinstance(values, dict):
+        raise InvalidInput(f"the body is {kind_of(values)}: send a JSON object")
+    return values
+
+
+def fill(question: Question, fields: tuple[Field, ...], values: Mapping[str, Any]) -> None:
+    """Write the values of a JSON object into a question.
+
+    Raises:
+        InvalidInput: the object has another field, lacks a field, or a field has a value that it cannot have.
+    """
+    _fill(question, fields, values, {})
+
+
+def _fill(
+    question: Question, fields: tuple[Field, ...], values: Mapping[str, Any], filled: dict[str, tuple[str, Any]]
+) -> None:
+    known = [each.name for each in fields]
+    for name in sorted(values.keys() - set(known)):
+        shown = name[:MAX_QUOTED_CHARACTERS]
+        raise InvalidInput(f"{shown!r} is unknown: leave it out, or use one of {', '.join(known)}", field=shown)
+    for each in fields:
+        given = values.get(each.name)
+        if given is None:
+            if each.required:
+                raise InvalidInput(f"{each.name} is absent: send {_words(each.kind)}", field=each.name)
+            if each.default is None or each.place in filled:
+                continue
+            value = each.default
+        else:
+            value = each.kind.read(given, each.name)
+            other, same = filled.setdefault(each.place, (each.name, value)) if each.place else ("", value)
+            if same != value:
+                raise InvalidInput(f"{other} and {each.name} contradict each other: send one of them", field=each.name)
+        if each.fields:
+            _fill(question, each.fields, value, filled)
+        elif each.place:
+            _put(question, each.place, value, each.name)
+
+
+def _put(question: Question, place: str, value: Any, name: str) -> None:
+    request = question.encode
+    first, _, rest = place.partition(".")
+    if place == "input":
+        (request.texts if isinstance(value, pb.Texts) else request.tokens).MergeFrom(value)
+    elif first == "reply":
+        question.reply[rest] = value
+    elif place == "texts.prompt" and not request.HasField("texts"):
+        if not value:
+            return
+        raise InvalidInput(f"{name} belongs to texts, and the request has token ids: leave {name} out", field=name)
+    elif first == "pairs":
+        getattr(request.pairs, rest).extend(value)
+    else:
+        *path, last = place.split(".")
+        message: Any = request
+        for step in path:
+            message = getattr(message, step)
+        setattr(message, last, value)
+
+
+def name_field(fields: Iterable[Field], error: HeadwaiterError) -> tuple[str, str | None]:
+    """Return the message and the field of an error, with the names that fields have in a body."""
+    if not error.field:
+        return str(error), None
+    place = _PLACES.get(error.field, error.field)
+    named = [each.name for each in leaves(fields) if each.place == place]
+    # An option without a field in this body keeps the last part of its path.
+    name = named[0] if named else error.field.rpartition(".")[2]
+    return str(error).replace(error.field, name) if "." in error.field else str(error), name
+
+
+def leaves(fields: Iterable[Field]) -> Iterator[Field]:
+    """Yield the fields of an object, and those of the objects in it."""
+    for each in fields:
+        yield each
+        yield from leaves(each.fields)
+
+
+def object_schema(fields: tuple[Field, ...]) -> Schema:
+    """Return the JSON Schema of an object with these fields."""
+    schema: Schema = {
+        "type": "object",
+        "properties": {each.name: _field_schema(each) for each in fields},
+        "additionalProperties": False,
+    }
+    required = [each.name for each in fields if each.required]
+    return {**schema, "required": required} if required else schema
+
+
+def _field_schema(described: Field) -> Schema:
+    schema = described.kind.schema
+    if not described.required:
+        schema = {"anyOf": [schema, {"type": "null"}]}
+    return {**schema, "description": described.about} if described.about else schema
+
+
+def _read_group(value: Any, name: str) -> Any:
+    return typed(value, name, dict, "an object")
+
+
+def typed(value: Any, name: str, kind: type, wanted: str) -> Any:
+    """Return a value of a Python type.
+
+    Raises:
+        InvalidInput: the value has another type.
+    """
+    # In Python, true and false are numbers too.
+    if type(value) is not kind:
+        raise InvalidInput(f"{name} is {kind_of(value)}: send {wanted}", field=name)
+    return value
+
+
+def _words(kind: Kind) -> str:
+    return str(kind.schema.get("description", "a value"))
+
+
+def _read_text(value: Any, name: str) -> str:
+    return str(typed(value, name, str, "a text"))
+
+
+def _read_whole_number(value: Any, name: str) -> int:
+    number = int(typed(value, name, int, "a whole number"))
+    if number < 1:
+        raise InvalidInput(f"{name} is {number}: send a whole number of at least 1", field=name)
+    if number > _HIGHEST_NUMBER:
+        raise InvalidInput(f"{name} is above {_HIGHEST_NUMBER}: send a smaller number", field=name)
+    return number
+
+
+def _read_seconds(value: Any, name: str) -> float:
+    if type(value) not in (int, float) or not 0 < value < float("inf"):
+        raise InvalidInput(f"{name} is {shown(value)}: send a finite number of seconds above 0", field=name)
+    return float(value)
+
+
+TEXT = Kind(_read_text, {"type": "string"})
+BOOLEAN = Kind(
+    lambda value, name: typed(value, name, bool, "true or false"),
+    {"type": "boolean"},
+)
+WHOLE_NUMBER = Kind(_read_whole_number, {"type": "integer", "minimum": 1, "maximum": _HIGHEST_NUMBER})
+SECONDS = Kind(_read_seconds, {"type": "number", "exclusiveMinimum": 0})
+# A value that is not looked at.
+ANYTHING = Kind(lambda value, _: value, {})
+
+
+def one_of(choices: Mapping[Any, Any]) -> Kind:
+    """Return the kind of a value that is one of these; each choice maps to what it means."""
+    # In Python, true equals 1.
+    meanings = {(type(choice), choice): meaning for choice, meaning in choices.items()}
+
+    def read(value: Any, name: str) -> Any:
+        key = (type(value), value)
+        if isinstance(value, list | dict) or key not in meanings:
+            words = ", ".join(orjson.dumps(each).decode() if not isinstance(each, str) else each for each in choices)
+            raise InvalidInput(f"{name} is {shown(value)}: send one of {words}", field=name)
+        return meanings[key]
+
+    return Kind(read, {"enum": list(choices)})
+
+
+def list_of(kind: Kind) -> Kind:
+    """Return the kind of a list of values."""
+
+    def read(values: Any, name: str) -> list[Any]:
+        return [kind.read(value, name) for value in typed(values, name, list, "a list")]
+
+    return Kind(read, {"type": "array", "items": kind.schema})
+
+
+def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
+    """Return one text, several texts, the ids of one sequence, or those of several."""
+    if isinstance(value, str):
+        return _texts([value], name)
+    if not isinstance(value, list) or not value:
+        found = "an empty list" if value == [] else kind_of(value)
+        raise InvalidInput(f"{name} is {found}: send {_INPUT_WORDS}", field=name)
+    first = type(value[0])
+    for index, each in enumerate(value):
+        if type(each) is not first or first not in (str, int, list):
+            problem = f"value {index} of {name} is {kind_of(each)}"
+            problem += f", and value 0 is {kind_of(value[0])}" if index else ""
+            raise InvalidInput(f"{problem}: send {_INPUT_WORDS}", field=name, sequence=index)
+    if first is str:
+        return _texts(value, name)
+    return _token_ids([value] if first is int else value, name)
+
+
+_INPUT_WORDS = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
+_ID = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+_ONE_TEXT: Schema = {"type": "string", "minLength": 1}
+_TEXT_LIST: Schema = {"type": "array", "items": _ONE_TEXT, "minItems": 1}
+_IDS: Schema = {"type": "array", "items": _ID, "minItems": 1}
+_ID_LISTS: Schema = {"type": "array", "items": {"type": "array", "items": _ID}, "minItems": 1}
+INPUT = Kind(
+    _read_input,
+    {
+        "anyOf": [_ONE_TEXT, _TEXT_LIST, _IDS, _ID_LISTS],
+        "description": _INPUT_WORDS,
+    },
+)
+
+
+def _texts(values: list[str], name: str) -> pb.Texts:
+    # The interfaces that HTTP offers refuse the empty text.
+    if "" in values:
+        index = values.index("")
+        problem = f"sequence {index} of {name} is empty"
+        raise InvalidInput(f"{problem}: send a text of at least one character", field=name, sequence=index)
+    return pb.Texts(values=values)
+
+
+def _token_ids(sequences: list[list[Any]], name: str) -> pb.TokenSequences:
+    for index, sequence in enumerate(sequences):
+        if not all(type(each) is int for each in sequence):
+            problem = f"sequence {index} of {name} has a value that is not a whole number"
+            raise InvalidInput(f"{problem}: send token ids", field=name, sequence=index)
+    try:
+        ids = np.array([each for sequence in sequences for each in sequence], "<i8")
+    except OverflowError:
+        raise InvalidInput(f"{name} has a number above 2^63: send token ids of the model", field=name) from None
+    return pb.TokenSequences(dtype=pb.DATA_TYPE_INT64, data=ids.tobytes(), lengths=map(len, sequences))
+
+
+def _read_texts(value: Any, name: str) -> pb.Texts:
+    return _texts(_read_documents(value, name), name)
+
+
+def _read_one_text(value: Any, name: str) -> pb.Texts:
+    return _texts([_read_text(value, name)], name)
+
+
+def _read_query(value: Any, name: str) -> list[str]:
+    query = _read_text(value, name)
+    if not query.strip():
+        raise InvalidInput(f"{name} is empty: send a text of at least one word", field=name)
+    return [query]
+
+
+def _read_documents(value: Any, name: str) -> list[str]:
+    """Return texts, of a list of texts or of objects with the field `text`."""
+    if not isinstance(value, list) or not value:
+        found = "an empty list" if value == [] else kind_of(value)
+        raise InvalidInput(f"{name} is {found}: send a list of texts", field=name)
+    texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in value]
+    for index, text in enumerate(texts):
+        if type(text) is not str:
+            problem = f"value {index} of {name} is {kind_of(value[index])}"
+            raise InvalidInput(f"{problem}: send a text, or an object with the field text", field=name, sequence=index)
+    return texts
+
+
+_WITH_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+TEXTS = Kind(_read_texts, {**_TEXT_LIST, "description": "a list of texts"})
+ONE_TEXT = Kind(_read_one_text, {**_ONE_TEXT, "description": "a text"})
+QUERY = Kind(_read_query, {"type": "string", "pattern": r"\S", "description": "a text"})
+DOCUMENTS = Kind(
+    _read_documents,
+    {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, _WITH_TEXT]},
+        "minItems": 1,
+        "description": "a list of texts, or of objects with the field text",
+    },
+)
+
+
+def kind_of(value: Any) -> str:
+    """Return the JSON type of a value, in words."""
+    names = {bool: "true or false", str: "a text", list: "a list", dict: "an object", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error quotes it."""
+    return repr(value)[:MAX_QUOTED_CHARACTERS]

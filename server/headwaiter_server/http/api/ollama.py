@@ -1,0 +1,68 @@
+"""The paths of Ollama's interface that concern embeddings."""
+
+from datetime import UTC, datetime
+
+import orjson
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.tasks import VECTORS
+from headwaiter_server.http.api.errors import TEI_ERRORS
+from headwaiter_server.http.api.fields import ANYTHING, INPUT, Field, Question, ignored, one_of
+from headwaiter_server.http.api.operations import (
+    COUNT,
+    VECTOR,
+    WORDS,
+    Description,
+    Operation,
+    ServerFacts,
+    array,
+    float_rows,
+    json_rows,
+    record,
+)
+from headwaiter_server.http.api.shared_fields import DIMENSIONS, MODEL
+from headwaiter_server.models.served_model import ModelFacts
+
+_TRUNCATIONS = {True: pb.TRUNCATION_RIGHT, False: pb.TRUNCATION_ERROR}
+
+
+def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:
+    rows = list(json_rows(float_rows(reply.pooled)))
+    return orjson.dumps({"model": reply.model.name, "embeddings": rows, "prompt_eval_count": sum(reply.lengths)})
+
+
+def _write_tags(facts: ServerFacts, _: ModelFacts | None) -> bytes:
+    started = datetime.fromtimestamp(facts.started_s, UTC).isoformat()
+    models = [
+        {"name": each.name, "model": each.name, "modified_at": started, "digest": each.digest}
+        for each in facts.models.values()
+    ]
+    return orjson.dumps({"models": models})
+
+
+EMBED = Operation(
+    "Encode texts; vectors have unit length.",
+    (
+        Field("input", INPUT, "input", "Texts.", required=True),
+        MODEL,
+        Field(
+            "truncate",
+            one_of(_TRUNCATIONS),
+            "truncation",
+            "Whether long texts lose tokens.",
+            default=pb.TRUNCATION_RIGHT,
+        ),
+        DIMENSIONS,
+        # How long Ollama keeps a model loaded, and options of text generation.
+        ignored("keep_alive", ANYTHING),
+        ignored("options", ANYTHING),
+    ),
+    pb.OutputOptions(pooled=True, normalize=True),
+    VECTORS,
+    _write_embed,
+    record(model=WORDS, embeddings=array(VECTOR), prompt_eval_count=COUNT),
+    TEI_ERRORS,
+)
+TAGS = Description(
+    "List the models.", _write_tags, record(models=array(record(name=WORDS, digest=WORDS))), errors=TEI_ERRORS
+)

@@ -1,0 +1,119 @@
+"""The paths of OpenAI's interface, which vLLM, infinity, Jina and Azure have too."""
+
+from base64 import b64encode
+from collections.abc import Iterable
+
+import orjson
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.tasks import VECTORS
+from headwaiter_server.http.api.fields import Field, Question, one_of
+from headwaiter_server.http.api.operations import (
+    COUNT,
+    USAGE,
+    VECTOR,
+    WORDS,
+    Description,
+    Operation,
+    ServerFacts,
+    array,
+    float_rows,
+    json_rows,
+    max_text_tokens,
+    record,
+    token_usage,
+)
+from headwaiter_server.http.api.shared_fields import (
+    ADD_SPECIAL_TOKENS,
+    DIMENSIONS,
+    INPUT_TYPE,
+    MODEL,
+    NORMALIZE,
+    ONE_SEQUENCE_OR_SEVERAL,
+    PRIORITY,
+    PROMPT,
+    TASK,
+    TIMEOUT_S,
+    TRUNCATE_PROMPT_TOKENS,
+    TRUNCATION,
+    USER,
+)
+from headwaiter_server.models.served_model import ModelFacts
+
+_FORMATS = {"float": False, "base64": True}
+ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "reply.base64", "base64: little-endian float32.")
+# Jina's names.
+_EMBEDDING_TYPE = Field("embedding_type", one_of(_FORMATS), "reply.base64", "The same as encoding_format.")
+_NORMALIZED = Field("normalized", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
+# Late chunking gives each text the context of the others, which changes its vector.
+_LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="No effect.")
+
+
+def write_vectors(question: Question, reply: pb.EncodeResponse) -> list[object]:
+    """Return the vectors of a reply: lists of numbers, or little-endian float32 in base64."""
+    vectors = float_rows(reply.pooled)
+    rows: Iterable[object] = json_rows(vectors)
+    if question.reply.get("base64"):
+        rows = (b64encode(vector.tobytes()).decode() for vector in vectors)
+    return list(rows)
+
+
+def _write_embeddings(question: Question, reply: pb.EncodeResponse) -> bytes:
+    rows = write_vectors(question, reply)
+    data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+    return orjson.dumps({"object": "list", "data": data, "model": reply.model.name, "usage": token_usage(reply)})
+
+
+def _write_model(facts: ServerFacts, model: ModelFacts | None) -> bytes:
+    assert model is not None
+    return orjson.dumps(_model(facts, model))
+
+
+def _write_models(facts: ServerFacts, _: ModelFacts | None) -> bytes:
+    return orjson.dumps({"object": "list", "data": [_model(facts, each) for each in facts.models.values()]})
+
+
+def _model(facts: ServerFacts, model: ModelFacts) -> dict[str, object]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": facts.started_s,
+        "owned_by": "headwaiter",
+        "max_model_len": max_text_tokens(model.manifest),
+    }
+
+
+ENCODED_VECTOR = {"anyOf": [VECTOR, WORDS]}
+EMBEDDINGS = Operation(
+    "Encode texts or token ids.",
+    (
+        ONE_SEQUENCE_OR_SEVERAL,
+        MODEL,
+        DIMENSIONS,
+        ENCODING_FORMAT,
+        USER,
+        PROMPT,
+        TRUNCATION,
+        PRIORITY,
+        TIMEOUT_S,
+        NORMALIZE,
+        INPUT_TYPE,
+        TRUNCATE_PROMPT_TOKENS,
+        ADD_SPECIAL_TOKENS,
+        TASK,
+        _EMBEDDING_TYPE,
+        _NORMALIZED,
+        _LATE_CHUNKING,
+    ),
+    pb.OutputOptions(pooled=True),
+    VECTORS,
+    _write_embeddings,
+    record(object=WORDS, data=array(record(index=COUNT, embedding=ENCODED_VECTOR)), model=WORDS, usage=USAGE),
+)
+_MODEL = record(id=WORDS, object=WORDS, created=COUNT, owned_by=WORDS, max_model_len=COUNT)
+MODELS = Description(
+    "List the models; max_model_len is the most tokens of a text.",
+    _write_models,
+    record(object=WORDS, data=array(_MODEL)),
+)
+ONE_MODEL = Description("Describe a model.", _write_model, _MODEL, of_model=True)

@@ -1,0 +1,127 @@
+"""Describe the paths of the table in OpenAPI, and on a page for people. Pure functions."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+
+from headwaiter_server.http.api.errors import OPENAI_ERRORS, TEI_ERRORS
+from headwaiter_server.http.api.fields import Field, leaves, object_schema
+from headwaiter_server.http.api.operations import Description, Operation
+from headwaiter_server.http.api.routes import TABLE, Entry, takes_prefix, with_prefix
+
+# The statuses of errors, and when they occur.
+STATUSES = {
+    400: "The request is wrong: the same request will fail again.",
+    401: "The token is missing or wrong.",
+    404: "The server has no such model.",
+    408: "The body was not complete in time.",
+    413: "The body is larger than any valid request.",
+    415: "The body is compressed.",
+    429: "The server is overloaded: try again after the time in Retry-After.",
+    500: "The model failed on a sequence, or the server failed.",
+    503: "The server is starting or draining, or a device failed: try again.",
+    504: "The answer was not ready in time.",
+}
+
+
+def document() -> dict[str, Any]:
+    """Return the description of all paths in OpenAPI 3.1."""
+    paths: dict[str, Any] = {}
+    for entry in TABLE:
+        described = _entry(entry)
+        for path in (entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])):
+            parameters = {"parameters": [_MODEL_PARAMETER]} if "{model}" in path else {}
+            paths[path] = {entry.verb.lower(): {**described, **parameters}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headwaiter", "version": version("headwaiter")},
+        "paths": paths,
+        "components": {
+            "schemas": {each.name: each.schema for each in (OPENAI_ERRORS, TEI_ERRORS)},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "api-key"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"key": []}],
+    }
+
+
+_MODEL_PARAMETER = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "description": "Name of the model.",
+    "schema": {"type": "string", "minLength": 1},
+}
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    does = entry.does
+    replies = [does.reply] if isinstance(does, Description) else [each.reply for each in does]
+    error = _json({"$ref": f"#/components/schemas/{entry.errors.name}"})
+    errors = {str(status): {"description": words, "content": error} for status, words in STATUSES.items()}
+    described: dict[str, Any] = {
+        "summary": _about(entry),
+        "responses": {"200": {"description": "The reply.", "content": _json(_any_of(replies))}, **errors},
+    }
+    if not isinstance(does, Description):
+        body = _any_of([object_schema(each.fields) for each in does])
+        described["requestBody"] = {"required": True, "content": _json(body)}
+    return described
+
+
+def _about(entry: Entry) -> str:
+    return entry.does.about if isinstance(entry.does, Description) else entry.does[0].about
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _any_of(schemas: Sequence[Any]) -> Any:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+
+
+@cache
+def written_document() -> bytes:
+    """Return the description as JSON."""
+    return orjson.dumps(document())
+
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #ccc;"
+    "vertical-align:top}h2{font:600 1.1rem ui-monospace,monospace;margin-top:2.5rem}"
+)
+
+
+@cache
+def page() -> bytes:
+    """Return a page that lists the paths and their fields."""
+    content = "".join(part for entry in TABLE for part in _section(entry))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Headwaiter: paths</title><style>{_STYLE}</style></head><body><h1>Paths</h1>"
+        "<p>Every path that answers for a model may also follow <code>/models/NAME</code>, which names the model. "
+        'The same in OpenAPI: <a href="openapi.json">openapi.json</a>.</p>'
+        f"{content}</body></html>"
+    ).encode()
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    yield f"<h2>{entry.verb} {escape(entry.path)}</h2><p>{escape(_about(entry))}</p>"
+    operations: Sequence[Operation] = [] if isinstance(entry.does, Description) else entry.does
+    for operation in operations:
+        rows = "".join(_row(each) for each in leaves(operation.fields) if not each.fields)
+        yield f"<table><tr><th>field</th><th></th><th>meaning</th></tr>{rows}</table>"
+
+
+def _row(field: Field) -> str:
+    needed = "required" if field.required else ""
+    return f"<tr><td><code>{escape(field.name)}</code></td><td>{needed}</td><td>{escape(field.about)}</td></tr>"

@@ -1,0 +1,207 @@
+"""What a path does: an operation on the sequences of a body, or a description of models. Pure functions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.tasks import Ability
+from headwaiter_server.http.api.errors import OPENAI_ERRORS, ErrorForm
+from headwaiter_server.http.api.fields import Field, Question, Schema, fill, read_object
+from headwaiter_server.models.served_model import ModelFacts
+
+Reply = pb.EncodeResponse | pb.ClassifyResponse
+
+
+def _nothing(_: Question) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation on sequences.
+
+    Attributes:
+        about: what the operation does, for readers of its description.
+        fields: the fields of the body.
+        output: the outputs of the model that the operation needs, and their form.
+        wanted: what the model must be able to do.
+        write: returns the body of the reply; an EncodeResponse or, for scores, a ClassifyResponse becomes JSON.
+        reply: the body of the reply in JSON Schema.
+        errors: the form of errors.
+        finish: sets options that depend on several fields; raises InvalidInput if the fields contradict each other.
+    """
+
+    about: str
+    fields: tuple[Field, ...]
+    output: pb.OutputOptions
+    wanted: Ability
+    write: Callable[[Question, Any], bytes]
+    reply: Schema
+    errors: ErrorForm = OPENAI_ERRORS
+    finish: Callable[[Question], None] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What descriptions say of the server.
+
+    Attributes:
+        models: the models that answer requests, by name.
+        version: the version of the server.
+        started_s: the start of the server, in seconds since 1970.
+        max_calls: most calls at a time.
+        max_sequences: most sequences of a request.
+        max_tokens: most tokens of a request.
+    """
+
+    models: Mapping[str, ModelFacts]
+    version: str
+    started_s: int
+    max_calls: int
+    max_sequences: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A description of the server or of a model.
+
+    Attributes:
+        about: what is described, for readers of the description of the path.
+        write: returns the body of the reply, given the model that the path means, if the path means one.
+        reply: the body of the reply in JSON Schema.
+        of_model: whether the path means one model.
+        errors: the form of errors.
+    """
+
+    about: str
+    write: Callable[[ServerFacts, ModelFacts | None], bytes]
+    reply: Schema
+    of_model: bool = False
+    errors: ErrorForm = OPENAI_ERRORS
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question, and the operation that answers the question."""
+
+    operation: Operation
+    question: Question = field(default_factory=lambda: Question(pb.EncodeRequest()))
+
+
+def read_question(operations: Sequence[Operation], raw: bytes, model: str = "") -> Asked:
+    """Return what a body asks: of several operations, the first that the body has the required fields and words for.
+
+    Args:
+        operations: the operations of the path.
+        raw: the body.
+        model: the model that the path names.
+
+    Raises:
+        InvalidInput: the body is wrong.
+    """
+    values = read_object(raw)
+    asked = Asked(next((each for each in operations if _is_meant(each, values)), operations[0]))
+    operation = asked.operation
+    request = asked.question.encode
+    request.output.CopyFrom(operation.output)
+    fill(asked.question, operation.fields, values)
+    operation.finish(asked.question)
+    if model:
+        if request.model not in ("", model):
+            shown = request.model[:100]
+            raise InvalidInput(f"model is {shown!r}, and the path names {model!r}: send one of them", field="model")
+        request.model = model
+    return asked
+
+
+def _is_meant(operation: Operation, values: Mapping[str, Any]) -> bool:
+    required = (each for each in operation.fields if each.required)
+    return all(
+        each.name in values and values[each.name] in each.kind.schema.get("enum", [values[each.name]])
+        for each in required
+    )
+
+
+def fit(question: Question, manifest: Manifest) -> None:
+    """Set what depends on the model: the prompt for the use of the vectors, and the truncation of documents.
+
+    Raises:
+        InvalidInput: documents would have to be shorter than the model allows.
+    """
+    request, names = question.encode, {prompt.name for prompt in manifest.prompts}
+    for name in question.reply.get("prompts", ()):
+        if name in names and request.HasField("texts") and not request.texts.prompt:
+            request.texts.prompt = name
+    if tokens := question.reply.get("max_tokens_per_doc"):
+        if tokens < manifest.max_text_tokens:
+            raise InvalidInput(
+                f"max_tokens_per_doc is {tokens}, and the model takes pairs of {manifest.max_text_tokens} tokens: send "
+                "at least this number, or shorten the documents",
+                field="max_tokens_per_doc",
+                limit=manifest.max_text_tokens,
+                actual=tokens,
+            )
+        request.truncation, request.pairs.pair_truncation = pb.TRUNCATION_RIGHT, pb.PAIR_TRUNCATION_ONLY_SECOND
+
+
+def float_rows(tensor: pb.Tensor) -> NDArray[np.float32]:
+    """Return the rows of a float32 tensor of a reply, [n, width]."""
+    return np.frombuffer(tensor.data, "<f4").reshape(*tensor.shape)
+
+
+def json_rows(vectors: NDArray[np.float32]) -> Iterator[orjson.Fragment]:
+    """Yield each vector as a JSON list.
+
+    orjson holds Python's global lock while it writes, so thousands of vectors at once would stop all other threads.
+    """
+    return (orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY)) for vector in vectors)
+
+
+def token_rows(reply: pb.EncodeResponse) -> list[list[orjson.Fragment]]:
+    """Return the rows of the tokens of each sequence as JSON lists."""
+    rows = iter(json_rows(float_rows(reply.hidden)))
+    return [[next(rows) for _ in range(length)] for length in reply.lengths]
+
+
+def ranking(question: Question, reply: pb.ClassifyResponse) -> list[tuple[int, float, str]]:
+    """Return the index, the score and the text of documents, the highest score first; equal scores keep their order."""
+    texts, scores = question.encode.pairs.second, float_rows(reply.scores)[:, 0]
+    order = np.argsort(-scores, kind="stable").tolist()[: question.reply.get("top_n")]
+    return [(index, float(scores[index]), texts[index]) for index in order]
+
+
+def token_usage(reply: Reply) -> dict[str, int]:
+    """Return the number of tokens of a request, as OpenAI's interface counts them."""
+    tokens = sum(reply.lengths)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def max_text_tokens(manifest: Manifest) -> int:
+    """Return the most tokens of a text, or of a sequence if the model takes no texts."""
+    return manifest.max_text_tokens or manifest.max_tokens
+
+
+# Parts of the descriptions of replies.
+WORDS: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+SCORE: Schema = {"type": "number"}
+VECTOR: Schema = {"type": "array", "items": SCORE}
+USAGE: Schema = {"type": "object", "properties": {"prompt_tokens": COUNT, "total_tokens": COUNT}}
+
+
+def array(items: Schema) -> Schema:
+    """Return the JSON Schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def record(**properties: Schema) -> Schema:
+    """Return the JSON Schema of an object that has at least these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}

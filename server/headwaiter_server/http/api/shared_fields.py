@@ -1,0 +1,83 @@
+"""The fields that several interfaces share."""
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.http.api.fields import (
+    BOOLEAN,
+    DOCUMENTS,
+    INPUT,
+    QUERY,
+    SECONDS,
+    TEXT,
+    WHOLE_NUMBER,
+    Field,
+    Question,
+    group,
+    ignored,
+    one_of,
+)
+
+_TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
+_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
+_SIDES = {side: _TRUNCATIONS[side.lower()] for side in ("Right", "Left", "right", "left")}
+# The names that models give to the prompt for each use of a vector.
+_QUERY_PROMPTS = ("query", "search_query", "retrieval.query")
+_DOCUMENT_PROMPTS = ("document", "passage", "search_document", "retrieval.passage")
+_PROMPTS = {
+    **dict.fromkeys(("search_query", "query"), _QUERY_PROMPTS),
+    **dict.fromkeys(("search_document", "document", "passage"), _DOCUMENT_PROMPTS),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
+
+MODEL = Field(
+    "model", TEXT, "model", "Name of the model; without a name, the default model or the only one that suits."
+)
+TIMEOUT_S = Field("timeout_s", SECONDS, "timeout_s", "Seconds until the answer is no longer needed.")
+PRIORITY = Field("priority", one_of(_PRIORITIES), "priority", "Whether a user waits: interactive; default.")
+TRUNCATION = Field(
+    "truncation",
+    one_of(_TRUNCATIONS),
+    "truncation",
+    "Texts that are too long are refused (error, default), or lose tokens at the start (left) or end (right).",
+)
+TRUNCATE_PROMPT_TOKENS = Field(
+    "truncate_prompt_tokens",
+    one_of({-1: pb.TRUNCATION_RIGHT}),
+    "truncation",
+    "-1: texts that are too long lose tokens at the end.",
+)
+DIMENSIONS = Field("dimensions", WHOLE_NUMBER, "output.dimensions", "Number of leading dimensions to return.")
+PROMPT = Field("prompt", TEXT, "texts.prompt", "Name of the model's prompt.")
+TASK = Field("task", TEXT, "texts.prompt", "Name of the model's prompt, as Jina's models name their tasks.")
+INPUT_TYPE = Field(
+    "input_type",
+    one_of(_PROMPTS),
+    "reply.prompts",
+    "What the vectors are for: chooses the prompt of the model, if the model has such a prompt.",
+)
+NORMALIZE = Field("normalize", BOOLEAN, "output.normalize", "Whether vectors have unit length.")
+# The model's tokenizer decides which special tokens there are.
+ADD_SPECIAL_TOKENS = Field("add_special_tokens", one_of({True: None}), about="No effect.")
+USER = ignored("user", TEXT)
+ONE_SEQUENCE_OR_SEVERAL = Field("input", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
+
+RAW_SCORES = Field("raw_scores", BOOLEAN, "output.raw_scores", "Whether scores are logits.")
+USE_ACTIVATION = Field("use_activation", one_of({True: False, False: True}), "output.raw_scores", "False: logits.")
+QUERY_TEXT = Field("query", QUERY, "pairs.first", "The query.", required=True)
+DOCUMENT_TEXTS = Field("documents", DOCUMENTS, "pairs.second", "The documents to rank.", required=True)
+TOP_N = Field("top_n", WHOLE_NUMBER, "reply.top_n", "Most documents of the reply.")
+
+TRUNCATE = Field("truncate", BOOLEAN, "reply.truncate", "Whether texts that are too long lose tokens.", default=False)
+DIRECTION = Field("truncation_direction", one_of(_SIDES), "reply.side", "The end that loses tokens; default: Right.")
+PROMPT_NAME = Field("prompt_name", TEXT, "texts.prompt", "Name of the model's prompt.")
+
+
+def with_parameters(*fields: Field, nested: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Return fields that may also stand in an object `parameters`, where huggingface_hub puts them."""
+    return (*fields, *nested, group("parameters", nested))
+
+
+def truncate_like_tei(question: Question) -> None:
+    """Set the truncation that the fields of TEI ask for."""
+    side = question.reply.get("side", pb.TRUNCATION_RIGHT)
+    question.encode.truncation = side if question.reply["truncate"] else pb.TRUNCATION_ERROR

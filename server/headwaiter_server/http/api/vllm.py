@@ -1,0 +1,171 @@
+"""The paths of vLLM's pooling models: rank, score, classify, pool. Jina and infinity have the same form of ranking."""
+
+from typing import Any
+
+import orjson
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, VECTORS
+from headwaiter_server.http.api.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
+from headwaiter_server.http.api.openai import ENCODED_VECTOR, ENCODING_FORMAT, write_vectors
+from headwaiter_server.http.api.operations import (
+    COUNT,
+    SCORE,
+    USAGE,
+    VECTOR,
+    WORDS,
+    Operation,
+    array,
+    float_rows,
+    ranking,
+    record,
+    token_rows,
+    token_usage,
+)
+from headwaiter_server.http.api.shared_fields import (
+    ADD_SPECIAL_TOKENS,
+    DIMENSIONS,
+    DOCUMENT_TEXTS,
+    MODEL,
+    NORMALIZE,
+    ONE_SEQUENCE_OR_SEVERAL,
+    PRIORITY,
+    QUERY_TEXT,
+    RAW_SCORES,
+    TIMEOUT_S,
+    TOP_N,
+    TRUNCATE_PROMPT_TOKENS,
+    TRUNCATION,
+    USE_ACTIVATION,
+    USER,
+)
+
+_OPTIONS = (MODEL, TRUNCATION, TRUNCATE_PROMPT_TOKENS, PRIORITY, TIMEOUT_S, USER, ADD_SPECIAL_TOKENS)
+RETURN_DOCUMENTS = Field("return_documents", BOOLEAN, "reply.with_texts", "Whether the reply repeats the documents.")
+
+
+def _write_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
+    results = []
+    for index, score, text in ranking(question, reply):
+        document = {"document": {"text": text}} if question.reply.get("with_texts") else {}
+        results.append({"index": index, "relevance_score": score, **document})
+    usage = {"total_tokens": sum(reply.lengths)}
+    return orjson.dumps({"id": reply.request_id, "model": reply.model.name, "results": results, "usage": usage})
+
+
+def _read_sides(value: Any, name: str) -> list[str]:
+    """Return the texts of one side of pairs."""
+    texts = value if isinstance(value, list) else [value]
+    for index, text in enumerate(texts):
+        if type(text) is not str:
+            problem = f"value {index} of {name} is {kind_of(text)}"
+            raise InvalidInput(f"{problem}: send a text or a list of texts", field=name, sequence=index)
+    if not texts:
+        raise InvalidInput(f"{name} is an empty list: send a text or a list of texts", field=name)
+    return texts
+
+
+def _finish_score(question: Question) -> None:
+    pairs = question.encode.pairs
+    first, second = len(pairs.first), len(pairs.second)
+    if first == 1:
+        pairs.first.extend(list(pairs.first) * (second - 1))
+    elif first != second:
+        raise InvalidInput(
+            f"text_1 has {first} texts and text_2 has {second}: send one text or {second} in text_1", field="text_1"
+        )
+
+
+def _write_list(reply: pb.EncodeResponse | pb.ClassifyResponse, rows: list[dict[str, Any]], **more: Any) -> bytes:
+    numbered = [{"index": index, **row} for index, row in enumerate(rows)]
+    shared = {"id": reply.request_id, "object": "list", "model": reply.model.name}
+    return orjson.dumps({**shared, **more, "data": numbered, "usage": token_usage(reply)})
+
+
+def _write_scores(_: Question, reply: pb.ClassifyResponse) -> bytes:
+    scores = float_rows(reply.scores)[:, 0].tolist()
+    return _write_list(reply, [{"object": "score", "score": score} for score in scores])
+
+
+def _write_classes(_: Question, reply: pb.ClassifyResponse) -> bytes:
+    labels = list(reply.head.labels)
+    rows = [
+        {"label": labels[int(row.argmax())], "probs": row.tolist(), "num_classes": len(labels)}
+        for row in float_rows(reply.scores)
+    ]
+    return _write_list(reply, rows, labels=labels)
+
+
+def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
+    values: list[Any] = token_rows(reply) if reply.HasField("hidden") else write_vectors(question, reply)
+    return _write_list(reply, [{"object": "pooling", "data": each} for each in values])
+
+
+def _list_of(**row: Any) -> dict[str, Any]:
+    return record(id=WORDS, object=WORDS, model=WORDS, data=array(record(index=COUNT, **row)), usage=USAGE)
+
+
+_SIDE = {"type": "string"}
+_SIDES = Kind(
+    _read_sides,
+    {"anyOf": [_SIDE, {"type": "array", "items": _SIDE, "minItems": 1}], "description": "a text, or a list of texts"},
+)
+RERANK = Operation(
+    "Rank documents by a query, the highest score first.",
+    (QUERY_TEXT, DOCUMENT_TEXTS, TOP_N, RETURN_DOCUMENTS, RAW_SCORES, USE_ACTIVATION, *_OPTIONS),
+    pb.OutputOptions(scores=True),
+    RERANKS,
+    _write_rerank,
+    record(
+        id=WORDS,
+        model=WORDS,
+        results=array(record(index=COUNT, relevance_score=SCORE)),
+        usage={"type": "object", "properties": {"total_tokens": COUNT}},
+    ),
+)
+SCORE_PAIRS = Operation(
+    "Return the score of each pair of texts.",
+    (
+        Field("text_1", _SIDES, "pairs.first", "The first text of all pairs, or of each pair.", required=True),
+        Field("text_2", _SIDES, "pairs.second", "The second text of each pair.", required=True),
+        USE_ACTIVATION,
+        *_OPTIONS,
+    ),
+    pb.OutputOptions(scores=True),
+    RERANKS,
+    _write_scores,
+    _list_of(object=WORDS, score=SCORE),
+    finish=_finish_score,
+)
+CLASSIFY = Operation(
+    "Classify texts or token ids.",
+    (ONE_SEQUENCE_OR_SEVERAL, USE_ACTIVATION, *_OPTIONS),
+    pb.OutputOptions(scores=True),
+    CLASSIFIES,
+    _write_classes,
+    _list_of(label=WORDS, probs=VECTOR, num_classes=COUNT),
+)
+_POOLING = (ONE_SEQUENCE_OR_SEVERAL, *_OPTIONS)
+POOL_TOKENS = Operation(
+    "Encode texts or token ids, and return a row for each token.",
+    (*_POOLING, Field("task", one_of({"token_embed": None}), about="What to return.", required=True)),
+    pb.OutputOptions(hidden=True),
+    ROWS,
+    _write_pooled,
+    _list_of(object=WORDS, data=array(VECTOR)),
+)
+POOL = Operation(
+    "Encode texts or token ids.",
+    (
+        *_POOLING,
+        ENCODING_FORMAT,
+        DIMENSIONS,
+        NORMALIZE,
+        Field("task", one_of({"embed": None}), about="What to return."),
+    ),
+    pb.OutputOptions(pooled=True),
+    VECTORS,
+    _write_pooled,
+    _list_of(object=WORDS, data=ENCODED_VECTOR),
+)

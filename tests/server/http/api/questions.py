@@ -1,0 +1,42 @@
+"""Reads bodies and writes replies as the paths of the table do."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_server.http.api.operations import Asked, Operation, read_question
+from headwaiter_server.http.api.routes import TABLE
+
+
+def operations(path: str) -> list[Operation]:
+    """Return the operations of a path."""
+    (entry,) = (each for each in TABLE if each.path == path)
+    assert isinstance(entry.does, list)
+    return entry.does
+
+
+def ask(path: str, body: Any, model: str = "") -> Asked:
+    """Return what a body asks of a path."""
+    return read_question(operations(path), body if isinstance(body, bytes) else json.dumps(body).encode(), model)
+
+
+def posts() -> Iterator[str]:
+    """Yield the paths that take a body."""
+    return (each.path for each in TABLE if each.verb == "POST")
+
+
+def answer(asked: Asked, values: Any, **fields: Any) -> Any:
+    """Return the JSON of the reply to a question; the values are vectors, rows or scores."""
+    array = np.array(values, "<f4")
+    tensor = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=array.shape, data=array.tobytes())
+    shared = {"request_id": "r", "model": pb.ModelRef(name="m"), "lengths": [3] * len(array), **fields}
+    output = asked.question.encode.output
+    if output.scores:
+        reply: Any = pb.ClassifyResponse(scores=tensor, **shared)
+    else:
+        reply = pb.EncodeResponse(**shared)
+        (reply.hidden if output.hidden else reply.pooled).CopyFrom(tensor)
+    return json.loads(asked.operation.write(asked.question, reply))

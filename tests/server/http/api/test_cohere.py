@@ -1,0 +1,78 @@
+"""Cohere's form of requests becomes an EncodeRequest, and the reply has Cohere's form."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_server.http.api.operations import fit
+from tests.server.http.api.questions import answer, ask
+
+VECTORS = np.array([[1.5, 2.0], [3.0, -4.0]], "<f4")
+BODY = {"texts": ["a", "b"], "model": "m"}
+IN_BASE64 = [base64.b64encode(row.tobytes()).decode() for row in VECTORS]
+
+
+def test_texts_are_truncated_unless_the_request_says_otherwise() -> None:
+    request = ask("/v2/embed", {**BODY, "output_dimension": 1}).question.encode
+    assert request == pb.EncodeRequest(
+        model="m",
+        texts=pb.Texts(values=["a", "b"]),
+        output=pb.OutputOptions(pooled=True, dimensions=1),
+        truncation=pb.TRUNCATION_RIGHT,
+    )
+    for word, truncation in {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT}.items():
+        assert ask("/v1/embed", {**BODY, "truncate": word}).question.encode.truncation == truncation
+
+
+@pytest.mark.parametrize(
+    ("path", "types", "embeddings"),
+    [
+        ("/v1/embed", None, VECTORS.tolist()),
+        ("/v1/embed", ["float"], {"float": VECTORS.tolist()}),
+        ("/v2/embed", None, {"float": VECTORS.tolist()}),
+        ("/v2/embed", ["float", "base64"], {"float": VECTORS.tolist(), "base64": IN_BASE64}),
+    ],
+)
+def test_vectors_have_the_forms_that_the_request_names(path: str, types: Any, embeddings: Any) -> None:
+    content = answer(ask(path, {**BODY, "embedding_types": types}), VECTORS)
+    assert content["embeddings"] == embeddings
+    assert (content["id"], content["texts"]) == ("r", ["a", "b"])
+    assert content["meta"]["billed_units"]["input_tokens"] == 6
+
+
+def test_forms_that_would_change_numbers_are_refused() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        ask("/v2/embed", {**BODY, "embedding_types": ["int8"]})
+    assert refused.value.field == "embedding_types"
+
+
+@pytest.mark.parametrize(
+    ("input_type", "prompts", "chosen"),
+    [
+        ("search_query", [], ""),
+        ("search_query", ["query", "passage"], "query"),
+        ("search_document", ["query", "passage"], "passage"),
+        ("search_document", ["query"], ""),
+        ("clustering", ["clustering"], "clustering"),
+    ],
+)
+def test_the_input_type_chooses_a_prompt_that_the_model_has(input_type: str, prompts: list[str], chosen: str) -> None:
+    question = ask("/v2/embed", {**BODY, "input_type": input_type}).question
+    fit(question, Manifest(prompts=[pb.Prompt(name=name) for name in prompts]))
+    assert question.encode.texts.prompt == chosen
+
+
+def test_documents_may_be_as_long_as_the_model_allows() -> None:
+    body = {"query": "q", "documents": ["a"], "max_tokens_per_doc": 512}
+    question = ask("/v2/rerank", body).question
+    fit(question, Manifest(max_text_tokens=512))
+    assert question.encode.truncation == pb.TRUNCATION_RIGHT
+    assert question.encode.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+    with pytest.raises(InvalidInput) as refused:
+        fit(question, Manifest(max_text_tokens=513))
+    assert (refused.value.field, refused.value.limit, refused.value.actual) == ("max_tokens_per_doc", 513, 512)

@@ -1,0 +1,109 @@
+"""The forms of reranking, scoring, classification and pooling become requests, and replies have vLLM's form."""
+
+from typing import Any
+
+import pytest
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
+from tests.server.http.api.questions import answer, ask
+
+PAIRS = pb.Pairs(first=["q"], second=["a", "b", "c"])
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_a_query_and_documents_become_pairs(path: str) -> None:
+    body = {"query": "q", "documents": ["a", {"text": "b"}, "c"], "model": "m", "top_n": 2, "timeout_s": 2}
+    question = ask(path, body).question
+    assert question.reply == {"top_n": 2}
+    assert question.encode == pb.EncodeRequest(
+        model="m", timeout_s=2, pairs=PAIRS, output=pb.OutputOptions(scores=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "field"),
+    [
+        ("/v1/rerank", {"query": "q"}, "documents"),
+        ("/v1/rerank", {"query": "q", "documents": "a"}, "documents"),
+        ("/v1/rerank", {"query": "q", "documents": ["a", 1]}, "documents"),
+        ("/v1/rerank", {"query": "q", "documents": [{"title": "a"}]}, "documents"),
+        ("/v1/rerank", {"query": "q", "documents": []}, "documents"),
+        ("/v1/rerank", {"query": 1, "documents": ["a"]}, "query"),
+        ("/v1/rerank", {"query": " ", "documents": ["a"]}, "query"),
+        ("/v1/rerank", {"documents": ["a"]}, "query"),
+        ("/v1/rerank", {"query": "q", "documents": ["a"], "top_n": -1}, "top_n"),
+        ("/v1/rerank", {"query": "q", "documents": ["a"], "rank_fields": ["title"]}, "rank_fields"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
+        ("/score", {"text_1": [], "text_2": ["c"]}, "text_1"),
+        ("/score", {"text_1": "a", "text_2": ["c", 1]}, "text_2"),
+        ("/pooling", {"input": "a", "task": "plugin"}, "task"),
+        ("/classify", {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+    ],
+)
+def test_a_wrong_body_is_refused_with_the_name_of_the_field(path: str, fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        ask(path, fields)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(1, 0.75, None), (0, 0.5, None), (2, 0.5, None)]),
+        ({"top_n": 2, "return_documents": True}, [(1, 0.75, "b"), (0, 0.5, "a")]),
+        ({"top_n": 9, "return_documents": True}, [(1, 0.75, "b"), (0, 0.5, "a"), (2, 0.5, "c")]),
+    ],
+)
+def test_the_best_documents_come_first_and_equal_ones_keep_their_order(
+    options: dict[str, Any], expected: list[tuple[int, float, str | None]]
+) -> None:
+    asked = ask("/v1/rerank", {"query": "q", "documents": ["a", "b", "c"], **options})
+    content = answer(asked, [[0.5], [0.75], [0.5]])
+    results = content["results"]
+    texts = [each["document"]["text"] if "document" in each else None for each in results]
+    assert [(each["index"], each["relevance_score"]) for each in results] == [each[:2] for each in expected]
+    assert texts == [each[2] for each in expected]
+    assert (content["id"], content["model"], content["usage"]) == ("r", "m", {"total_tokens": 9})
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+@pytest.mark.parametrize("first", ["q", ["q"], ["q", "q"]])
+def test_a_score_belongs_to_each_pair(path: str, first: Any) -> None:
+    asked = ask(path, {"text_1": first, "text_2": ["a", "b"], "use_activation": False})
+    assert asked.question.encode.pairs == pb.Pairs(first=["q", "q"], second=["a", "b"])
+    assert asked.question.encode.output.raw_scores
+    content = answer(asked, [[0.25], [0.5]])
+    assert [(each["index"], each["object"], each["score"]) for each in content["data"]] == [
+        (0, "score", 0.25),
+        (1, "score", 0.5),
+    ]
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v1/classify"])
+def test_a_classification_names_the_best_label(path: str) -> None:
+    asked = ask(path, {"input": ["x", "y"], "model": "m", "truncation": "right"})
+    assert asked.question.encode == pb.EncodeRequest(
+        model="m",
+        texts=pb.Texts(values=["x", "y"]),
+        output=pb.OutputOptions(scores=True),
+        truncation=pb.TRUNCATION_RIGHT,
+    )
+    content = answer(asked, [[0.25, 0.75], [1.0, 0.0]], head=pb.Head(labels=["no", "yes"]))
+    assert content["labels"] == ["no", "yes"]
+    assert [(each["index"], each["label"], each["probs"], each["num_classes"]) for each in content["data"]] == [
+        (0, "yes", [0.25, 0.75], 2),
+        (1, "no", [1.0, 0.0], 2),
+    ]
+
+
+@pytest.mark.parametrize("task", [None, "embed"])
+def test_pooling_returns_vectors(task: str | None) -> None:
+    content = answer(ask("/pooling", {"input": ["x", "y"], "task": task}), [[1, 2], [3, 4]])
+    assert [each["data"] for each in content["data"]] == [[1, 2], [3, 4]]
+
+
+def test_pooling_returns_the_rows_of_tokens() -> None:
+    asked = ask("/pooling", {"input": ["x", "y z"], "task": "token_embed"})
+    content = answer(asked, [[1, 2], [3, 4], [5, 6]], lengths=[1, 2])
+    assert [each["data"] for each in content["data"]] == [[[1, 2]], [[3, 4], [5, 6]]]

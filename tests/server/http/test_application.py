@@ -1,0 +1,119 @@
+"""Each path of the table answers, also after the name of a model, and in the form that its client expects."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from starlette.applications import Starlette
+
+from headwaiter_server.http.api.openapi import document
+from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
+from headwaiter_server.http.application import http_application
+from headwaiter_server.settings.flags import Settings
+from tests.server.http.asgi_caller import Reply, as_json, send_request
+from tests.server.rpc.service_under_test import Service
+from tests.server.rpc.stand_ins import sample, tokens_of
+
+DOCUMENT = document()
+INPUT, INPUTS, TEXTS = {"input": "a bb"}, {"inputs": "a bb"}, {"texts": ["a bb"]}
+RANKED = {"query": "q", "documents": ["a"]}
+# The bodies of paths for which a model without a head will do.
+VECTORS: dict[str, Any] = {
+    "/v1/embeddings": INPUT,
+    "/embeddings": INPUT,
+    "/openai/deployments/{model}/embeddings": INPUT,
+    "/openai/v1/embeddings": INPUT,
+    "/embed": INPUTS,
+    "/": INPUTS,
+    "/embed_all": INPUTS,
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["bb"]}},
+    "/pooling": INPUT,
+    "/v1/embed": TEXTS,
+    "/v2/embed": TEXTS,
+    "/api/embed": INPUT,
+}
+SCORES: dict[str, Any] = {
+    "/predict": INPUTS,
+    "/rerank": {"query": "q", "texts": ["a"]},
+    "/v1/rerank": RANKED,
+    "/v2/rerank": RANKED,
+    "/score": {"text_1": "a", "text_2": "b"},
+    "/v1/score": {"text_1": "a", "text_2": "b"},
+    "/classify": INPUT,
+    "/v1/classify": INPUT,
+}
+BODIES = {**VECTORS, **SCORES}
+
+
+def application(service: Service, **settings: Any) -> Starlette:
+    changed = Settings(bundle=Path("bundle"), http_api="on", **settings)
+    return http_application(changed, service.path, tokens_of(None), asyncio.get_running_loop())
+
+
+async def send(service: Service, verb: str, path: str, body: Any = None, **options: Any) -> Reply:
+    raw = body if isinstance(body, bytes) else as_json(body) if body is not None else b""
+    return await send_request(application(service), verb, path, raw, **options)
+
+
+@pytest.mark.parametrize("entry", [each for each in TABLE if each.path not in SCORES], ids=lambda each: each.path)
+async def test_a_path_answers_as_described_with_and_without_a_prefix(entry: Any, service: Service) -> None:
+    for path in (entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])):
+        body = None if entry.verb == "GET" else BODIES[entry.path]
+        reply = await send(service, entry.verb, path.replace("{model}", "tiny"), body)
+        assert reply.status == 200, reply.body
+        responses = DOCUMENT["paths"][path][entry.verb.lower()]["responses"]
+        Draft202012Validator(responses["200"]["content"]["application/json"]["schema"]).validate(reply.json)
+        # The name of the model in a path does not make a label of its own.
+        counted = {"model": "" if entry.verb == "GET" and not entry.does.of_model else "tiny", "version": ""}
+        counted["version"] = "1" if counted["model"] else ""
+        name = f"{entry.verb} {entry.path}"
+        assert sample(service.recorder, "requests_total", method=name, code="OK", **counted) in (1, 2)
+
+
+@pytest.mark.parametrize("entry", [each for each in TABLE if takes_prefix(each)], ids=lambda each: each.path)
+async def test_an_unknown_model_in_a_path_is_refused(entry: Any, service: Service) -> None:
+    body = None if entry.verb == "GET" else BODIES[entry.path]
+    reply = await send(service, entry.verb, with_prefix(entry.path).replace("{model}", "other"), body)
+    assert reply.status == 404, reply.body
+    assert "'other'" in reply.body.decode()
+
+
+@pytest.mark.parametrize("path", SCORES)
+async def test_a_model_without_a_head_is_refused(path: str, service: Service) -> None:
+    reply = await send(service, "POST", path, SCORES[path])
+    assert reply.status == 400
+    assert "'tiny' encodes" in reply.body.decode()
+
+
+async def test_the_refusal_of_a_model_names_the_field(service: Service) -> None:
+    reply = await send(service, "POST", "/v1/rerank", {"model": "tiny", "query": "q", "documents": ["a"]})
+    error = reply.json["error"]
+    assert (reply.status, error["param"], error["type"]) == (400, "model", "invalid_request_error")
+    assert "reranks" in error["message"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
+async def test_a_compressed_body_is_named(headers: dict[str, str], service: Service) -> None:
+    reply = await send(service, "POST", "/v1/embeddings", gzip.compress(as_json({"input": "a"})), headers=headers)
+    assert reply.status == 415
+    assert "compress" in reply.json["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/health/ready"])
+async def test_health_has_the_paths_of_other_servers(path: str, service: Service) -> None:
+    assert (await send(service, "GET", path)).status == 200
+    service.path.drain()
+    assert (await send(service, "GET", path)).status == 503
+
+
+async def test_the_description_needs_no_token(service: Service) -> None:
+    changed = Settings(bundle=Path("bundle"), http_api="on")
+    locked = http_application(changed, service.path, tokens_of("s3cret"), asyncio.get_running_loop())
+    reply = await send_request(locked, "GET", "/openapi.json")
+    assert json.loads(reply.body) == json.loads(json.dumps(DOCUMENT))
+    assert (await send_request(locked, "GET", "/docs")).headers["content-type"].startswith("text/html")
+    assert (await send_request(locked, "GET", "/v1/models")).status == 401
