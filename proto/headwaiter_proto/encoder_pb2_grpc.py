@@ -107,8 +107,8 @@ class EncoderServicer(object):
 
     def Classify(self, request, context):
         """Classifies texts, pairs of texts, token ids or features. The reply holds one score for each label of the model, for
-        each sequence or, if `per_token` of the model's head is true, for each token. Fails with UNIMPLEMENTED for a model
-        without a head.
+        each sequence or, if `per_token` of the model's head is true, for each token. Fails with INVALID_ARGUMENT for a model
+        without a head; the metadata of the error has the field "model".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

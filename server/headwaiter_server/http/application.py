@@ -41,7 +41,7 @@ def http_application(
     max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
     rules = HttpRules(path, loop, bodies, max_values, tokens, settings.http_timeout_s)
     if settings.http_api == "on":
-        routes += [method.route(rules) for method in api_methods(path)]
+        routes += [method.route(rules, settings.http_origins) for method in api_methods(path)]
         routes += description_routes()
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())

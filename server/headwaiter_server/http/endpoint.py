@@ -6,11 +6,12 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,6 +35,8 @@ from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Tokens
 
+# Headers of replies that scripts of other web sites may read.
+_READABLE_HEADERS = ("retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
 _Question = TypeVar("_Question")
 
 
@@ -71,10 +74,16 @@ class Method(Generic[_Question]):
         """Return the same method at another path; both count as one in logs and metrics."""
         return replace(self, path=path)
 
-    def route(self, rules: "HttpRules") -> Route:
-        """Return the route that answers the method."""
+    def route(self, rules: "HttpRules", origins: Sequence[str] = ()) -> Route:
+        """Return the route that answers the method, also to scripts of web sites with these origins."""
         verb, _, path = self.name.partition(" ")
-        return Route(self.path or path, Endpoint(rules, self), methods=[verb])
+        endpoint = Endpoint(rules, self)
+        if not origins:
+            return Route(self.path or path, endpoint, methods=[verb])
+        allowed = CORSMiddleware(
+            endpoint, allow_origins=origins, allow_methods=[verb], allow_headers=["*"], expose_headers=_READABLE_HEADERS
+        )
+        return Route(self.path or path, allowed, methods=[verb, "OPTIONS"])
 
 
 @dataclass(frozen=True)

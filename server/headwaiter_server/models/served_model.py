@@ -20,6 +20,7 @@ class ModelFacts:
     Attributes:
         name: name of the model on this server.
         version: version of the model, a whole number.
+        manifest: the manifest of the bundle, with the name of the model on this server.
         number: number of the load in this server; a version that is loaded again gets another number.
         digest: digest of the bundle.
         results_digest: digest of what decides the results.
@@ -43,11 +44,14 @@ class ModelFacts:
         cls, model: ModelDescription, name: str, version: str, devices: tuple[int, ...] = (0,), number: int = 0
     ) -> "ModelFacts":
         """Return the facts of a model that runs on these devices."""
-        bundle = model.bundle
+        bundle, manifest = model.bundle, Manifest()
+        manifest.CopyFrom(bundle.manifest)
+        # Errors name the model as callers do, and the bundle may have another name.
+        manifest.name = name
         return cls(
             name=name,
             version=version,
-            manifest=bundle.manifest,
+            manifest=manifest,
             digest=bundle.digest,
             results_digest=model.results_digest,
             precision=model.precision,

@@ -16,6 +16,7 @@ from headwaiter_server.settings.credentials import Credentials
 _ADMIN_METHODS = frozenset({"LoadModel", "UnloadModel", "RepositoryModelLoad", "RepositoryModelUnload"})
 # Orchestrators check health without credentials.
 _PUBLIC_SERVICE = "/grpc.health.v1.Health/"
+_HEALTH_METHODS = frozenset({"ServerLive", "ServerReady", "ModelReady"})
 _METHODS = METHODS.union(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
 
@@ -42,7 +43,7 @@ class BearerToken(ServerInterceptor):
         name = method.rpartition("/")[2]
         credentials = self._credentials()
         tokens = credentials.admin_tokens if name in _ADMIN_METHODS else credentials.tokens
-        if tokens is None or method.startswith(_PUBLIC_SERVICE):
+        if tokens is None or method.startswith(_PUBLIC_SERVICE) or name in _HEALTH_METHODS:
             return await continuation(handler_call_details)
         caller = tokens.caller(str(given))
         if caller is not None:

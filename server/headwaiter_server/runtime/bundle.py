@@ -185,7 +185,8 @@ class Bundle:
         """Check a file against its checksum."""
         path = self.folder / file.name
         try:
-            digest = sha256_of(path) if path.stat().st_size == file.size_bytes else ""
+            size_bytes = path.stat().st_size
+            digest = sha256_of(path) if size_bytes == file.size_bytes else ""
         except FileNotFoundError:
             raise BundleRefused(
                 f"{path} is missing, so the bundle is incomplete: copy or export the bundle again"
@@ -193,9 +194,10 @@ class Bundle:
         except OSError as error:
             raise BundleRefused(f"{path} cannot be read ({error.strerror}): let the server's user read it") from None
         if digest != file.sha256:
-            raise BundleRefused(
-                f"{path} is damaged (its SHA-256 differs from the manifest's): copy or export the bundle again"
-            )
+            damage = "its SHA-256 differs from the manifest's"
+            if size_bytes != file.size_bytes:
+                damage = f"it has {size_bytes:,} bytes, and the manifest says {file.size_bytes:,}"
+            raise BundleRefused(f"{path} is damaged ({damage}): copy or export the bundle again")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Decide whether a request may queue, and when a refused request may try again: a pure function."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -135,7 +136,9 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     own_work_s = estimate.own_work_s(fair_start_s, shape) if time_left_s < float("inf") else 0.0
     wait_s = estimate.wait_s(fair_start_s, min(limits.wait_s, time_left_s - own_work_s))
     if wait_s > limits.wait_s:
-        problem = f"the request would wait {wait_s:.2f} s; the server admits waits of at most {limits.wait_s:g} s"
+        # Rounded up, because a wait of 2.0004 s is not "2 s; at most 2 s".
+        shown_s = math.ceil(1e3 * wait_s) / 1e3
+        problem = f"the request would wait {shown_s:.3f} s; the server admits waits of at most {limits.wait_s:g} s"
         raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, wait_s)
     answer_s = wait_s + own_work_s
     if wait_s > 0 and answer_s > time_left_s:

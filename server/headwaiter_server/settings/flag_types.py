@@ -1,5 +1,6 @@
 """Read the values of settings from text: one type for each kind of value."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 # Attention weights are sent in one Protobuf message, which must be smaller than 2 GiB.
 _MAX_ATTEND_BYTES = 1 << 30
 _MOST_FRONT_ENDS = 64
+# Scheme, host and port as browsers write them in the header Origin.
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,13 @@ def _read_front_ends(text: str) -> int | str:
     return text if text == "auto" else _whole_number(0, _MOST_FRONT_ENDS)(text)
 
 
+def _read_origins(text: str) -> tuple[str, ...]:
+    origins = tuple(text.split(",")) if text else ()
+    if not all(map(_ORIGIN.fullmatch, origins)):
+        raise ValueError
+    return origins
+
+
 def one_of(*choices: str) -> ValueType:
     """Return the type of a value that is one of these words."""
 
@@ -101,6 +111,7 @@ PORT = ValueType(_whole_number(0, 65_535), "a port number")
 SECONDS = ValueType(_read_seconds, "a finite number of seconds of at least 0")
 TIME_LIMIT = ValueType(_read_time_limit, "a finite number of seconds above 0")
 GPUS = ValueType(_read_gpus, "different indices of GPUs, such as 0,1")
+ORIGINS = ValueType(_read_origins, "origins, such as https://a.example,http://localhost:3000")
 ADDRESS = ValueType(_read_address, "HOST:PORT")
 FILE = ValueType(_read_file, "an existing file")
 DIRECTORY = ValueType(_read_directory, "an existing folder")

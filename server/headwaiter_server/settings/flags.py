@@ -24,6 +24,7 @@ from headwaiter_server.settings.flag_types import (
     GPUS,
     NAME,
     NATURAL,
+    ORIGINS,
     PORT,
     POSITIVE,
     SECONDS,
@@ -83,6 +84,9 @@ class Settings:
     )
     http_api: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also answers requests to encode, in the forms of OpenAI and of TEI"
+    )
+    http_origins: tuple[str, ...] = _setting(
+        (), ORIGINS, "web sites whose scripts in a browser may call --http-api, as origins with commas between them"
     )
     playground: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also serves a page for the browser, at /playground/"
@@ -352,7 +356,7 @@ def _parser() -> CommandParser:
             parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="folder that headwaiter-export wrote")
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        default = "" if field.default in (None, "") else f" (default {shown})"
+        default = "" if field.default in (None, "", ()) else f" (default {shown})"
         choices = field.metadata["type"].choices
         metavar = "{" + ",".join(choices) + "}" if choices else field.name.upper()
         parser.add_argument(flag(field.name), metavar=metavar, help=field.metadata["help"] + default)

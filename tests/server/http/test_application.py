@@ -110,6 +110,31 @@ async def test_health_has_the_paths_of_other_servers(path: str, service: Service
     assert (await send(service, "GET", path)).status == 503
 
 
+PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "status", "allowed"), [("https://a.example", 200, "https://a.example"), ("https://b.example", 400, None)]
+)
+async def test_scripts_of_listed_web_sites_may_call(
+    origin: str, status: int, allowed: str | None, service: Service
+) -> None:
+    api = application(service, http_origins=("https://a.example",), playground="on")
+    headers = {**PREFLIGHT, "Origin": origin, "Access-Control-Request-Headers": "authorization"}
+    for path in ("/v1/embeddings", "/models/tiny/embed"):
+        reply = await send_request(api, "OPTIONS", path, headers=headers)
+        assert (reply.status, reply.headers.get("access-control-allow-origin")) == (status, allowed)
+    reply = await send_request(api, "POST", "/v1/embeddings", as_json({"input": "a"}), headers={"Origin": origin})
+    assert (reply.status, reply.headers.get("access-control-allow-origin")) == (200, allowed)
+    # The page's calls rely on browsers that ask before another web site calls.
+    assert (await send_request(api, "OPTIONS", "/playground/call/Encode", headers=headers)).status == 405
+
+
+async def test_without_origins_no_web_site_may_call(service: Service) -> None:
+    reply = await send_request(application(service), "OPTIONS", "/v1/embeddings", headers=PREFLIGHT)
+    assert (reply.status, "access-control-allow-origin" in reply.headers) == (405, False)
+
+
 async def test_the_description_needs_no_token(service: Service) -> None:
     changed = Settings(bundle=Path("bundle"), http_api="on")
     locked = http_application(changed, service.path, tokens_of("s3cret"), asyncio.get_running_loop())

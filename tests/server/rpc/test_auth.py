@@ -34,6 +34,9 @@ async def test_a_call_with_the_token_and_health_checks_without_it_are_answered()
     assert await _handler(ENCODE, ("authorization", "Bearer s3cret")) is HANDLER
     for method in ("Check", "Watch"):
         assert await _handler(f"/grpc.health.v1.Health/{method}") is HANDLER
+    for method in ("ServerLive", "ServerReady", "ModelReady"):
+        assert await _handler(f"/inference.GRPCInferenceService/{method}") is HANDLER
+    assert await _handler("/inference.GRPCInferenceService/ModelMetadata") is not HANDLER
 
 
 @pytest.mark.parametrize(

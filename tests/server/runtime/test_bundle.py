@@ -60,7 +60,7 @@ def _truncate(path: Path) -> None:
         (partial(flip_byte, position=0), "damaged"),
         (partial(flip_byte, position=0.5), "damaged"),
         (partial(flip_byte, position=1), "damaged"),
-        (_truncate, "damaged"),
+        (_truncate, "bytes, and the manifest says"),
         (Path.unlink, "missing"),
     ],
     ids=["first byte", "middle byte", "last byte", "truncated", "missing"],

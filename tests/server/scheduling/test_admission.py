@@ -46,7 +46,7 @@ def test_a_request_that_can_be_answered_in_time_is_admitted(
         (_estimate([8] * 7, 1.0), 9, NEVER, r"\b56\b.*\b64\b.*\b9\b", 1 + 7 * 2.5),
         # Planned batches count as queued.
         (_estimate([8], 3.0, planned_tokens=50), 8, NEVER, r"\b58\b.*\b64\b", 3 + 2.5),
-        (_estimate([8], 99.0), 8, NEVER, r"101\.50 s.*\b100 s", 101.5),
+        (_estimate([8], 99.0), 8, NEVER, r"101\.500 s.*\b100 s", 101.5),
         (_estimate([8] * 2, 1.0), 8, 8.0, r"8\.510 s.*8\.000 s", 6.0),
         # Two devices share the wait.
         (_estimate([8] * 4, 1.0, 3.0), 8, 8.0, r"8\.510 s", 6.0),

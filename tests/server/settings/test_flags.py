@@ -23,6 +23,7 @@ GIVEN = {
     "metrics_port": ("0", 0),
     "http_address": ("0.0.0.0:0", "0.0.0.0:0"),
     "http_api": ("on", "on"),
+    "http_origins": ("https://a.example,http://[::1]:3000", ("https://a.example", "http://[::1]:3000")),
     "playground": ("on", "on"),
     "front_ends": ("3", 3),
     "http_timeout_s": ("1.5", 1.5),
@@ -163,6 +164,7 @@ def test_unknown_variables_are_ignored() -> None:
         (["b", "--precision", "int4"], {}, ["--precision", "'int4'", "auto", "fp32", "fp16", "int8"]),
         (["--models", "FOLDER", "--model-name", "tiny"], {}, ["--model-name tiny", "--models"]),
         (["b", "--address", "50051"], {}, ["--address", "'50051'", "HOST:PORT"]),
+        (["b", "--http-origins", "*"], {}, ["--http-origins", "'*'", "https://"]),
         (["b", "--address", ":50051"], {}, ["--address", "':50051'", "HOST:PORT"]),
         (["b", "--address", "localhost:70000"], {}, ["--address", "'localhost:70000'", "HOST:PORT"]),
         (["b", "--metrics-port", "-1"], {}, ["--metrics-port", "'-1'", "port"]),
@@ -214,7 +216,7 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
             shown = "{" + ",".join(choices) + "}" if choices else field.name.upper()
             assert f"{flag(field.name)} {shown}" in text
             default = "0" if field.name == "devices" else field.default
-            assert default in (None, "") or f"(default {default})" in text
+            assert default in (None, "", ()) or f"(default {default})" in text
 
 
 def test_the_changed_flags_are_those_that_differ_from_their_defaults_as_on_a_command_line() -> None:
