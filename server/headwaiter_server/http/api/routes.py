@@ -58,7 +58,7 @@ TABLE = (
     Entry("/similarity", [tei.SIMILARITY]),
     Entry("/predict", [tei.PREDICT]),
     Entry("/info", tei.INFO),
-    Entry("/rerank", [tei.RERANK, vllm.RERANK]),
+    Entry("/rerank", [tei.RERANK, vllm.INFINITY_RERANK]),
     Entry("/v1/rerank", [cohere.RERANK_V1]),
     Entry("/v2/rerank", [cohere.RERANK_V2]),
     Entry("/score", [vllm.SCORE_PAIRS]),

@@ -50,8 +50,20 @@ def _write_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
     for index, score, text in ranking(question, reply):
         document = {"document": {"text": text}} if question.reply.get("with_texts") else {}
         results.append({"index": index, "relevance_score": score, **document})
-    usage = {"total_tokens": sum(reply.lengths)}
-    return orjson.dumps({"id": reply.request_id, "model": reply.model.name, "results": results, "usage": usage})
+    return _write_results(reply, results)
+
+
+def _write_infinity_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
+    results = []
+    for index, score, text in ranking(question, reply):
+        document = {"document": text} if question.reply.get("with_texts") else {}
+        results.append({"index": index, "relevance_score": score, **document})
+    return _write_results(reply, results)
+
+
+def _write_results(reply: pb.ClassifyResponse, results: list[dict[str, Any]]) -> bytes:
+    content = {"id": reply.request_id, "object": "rerank", "model": reply.model.name, "results": results}
+    return orjson.dumps({**content, "usage": token_usage(reply)})
 
 
 def _read_sides(value: Any, name: str) -> list[str]:
@@ -121,9 +133,11 @@ RERANK = Operation(
         id=WORDS,
         model=WORDS,
         results=array(record(index=COUNT, relevance_score=SCORE)),
-        usage={"type": "object", "properties": {"total_tokens": COUNT}},
+        usage=USAGE,
     ),
 )
+# Infinity's documents are texts, not objects.
+INFINITY_RERANK = Operation(RERANK.about, RERANK.fields, RERANK.output, RERANKS, _write_infinity_rerank, RERANK.reply)
 SCORE_PAIRS = Operation(
     "Return the score of each pair of texts.",
     (

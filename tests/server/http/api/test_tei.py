@@ -139,7 +139,7 @@ def test_rerank_takes_infinitys_names_too() -> None:
     asked = ask("/rerank", {"query": "q", "documents": ["a"], "model": "m", "return_documents": True})
     assert asked.question.encode.model == "m"
     (result,) = answer(asked, [[0.5]])["results"]
-    assert result == {"index": 0, "relevance_score": 0.5, "document": {"text": "a"}}
+    assert result == {"index": 0, "relevance_score": 0.5, "document": "a"}
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_best_documents_come_first_and_equal_ones_keep_their_order(
     texts = [each["document"]["text"] if "document" in each else None for each in results]
     assert [(each["index"], each["relevance_score"]) for each in results] == [each[:2] for each in expected]
     assert texts == [each[2] for each in expected]
-    assert (content["id"], content["model"], content["usage"]) == ("r", "m", {"total_tokens": 9})
+    assert (content["id"], content["model"], content["usage"]) == ("r", "m", {"prompt_tokens": 9, "total_tokens": 9})
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])

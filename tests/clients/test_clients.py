@@ -1,0 +1,146 @@
+"""Unmodified clients of other servers, each in an environment of its own, reach each of four models over TLS."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+import transformers
+import trustme
+
+from headwaiter_client import AsyncClient, TlsConfig
+from tests.checkpoints import VOCABULARY, randomize, save_sentence_transformer, save_tokenizer, write_json
+from tests.e2e.in_process_server import serving
+from tests.open_inference.separate_environment import package_python, variables
+from tests.shared_folders import SharedFolders
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.asyncio(loop_scope="module")]
+
+SCRIPTS = {
+    "openai_calls": ["openai==3.57.0", "langchain-openai==1.7.4"],
+    "cohere_calls": ["cohere==5.21.1", "langchain-cohere==0.6.0"],
+    "litellm_calls": ["litellm==1.110.2"],
+    "haystack_calls": ["haystack-ai==3.4.1", "huggingface-api-haystack==3.1.0"],
+    "llama_index_calls": ["llama-index-embeddings-text-embeddings-inference==0.6.0"],
+    "ollama_calls": ["ollama==0.6.3", "langchain-ollama==1.1.0", "infinity-client==0.0.78"],
+    "huggingface_calls": ["huggingface-hub==2.4.0", "numpy"],
+}
+# The class of transformers, the number of labels, and the seed of the weights of each model.
+MODELS = {
+    "small": ("BertModel", 0, 1),
+    "other": ("BertModel", 0, 2),
+    "ranker": ("BertForSequenceClassification", 1, 3),
+    "labels": ("BertForSequenceClassification", 3, 4),
+}
+TOKEN = "s3cret"
+TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
+QUERY = "rain on bread"
+DOCUMENTS = ["the rain falls on stone", "fresh bread", "a table for two please", "bread is fresh on the table"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server: the file of its facts, and the file of the authority of its certificate."""
+
+    facts: Path
+    authority: Path
+
+
+def export(folder: Path, checkpoint: Path, kind: str, labels: int, seed: int) -> None:
+    """Write a bundle of a tiny BERT with random weights."""
+    from headwaiter_export.bundle.export import export_bundle
+    from headwaiter_export.checkpoints.reader import read_checkpoint
+    from headwaiter_export.graphs.plans import GRAPHS
+
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 64, "vocab_size": len(VOCABULARY), "max_position_embeddings": 40}
+    config = transformers.BertConfig(**sizes, **({"num_labels": labels} if labels else {}))
+    model = getattr(transformers, kind)(config).eval()
+    randomize(model)
+    model.save_pretrained(checkpoint)
+    save_tokenizer(checkpoint)
+    if labels:
+        write_json(checkpoint / "tokenizer_config.json", {"model_max_length": 32})
+    else:
+        save_sentence_transformer(checkpoint, modules=("Transformer", "Pooling"))
+    loaded = read_checkpoint(checkpoint)
+    export_bundle(loaded.encoder, loaded.text, folder, "bundle", plans=GRAPHS[:1])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(
+    shared_folders: SharedFolders, tmp_path_factory: pytest.TempPathFactory, operators: None
+) -> AsyncIterator[Served]:
+    """A server of four models with a certificate and a token."""
+    folder = tmp_path_factory.mktemp("clients")
+    for name, (kind, labels, seed) in MODELS.items():
+        checkpoint = tmp_path_factory.mktemp("checkpoint")
+        bundle = shared_folders.get(
+            f"client-{name}",
+            lambda to, c=checkpoint, k=kind, n=labels, s=seed: export(to, c, k, n, s),  # type: ignore[misc]
+        )
+        (folder / "models" / name).mkdir(parents=True)
+        (folder / "models" / name / "1").symlink_to(bundle)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate.private_key_pem.write_to_path(folder / "key.pem")
+    with (folder / "cert.pem").open("wb") as file:
+        file.writelines(part.bytes() for part in certificate.cert_chain_pems)
+    (folder / "token").write_text(TOKEN)
+    settings = {
+        "models": folder / "models",
+        "default_model": "small",
+        "http_api": "on",
+        "http_address": "127.0.0.1:0",
+        "tls_cert": folder / "cert.pem",
+        "tls_key": folder / "key.pem",
+        "token_file": folder / "token",
+    }
+    async with serving(None, **settings) as server:
+        tls = TlsConfig(ca=folder / "ca.pem")
+        async with AsyncClient(f"localhost:{server.port}", tls=tls, token=TOKEN) as client:
+            facts = {"url": f"https://localhost:{server.http_port}", "token": TOKEN, **await facts_of(client)}
+        (folder / "facts.json").write_text(json.dumps(facts))
+        yield Served(folder / "facts.json", folder / "ca.pem")
+
+
+async def facts_of(client: AsyncClient) -> dict[str, Any]:
+    """Return what gRPC answers."""
+    facts: dict[str, Any] = {"texts": TEXTS, "query": QUERY, "documents": DOCUMENTS}
+    for model in ("small", "other"):
+        vectors = (await client.encode(TEXTS, model=model)).pooled
+        facts[model] = vectors.tolist()
+        facts[f"{model}_unit"] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).tolist()
+    facts["other_query"] = (await client.encode(TEXTS, model="other", prompt="query")).pooled.tolist()
+    ranking = await client.rerank(QUERY, DOCUMENTS, model="ranker")
+    facts["scores"] = [each.score for each in sorted(ranking.documents, key=lambda each: each.index)]
+    return facts
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_a_client_works_unmodified(
+    script: str, served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = await asyncio.to_thread(package_python, tmp_path / "environment", *SCRIPTS[script])
+    trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(served.authority))
+    calls = await asyncio.create_subprocess_exec(
+        python,
+        Path(__file__).with_name(f"{script}.py"),
+        served.facts,
+        stdout=subprocess.PIPE,
+        env={**variables(), **trusted, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    )
+    printed, _ = await calls.communicate()
+    table = printed.decode()
+    with capsys.disabled():
+        print(f"\n{table}")
+    assert calls.returncode == 0, table
