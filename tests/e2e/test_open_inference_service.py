@@ -128,11 +128,12 @@ async def test_reflection_lists_and_describes_the_service(text_bundle: Path) -> 
 async def test_calls_without_the_bearer_token_are_refused(text_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     async with serving(text_bundle, token_file=tmp_path / "token") as server, calling(server) as caller:
-        error = await refusal(caller.ServerLive(oip.ServerLiveRequest()))
+        assert (await caller.ServerLive(oip.ServerLiveRequest())).live
+        error = await refusal(caller.ServerMetadata(oip.ServerMetadataRequest()))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         metadata = (("authorization", "Bearer s3cret"),)
         assert (await caller.infer(id_request(1), metadata=metadata))["pooled"].shape == (1, 32)
-        labels = {"method": "ServerLive", "code": "UNAUTHENTICATED"}
+        labels = {"method": "ServerMetadata", "code": "UNAUTHENTICATED"}
         assert await read_metric(metrics_url(server), "headwaiter_requests_total", **labels) == 1
 
 

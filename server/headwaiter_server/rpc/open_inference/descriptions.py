@@ -133,6 +133,8 @@ def _inputs(manifest: Manifest) -> list[_Tensor]:
         inputs.append(("input_ids", "INT64", [_ANY]))
     if manifest.feature_width:
         inputs.append(("features", "FP32", [_ANY, manifest.feature_width]))
+    if manifest.token_types > 1:
+        inputs.append(("token_type_ids", "INT64", [_ANY]))
     return [*inputs, ("attention_mask", "INT64", [_ANY])]
 
 

@@ -28,7 +28,15 @@ _INPUTS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "input_ids": (("INT64", "INT32"), (2,)),
     "features": (("FP32", "FP16"), (3,)),
     "attention_mask": (("INT64", "INT32"), (2,)),
+    "token_type_ids": (("INT64", "INT32"), (2,)),
 }
+# The inputs that go with others.
+_OWNERS = {
+    "text_pair": ("text",),
+    "attention_mask": ("input_ids", "features"),
+    "token_type_ids": ("input_ids",),
+}
+_HIGHEST_TYPE = 255
 _SEQUENCE_INPUTS = ("text", "input_ids", "features")
 _DTYPES = {
     "INT32": pb.DATA_TYPE_INT32,
@@ -54,12 +62,15 @@ class WantedReply:
         outputs: the outputs in the order of the reply; empty for the default output.
         raw: whether the values are raw.
         pads_scores: whether each token has scores, so that they are padded.
+        kept: which positions [sequences, padded length] of the input are tokens; outputs have the same places. None for
+            an input without padding.
     """
 
     request_id: str
     outputs: tuple[str, ...]
     raw: bool
     pads_scores: bool = False
+    kept: NDArray[np.bool_] | None = None
 
 
 def read_infer_request(
@@ -88,11 +99,11 @@ def read_infer_request(
     if len(kinds) != 1:
         found = " and ".join(map(repr, kinds)) or "none of them"
         raise InvalidInput(f"the request has {found}: send exactly one of the inputs {_names(_SEQUENCE_INPUTS)}")
-    _fill_sequences(encode_request, inputs, kinds[0], limits)
+    kept = _fill_sequences(encode_request, inputs, kinds[0], limits)
     # After the sequences, because a prompt belongs to texts.
     apply_parameters(request.parameters, encode_request)
     per_token = head is not None and head.per_token
-    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents), per_token)
+    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents), per_token, kept)
 
 
 def _read_outputs(request: oip.ModelInferRequest) -> tuple[str, ...]:
@@ -154,52 +165,76 @@ def _check_input(tensor: InputTensor) -> None:
 
 def _fill_sequences(
     encode_request: pb.EncodeRequest, inputs: Mapping[str, _Input], kind: str, limits: RequestLimits
-) -> None:
-    """Write the sequences of an input into a request."""
+) -> NDArray[np.bool_] | None:
+    """Write the sequences of an input into a request; return which positions of the input are tokens."""
     tensor, raw = inputs[kind]
     # Before any value is read, because reading takes time for each sequence.
     check_count(tensor.shape[0], limits)
+    for name, owners in _OWNERS.items():
+        if name in inputs and kind not in owners:
+            problem = f"{name} belongs to {' or '.join(owners)}, and the request has {kind}: leave it out"
+            raise InvalidInput(problem, field=name)
     if kind == "text":
-        if "attention_mask" in inputs:
-            problem = "attention_mask belongs to input_ids or features, and the request has text: leave it out"
-            raise InvalidInput(problem, field="attention_mask")
         texts = read_texts(tensor, raw)
         if "text_pair" in inputs:
             encode_request.pairs.first.extend(texts)
             encode_request.pairs.second.extend(read_texts(*inputs["text_pair"]))
         else:
             encode_request.texts.values.extend(texts)
-        return
-    if "text_pair" in inputs:
-        raise InvalidInput(f"text_pair belongs to text, and the request has {kind}: leave it out", field="text_pair")
-    rows, lengths = _packed(read_array(tensor, raw), inputs.get("attention_mask"))
+        return None
+    values = read_array(tensor, raw)
+    kept = _kept(values, inputs.get("attention_mask"))
+    rows = values if kept is None else values[kept]
+    sequences, longest = values.shape[:2]
+    lengths = [longest] * sequences if kept is None else np.count_nonzero(kept, axis=1).tolist()
     if kind == "input_ids":
         encode_request.tokens.dtype = _DTYPES[tensor.datatype]
         encode_request.tokens.data = rows.tobytes()
         encode_request.tokens.lengths.extend(lengths)
-        return
+        if "token_type_ids" in inputs:
+            encode_request.tokens.types = _token_types(values, kept, inputs["token_type_ids"])
+        return kept
     encode_request.features.dtype = _DTYPES[tensor.datatype]
     encode_request.features.width = tensor.shape[2]
     encode_request.features.data = rows.tobytes()
     encode_request.features.lengths.extend(lengths)
+    return kept
 
 
-def _packed(values: NDArray[Any], mask_input: _Input | None) -> tuple[NDArray[Any], list[int]]:
-    """Return the rows of padded sequences [n, s, ...] without padding, and the length of each sequence."""
-    sequences, longest = values.shape[:2]
+def _kept(values: NDArray[Any], mask_input: _Input | None) -> NDArray[np.bool_] | None:
+    """Return which positions of padded sequences [n, s, ...] are tokens; None if all are."""
     if mask_input is None:
-        return values, [longest] * sequences
+        return None
     mask = read_array(*mask_input)
-    if mask.shape != (sequences, longest):
-        raise InvalidInput(
-            f"attention_mask has the shape {list(mask.shape)}, and the sequences have {[sequences, longest]}: send one "
-            "value for each token",
-            field="attention_mask",
-        )
+    _check_shape("attention_mask", mask, values)
     kept = kept_positions(mask)
-    if kept.all():
-        return values, [longest] * sequences
-    return values[kept], np.count_nonzero(kept, axis=1).tolist()
+    return None if kept.all() else kept
+
+
+def _token_types(values: NDArray[Any], kept: NDArray[np.bool_] | None, types_input: _Input) -> bytes:
+    """Return the token type of each token as a byte; no bytes if all types are 0, as tokenizers of many models send."""
+    types = read_array(*types_input)
+    _check_shape("token_type_ids", types, values)
+    wrong = np.argwhere((types < 0) | (types > _HIGHEST_TYPE))
+    if len(wrong):
+        sequence, position = wrong[0].tolist()
+        raise InvalidInput(
+            f"token_type_ids of sequence {sequence} has {types[sequence, position]}: send types from 0 to "
+            f"{_HIGHEST_TYPE}",
+            sequence=sequence,
+            field="token_type_ids",
+        )
+    packed = (types if kept is None else types[kept]).astype(np.uint8)
+    return packed.tobytes() if packed.any() else b""
+
+
+def _check_shape(name: str, array: NDArray[Any], values: NDArray[Any]) -> None:
+    if array.shape != values.shape[:2]:
+        raise InvalidInput(
+            f"{name} has the shape {list(array.shape)}, and the sequences have {list(values.shape[:2])}: send one "
+            "value for each token",
+            field=name,
+        )
 
 
 def _refuse_parameters(owner: str, parameters: Mapping[str, oip.InferParameter]) -> None:

@@ -20,7 +20,9 @@ _FLOAT_BYTES = 4
 _FINAL_RESPONSE = "triton_final_response"
 
 
-def padded_answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest, max_reply_bytes: int) -> int:
+def padded_answer_bytes(
+    parsed: ParsedInput, output: Output, manifest: Manifest, wanted: WantedReply, max_reply_bytes: int
+) -> int:
     """Return the largest size of an answer's vectors and padded rows, in bytes.
 
     Raises:
@@ -28,6 +30,8 @@ def padded_answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest,
     """
     size_bytes = answer_bytes(parsed, output, manifest)
     sequences, longest = len(parsed.sequences), max(map(len, parsed.sequences), default=0)
+    if wanted.kept is not None:
+        longest = wanted.kept.shape[1]
     token_widths = {"hidden": hidden_width(manifest)} if output.hidden else {}
     if output.head is not None and output.head.per_token:
         token_widths["scores"] = len(output.head.labels)
@@ -63,7 +67,9 @@ def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.Mode
         else:
             values = _array(getattr(response, name))
             per_token = name == "hidden" or (name == "scores" and wanted.pads_scores)
-            add_output(reply, name, "FP32", pad(values, response.lengths) if per_token else values, raw=wanted.raw)
+            add_output(
+                reply, name, "FP32", pad(values, response.lengths, wanted.kept) if per_token else values, raw=wanted.raw
+            )
     return reply
 
 

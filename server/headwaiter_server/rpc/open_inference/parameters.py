@@ -10,6 +10,8 @@ from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 # A caller that sets this parameter wants to know which reply to a request is the last. The server sends one reply to
 # each request, and marks each reply of a stream as the last, so it needs to do nothing for this parameter.
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+# Requests of a sequence belong together only for models that keep a state, which encoders do not.
+_SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _TRUNCATIONS = {
     "error": pb.TRUNCATION_ERROR,
     "left": pb.TRUNCATION_LEFT,
@@ -32,7 +34,7 @@ def apply_parameters(parameters: Mapping[str, oip.InferParameter], request: pb.E
     for name, parameter in sorted(parameters.items(), key=lambda item: item[0]):
         apply = _APPLY.get(name)
         if apply is None:
-            known = ", ".join(each for each in _APPLY if each != _EMPTY_FINAL_RESPONSE)
+            known = ", ".join(each for each in _APPLY if _APPLY[each] not in (_ignore, _ignore_flag))
             raise InvalidInput(
                 f"parameter {name[:MAX_QUOTED_CHARACTERS]!r} is unknown: the server knows {known}", field="parameters"
             )
@@ -97,6 +99,10 @@ def _apply_prompt(name: str, value: Any, request: pb.EncodeRequest) -> None:
     request.texts.prompt = value
 
 
+def _ignore(name: str, value: Any, _: pb.EncodeRequest) -> None:
+    pass
+
+
 def _ignore_flag(name: str, value: Any, _: pb.EncodeRequest) -> None:
     if not isinstance(value, bool):
         raise _wrong(name, value, "true or false")
@@ -112,6 +118,7 @@ _APPLY: dict[str, Callable[[str, Any, pb.EncodeRequest], None]] = {
     "dimensions": _apply_dimensions,
     "prompt": _apply_prompt,
     _EMPTY_FINAL_RESPONSE: _ignore_flag,
+    **dict.fromkeys(_SEQUENCE_PARAMETERS, _ignore),
 }
 
 

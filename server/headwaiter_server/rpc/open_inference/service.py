@@ -155,7 +155,9 @@ class OpenInferenceService:
             # Unpacking many values takes long; a thread keeps the event loop free.
             large = request.ByteSize() > LARGE_BYTES
             encode_request, wanted = await asyncio.to_thread(read) if large else read()
-            size_bytes = partial(padded_answer_bytes, max_reply_bytes=self._path.settings.max_reply_bytes)
+            size_bytes = partial(
+                padded_answer_bytes, wanted=wanted, max_reply_bytes=self._path.settings.max_reply_bytes
+            )
             form = ReplyForm(size_bytes, partial(_write_reply, wanted, write))
             return await self._path.encode(encode_request, served, call, reserve, form)
 

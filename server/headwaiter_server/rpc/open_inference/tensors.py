@@ -89,8 +89,18 @@ def kept_positions(mask: NDArray[Any]) -> NDArray[np.bool_]:
     return kept
 
 
-def pad(rows: NDArray[Any], lengths: Sequence[int]) -> NDArray[Any]:
-    """Return packed rows [sum of lengths, width] as [sequences, longest length, width], padded with zeros."""
+def pad(rows: NDArray[Any], lengths: Sequence[int], kept: NDArray[np.bool_] | None) -> NDArray[Any]:
+    """Return packed rows [sum of lengths, width] as [sequences, padded length, width], with zeros for padding.
+
+    Args:
+        rows: the rows.
+        lengths: the length of each sequence.
+        kept: which positions [sequences, padded length] of the input are tokens; None to put the padding after them.
+    """
+    if kept is not None:
+        padded = np.zeros((*kept.shape, rows.shape[1]), rows.dtype)
+        padded[kept] = rows
+        return padded
     longest = max(lengths)
     if min(lengths) == longest:
         return rows.reshape(len(lengths), longest, rows.shape[1])

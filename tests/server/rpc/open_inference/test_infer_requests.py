@@ -79,6 +79,7 @@ def test_padded_ids_become_packed_ids(
             getattr(tensor.contents, field).extend(values.ravel().tolist())
     encode_request, wanted = read_infer_request(request, LIMITS)
     assert wanted.raw is raw
+    np.testing.assert_array_equal(mask if wanted.kept is None else wanted.kept, mask)
     check_packed([np.array(sequence) for sequence in ids], encode_request.tokens)
 
 
@@ -116,6 +117,24 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     with pytest.raises(InvalidInput) as refused:
         read_infer_request(with_second_texts(raw_request("m", input_ids=np.ones((1, 2), np.int64)), ["a"]), LIMITS)
     assert refused.value.field == "text_pair"
+
+
+def test_token_types_are_taken_over_unless_all_are_zero() -> None:
+    types = np.array([[0, 1, 1], [1, 0, 9]])
+    request, _ = read_infer_request(
+        raw_request("m", input_ids=IDS, token_type_ids=types % 9, attention_mask=MASK), LIMITS
+    )
+    assert request.tokens.types == bytes([0, 1, 1, 1])
+    # Tokenizers give zeros for models without token types too.
+    request, _ = read_infer_request(raw_request("m", input_ids=IDS, token_type_ids=0 * IDS), LIMITS)
+    assert not request.tokens.types
+
+
+@pytest.mark.parametrize("parameter", [{"int64_param": 3}, {"string_param": "a"}, {"bool_param": True}])
+def test_what_belongs_to_models_with_a_state_is_ignored(parameter: dict[str, Any]) -> None:
+    for name in ("sequence_id", "sequence_start", "sequence_end"):
+        request, _ = read_infer_request(with_parameter(name, **parameter), LIMITS)
+        assert request == read_infer_request(raw_request("m", input_ids=IDS), LIMITS)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -157,7 +176,6 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
     [
         (with_parameter("urgent", bool_param=True), "parameters", "'urgent'"),
         (with_parameter("triton_other", bool_param=True), "parameters", "'triton_other'"),
-        (with_parameter("sequence_id", int64_param=3), "parameters", "'sequence_id'"),
         (with_parameter("priority", string_param="high"), "parameters.priority", "'high'"),
         (with_parameter("priority", bool_param=True), "parameters.priority", "True"),
         (with_parameter("priority", int64_param=-1), "parameters.priority", "-1"),
@@ -175,7 +193,12 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
         (twice(raw_request("m", input_ids=IDS)), None, "same name"),
         (with_contents(raw_request("m", input_ids=IDS)), "input_ids", "raw_input_contents"),
         (infer_request(outputs=[{"name": "logits"}]), "outputs", "'logits'"),
-        (infer_request(inputs=[{"name": "token_type_ids"}]), "inputs", "'token_type_ids'"),
+        (infer_request(inputs=[{"name": "position_ids"}]), "inputs", "'position_ids'"),
+        (raw_request("m", texts=["a"], token_type_ids=MASK), "token_type_ids", "leave it out"),
+        (raw_request("m", features=np.ones((2, 3, 6), np.float32), token_type_ids=MASK), "token_type_ids", "input_ids"),
+        (raw_request("m", input_ids=IDS, token_type_ids=MASK[:, :2]), "token_type_ids", "[2, 2]"),
+        (raw_request("m", input_ids=IDS, token_type_ids=MASK - 1), "token_type_ids", "sequence 1 has -1"),
+        (raw_request("m", input_ids=IDS, token_type_ids=MASK * 256), "token_type_ids", "sequence 0 has 256"),
         (raw_request("m", attention_mask=MASK), None, "none of them"),
         (raw_request("m", texts=["a"], input_ids=IDS), None, "'text' and 'input_ids'"),
         (raw_request("m", texts=["a"], attention_mask=MASK), "attention_mask", "leave it out"),
@@ -223,7 +246,7 @@ def test_the_size_that_kserves_client_sends_beside_raw_values_changes_nothing() 
     assert read_infer_request(request, LIMITS) == expected
 
 
-NAMES = st.sampled_from(["text", "input_ids", "features", "attention_mask", "x"])
+NAMES = st.sampled_from(["text", "input_ids", "features", "attention_mask", "token_type_ids", "x"])
 TYPES = st.sampled_from(["BYTES", "INT64", "INT32", "FP32", "FP16", "BOOL"])
 AXES = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 2**31 - 1, 2**62]), max_size=4)
 

@@ -22,6 +22,7 @@ from headwaiter_server.rpc.open_inference.infer_responses import (
 from tests.e2e.open_inference_caller import arrays
 from tests.server.rpc.stand_ins import model
 
+UNPADDED = WantedReply("", (), raw=True)
 POOLED = np.array([[1, 2], [3, 4]], np.float32)
 HIDDEN = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -68,7 +69,7 @@ def test_vectors_and_rows_of_different_widths_count_by_their_own_width(tmp_path:
     both = read_output(pb.OutputOptions(pooled=True, hidden=True), described.bundle.manifest)
     # 2 vectors of 3 values; 5 packed rows and 2 · 4 padded rows of 5 values; 4 bytes a value.
     expected = (2 * 3 + (5 + 8) * 5) * 4
-    assert padded_answer_bytes(parsed, both, described.bundle.manifest, max_reply_bytes=expected) == expected
+    assert padded_answer_bytes(parsed, both, described.bundle.manifest, UNPADDED, max_reply_bytes=expected) == expected
 
 
 def test_padding_counts_towards_the_size_of_a_reply(tmp_path: Path) -> None:
@@ -78,8 +79,15 @@ def test_padding_counts_towards_the_size_of_a_reply(tmp_path: Path) -> None:
         read_output(pb.OutputOptions(pooled=True, hidden=hidden), described.bundle.manifest) for hidden in (False, True)
     )
     # Vectors and rows have 2 values of 4 bytes: 3 vectors; 3 vectors, 6 packed rows and 3 · 4 padded rows.
-    assert padded_answer_bytes(parsed, pooled, described.bundle.manifest, max_reply_bytes=0) == 3 * 8
-    assert padded_answer_bytes(parsed, both, described.bundle.manifest, max_reply_bytes=96) == (3 + 6 + 12) * 8
+    assert padded_answer_bytes(parsed, pooled, described.bundle.manifest, UNPADDED, max_reply_bytes=0) == 3 * 8
+    assert (
+        padded_answer_bytes(parsed, both, described.bundle.manifest, UNPADDED, max_reply_bytes=96) == (3 + 6 + 12) * 8
+    )
     with pytest.raises(InvalidInput, match=r"\[3, 4, 2\]") as refused:
-        padded_answer_bytes(parsed, both, described.bundle.manifest, max_reply_bytes=95)
+        padded_answer_bytes(parsed, both, described.bundle.manifest, UNPADDED, max_reply_bytes=95)
     assert (refused.value.limit, refused.value.actual) == (95, 96)
+    # The rows have the places of the request's mask, which has 5 positions.
+    wanted = WantedReply("", (), raw=True, kept=np.ones((3, 5), np.bool_))
+    with pytest.raises(InvalidInput, match=r"\[3, 5, 2\]") as refused:
+        padded_answer_bytes(parsed, both, described.bundle.manifest, wanted, max_reply_bytes=96)
+    assert refused.value.actual == 120

@@ -94,11 +94,15 @@ def test_padding_on_either_side_is_stripped_and_padding_on_the_right_is_added(
     kept = kept_positions(mask)
     assert kept.sum(axis=1).tolist() == lengths
     values = np.arange(1, sum(lengths) + 1)[:, None] * np.ones((1, 2))
-    padded = pad(values, lengths)
-    assert padded.shape == (len(rows), max(lengths), 2)
-    np.testing.assert_array_equal(padded[padded.any(axis=2)], values)
-    for row, length in zip(padded, lengths, strict=True):
+    packed = pad(values, lengths, None)
+    assert packed.shape == (len(rows), max(lengths), 2)
+    np.testing.assert_array_equal(packed[packed.any(axis=2)], values)
+    for row, length in zip(packed, lengths, strict=True):
         assert not row[length:].any()
+    placed = pad(values, lengths, kept)
+    assert placed.shape == (*mask.shape, 2)
+    np.testing.assert_array_equal(placed.any(axis=2), kept)
+    np.testing.assert_array_equal(placed[kept], values)
 
 
 @pytest.mark.parametrize(
