@@ -111,7 +111,7 @@ class FrontEnd:
             raise cannot_listen(settings.address) from None
         request_socket, *metrics_sockets = self._http_sockets or listen_for_http(settings)
         loop = asyncio.get_running_loop()
-        application = http_application(settings, self._path, lambda: self._credentials.tokens, loop)
+        application = http_application(settings, self._path, lambda: self._credentials, loop)
         max_connections = max_http_connections() // (1 + len(metrics_sockets))
         self._http = [
             HttpServer(request_socket, application, self._http_tls, max_connections),

@@ -26,7 +26,7 @@ def package_python(folder: Path, *requirements: str) -> Path:
 
 def tritonclient_python(folder: Path, version: str) -> Path:
     """Return the Python of a new environment with tritonclient; skip the test if pip cannot install it."""
-    return package_python(folder, f"tritonclient[grpc]=={version}")
+    return package_python(folder, f"tritonclient[grpc,http]=={version}")
 
 
 def run_or_skip(command: Sequence[str], folder: Path | None = None) -> None:

@@ -36,9 +36,17 @@ async def test_perf_analyzer_prints_its_report(tmp_path: Path, text_bundle: Path
     program, environment = await asyncio.to_thread(downloaded, tmp_path)
     data = tmp_path / "ids.json"
     data.write_text(json.dumps({"data": [{"input_ids": {"content": list(range(16)), "shape": [16]}}]}))
-    async with serving(text_bundle) as server:
-        for mode in ([], ["--async", "--streaming"], ["-b", "8"]):
-            arguments = ["-m", "tiny-text", "-u", f"127.0.0.1:{server.port}", "-i", "grpc", "--input-data", str(data)]
+    async with serving(text_bundle, http_api="on") as server:
+        over_grpc = ["-u", f"127.0.0.1:{server.port}", "-i", "grpc"]
+        over_http = ["-u", f"127.0.0.1:{server.http_port}", "-i", "http"]
+        for mode in (
+            over_grpc,
+            [*over_grpc, "--async", "--streaming"],
+            [*over_grpc, "-b", "8"],
+            over_http,
+            [*over_http, "-b", "8", "--input-tensor-format", "json", "--output-tensor-format", "json"],
+        ):
+            arguments = ["-m", "tiny-text", "--input-data", str(data)]
             measuring = await asyncio.create_subprocess_exec(
                 program,
                 *arguments,

@@ -1,16 +1,19 @@
 """Unmodified versions of tritonclient, each in an environment of its own, call a server of two models."""
 
 import asyncio
+import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from headwaiter_client import AsyncClient
 from tests.documents import ROOT
-from tests.e2e.in_process_server import serving
+from tests.e2e.in_process_server import connect, serving
 from tests.open_inference.separate_environment import tritonclient_python, variables
 
-SCRIPT = Path(__file__).with_name("tritonclient_calls.py")
+TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 
 
 # The first version needs protobuf 4 or 5; the second shares protobuf 6 with our own copy of the messages.
@@ -19,20 +22,44 @@ SCRIPT = Path(__file__).with_name("tritonclient_calls.py")
 async def test_tritonclient_works_unmodified(
     version: str, tmp_path: Path, text_bundle: Path, feature_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    python = tritonclient_python(tmp_path / "environment", version)
+    python = await asyncio.to_thread(tritonclient_python, tmp_path / "environment", version)
     for bundle in (text_bundle, feature_bundle):
         (tmp_path / "models" / bundle.name).mkdir(parents=True)
         (tmp_path / "models" / bundle.name / "1").symlink_to(bundle)
-    async with serving(None, models=tmp_path / "models", model_control="on") as server:
-        calls = await asyncio.create_subprocess_exec(
-            python,
-            SCRIPT,
-            f"127.0.0.1:{server.port}",
-            stdout=subprocess.PIPE,
-            env={**variables(), "PYTHONPATH": str(ROOT / "proto")},
-        )
-        printed, _ = await calls.communicate()
-    table = printed.decode()
-    with capsys.disabled():
-        print(f"\ntritonclient {version}\n{table}")
-    assert calls.returncode == 0, table
+    async with (
+        serving(None, models=tmp_path / "models", model_control="on", http_api="on") as server,
+        connect(server) as client,
+    ):
+        facts = tmp_path / "facts.json"
+        facts.write_text(json.dumps({"url": f"127.0.0.1:{server.http_port}", **await facts_of(client)}))
+        for script, argument in (
+            ("tritonclient_calls", f"127.0.0.1:{server.port}"),
+            ("tritonclient_http_calls", str(facts)),
+        ):
+            calls = await asyncio.create_subprocess_exec(
+                python,
+                Path(__file__).with_name(f"{script}.py"),
+                argument,
+                stdout=subprocess.PIPE,
+                env={**variables(), "PYTHONPATH": str(ROOT / "proto")},
+            )
+            printed, _ = await calls.communicate()
+            table = printed.decode()
+            with capsys.disabled():
+                print(f"\ntritonclient {version}\n{table}")
+            assert calls.returncode == 0, table
+
+
+async def facts_of(client: AsyncClient) -> dict[str, object]:
+    """Return texts and features, and their vectors over gRPC."""
+    features = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+    text_vectors = (await client.encode(TEXTS, model="tiny-text")).pooled
+    feature_vectors = (await client.encode_features(list(features), model="tiny-features")).pooled
+    assert text_vectors is not None
+    assert feature_vectors is not None
+    return {
+        "texts": TEXTS,
+        "text_vectors": text_vectors.tolist(),
+        "features": features.tolist(),
+        "feature_vectors": feature_vectors.tolist(),
+    }

@@ -26,8 +26,9 @@ LAYERS: dict[str, set[str]] = {
     "models": {"runtime", "scheduling", "concurrency", "settings", "metrics"},
     "engine": {"runtime", "scheduling", "models", "settings", "metrics"},
     "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines", "tracing"},
-    "rpc": {"runtime", "scheduling", "models", "requests", "concurrency", "settings", "metrics"},
-    "http": {"requests", "models", "concurrency", "settings", "log_lines"},
+    "open_inference": {"scheduling", "models", "requests", "metrics"},
+    "rpc": {"runtime", "scheduling", "models", "requests", "open_inference", "concurrency", "settings", "metrics"},
+    "http": {"requests", "open_inference", "models", "concurrency", "settings", "log_lines"},
     "processes": {
         "runtime",
         "concurrency",

@@ -17,10 +17,11 @@ from headwaiter_server.http.api.errors import OPENAI_ERRORS
 from headwaiter_server.http.api.routes import api_methods
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import HttpRules
+from headwaiter_server.http.open_inference import control_methods, health_routes, open_inference_methods
 from headwaiter_server.http.pages import description_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.request_path import RequestPath
-from headwaiter_server.settings.credentials import Tokens
+from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
 
 # JSON writes a byte of a text as up to 3 characters, as it does in many alphabets, and has other fields besides.
@@ -32,21 +33,28 @@ _INCOMPLETE_BODIES = 16
 
 
 def http_application(
-    settings: Settings, path: RequestPath, tokens: Callable[[], Tokens | None], loop: asyncio.AbstractEventLoop
+    settings: Settings, path: RequestPath, credentials: Callable[[], Credentials], loop: asyncio.AbstractEventLoop
 ) -> Starlette:
     """Return the application: metrics and health, the requests of `http_api`, and the page of `playground`."""
     routes: list[BaseRoute] = [*public_routes(path.engine.metrics, lambda: path.ready)]
     max_bytes = _max_body_bytes(path.limits)
     bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
     max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
-    rules = HttpRules(path, loop, bodies, max_values, tokens, settings.http_timeout_s)
+    rules = HttpRules(path, loop, bodies, max_values, lambda: credentials().tokens, settings.http_timeout_s)
     if settings.http_api == "on":
-        routes += [method.route(rules, settings.http_origins) for method in api_methods(path)]
-        routes += description_routes()
+        origins = settings.http_origins
+        routes += [method.route(rules, origins) for method in api_methods(path)]
+        routes += [*description_routes(), *health_routes(path)]
+        # Values of tensors that follow the JSON need no parsing, so their bodies may be as large as gRPC's messages.
+        message_bytes = path.limits.message_bytes
+        tensors = replace(rules, bodies=Bodies(message_bytes, _INCOMPLETE_BODIES * message_bytes))
+        routes += [method.route(tensors, origins) for method in open_inference_methods(path)]
+        admins = replace(rules, tokens=lambda: credentials().admin_tokens)
+        routes += [method.route(admins) for method in control_methods(path)]
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())
         # A token keeps other web sites out, whatever name they use: only the visitor knows it.
-        own_name = settings.http_host_and_port[0] if tokens() is None else None
+        own_name = settings.http_host_and_port[0] if credentials().tokens is None else None
         routes += [method.route(page_rules) for method in playground_methods(path, own_name)]
         routes += page_routes()
     return _application(routes)

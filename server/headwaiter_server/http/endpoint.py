@@ -6,7 +6,7 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -48,6 +48,15 @@ class AmbiguousLength(InvalidInput):
 _STATUSES: dict[type[HeadwaiterError], int] = {SlowBody: 408, UnsupportedEncoding: 415, **STATUSES}
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A reply that is not JSON alone: its body, its media type and its headers."""
+
+    body: bytes
+    media_type: str
+    headers: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class Method(Generic[_Question]):
     """What one path of the server does.
@@ -59,31 +68,37 @@ class Method(Generic[_Question]):
         write: returns the body of the reply.
         write_error: returns the body of an error, given its HTTP status, and the question if it could be read.
         admit: raises an error if a request with the right token must be refused before its body is read.
-        path: the path; empty for that of the name.
+        route_path: the path; empty for that of the name.
+        json_bytes: returns how many bytes at the start of a body are JSON, given the request and the size of the body.
     """
 
     name: str
     read: Callable[[Request, bytes], _Question]
     answer: Callable[[_Question, Call], Awaitable[bytes]]
-    write: Callable[[_Question, bytes], bytes]
+    write: Callable[[_Question, bytes], "bytes | Written"]
     write_error: Callable[[HeadwaiterError, int, _Question | None], bytes]
     admit: Callable[[Request], None] = lambda _: None
-    path: str = ""
+    route_path: str = ""
+    json_bytes: Callable[[Request, int], int] = lambda _, size_bytes: size_bytes
+
+    @property
+    def path(self) -> str:
+        """The path."""
+        return self.route_path or self.name.partition(" ")[2]
 
     def at(self, path: str) -> "Method[_Question]":
         """Return the same method at another path; both count as one in logs and metrics."""
-        return replace(self, path=path)
+        return replace(self, route_path=path)
 
     def route(self, rules: "HttpRules", origins: Sequence[str] = ()) -> Route:
         """Return the route that answers the method, also to scripts of web sites with these origins."""
-        verb, _, path = self.name.partition(" ")
-        endpoint = Endpoint(rules, self)
+        verb, endpoint = self.name.partition(" ")[0], Endpoint(rules, self)
         if not origins:
-            return Route(self.path or path, endpoint, methods=[verb])
+            return Route(self.path, endpoint, methods=[verb])
         allowed = CORSMiddleware(
             endpoint, allow_origins=origins, allow_methods=[verb], allow_headers=["*"], expose_headers=_READABLE_HEADERS
         )
-        return Route(self.path or path, allowed, methods=[verb, "OPTIONS"])
+        return Route(self.path, allowed, methods=[verb, "OPTIONS"])
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,7 @@ class Endpoint:
             self._check_token(request, call)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
-            check_value_count(body, self._rules.max_values)
+            check_value_count(body[: self._method.json_bytes(request, len(body))], self._rules.max_values)
             question = self._method.read(request, body)
         except HeadwaiterError as error:
             problem = error
@@ -148,8 +163,11 @@ class Endpoint:
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
             return self._refuse(error, call, question)
-        reply = self._method.write(question, answer)
-        return Response(reply, media_type=JSON, headers={"x-request-id": call.request_id, **JSON_HEADERS})
+        written = self._method.write(question, answer)
+        if isinstance(written, bytes):
+            written = Written(written, JSON, {})
+        headers = {"x-request-id": call.request_id, **JSON_HEADERS, **written.headers}
+        return Response(written.body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: HeadwaiterError | None, call: Call) -> bytes:
         path = self._rules.path

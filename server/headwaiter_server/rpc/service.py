@@ -12,10 +12,10 @@ from headwaiter_proto.rules.status import stream_error
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.encoder_methods import EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath, ReserveBytes
+from headwaiter_server.requests.wire_format import field_tag
 from headwaiter_server.rpc.endpoint import Context, UnaryCalls, stream_handler
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.parsing import parse_request
-from headwaiter_server.rpc.wire_format import field_tag
 
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Encoder"]
 SERVICE = _DESCRIPTOR.full_name

@@ -16,7 +16,7 @@ from headwaiter_server.http.application import http_application
 from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service
-from tests.server.rpc.stand_ins import sample, tokens_of
+from tests.server.rpc.stand_ins import credentials_of, sample
 
 DOCUMENT = document()
 INPUT, INPUTS, TEXTS = {"input": "a bb"}, {"inputs": "a bb"}, {"texts": ["a bb"]}
@@ -51,7 +51,7 @@ BODIES = {**VECTORS, **SCORES}
 
 def application(service: Service, **settings: Any) -> Starlette:
     changed = Settings(bundle=Path("bundle"), http_api="on", **settings)
-    return http_application(changed, service.path, tokens_of(None), asyncio.get_running_loop())
+    return http_application(changed, service.path, credentials_of(None), asyncio.get_running_loop())
 
 
 async def send(service: Service, verb: str, path: str, body: Any = None, **options: Any) -> Reply:
@@ -137,8 +137,44 @@ async def test_without_origins_no_web_site_may_call(service: Service) -> None:
 
 async def test_the_description_needs_no_token(service: Service) -> None:
     changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, tokens_of("s3cret"), asyncio.get_running_loop())
+    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
     reply = await send_request(locked, "GET", "/openapi.json")
     assert json.loads(reply.body) == json.loads(json.dumps(DOCUMENT))
     assert (await send_request(locked, "GET", "/docs")).headers["content-type"].startswith("text/html")
     assert (await send_request(locked, "GET", "/v1/models")).status == 401
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, service: Service) -> None:
+    changed = Settings(bundle=Path("bundle"), http_api="on")
+    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    assert (await send_request(locked, "GET", path)).status == 200
+    assert (await send_request(locked, "GET", "/v2/models/tiny")).status == 401
+
+
+async def test_the_open_inference_protocol_is_answered_over_http(service: Service) -> None:
+    ids = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64"}
+    for path in ("/v2/models/tiny/infer", "/v2/models/tiny/versions/1/infer"):
+        reply = await send(service, "POST", path, {"inputs": [{**ids, "data": [1, 2]}]})
+        (output,) = reply.json["outputs"]
+        assert (output["name"], output["shape"], output["data"]) == ("pooled", [1, 2], [3.0, 2.0])
+    content = as_json({"inputs": [{**ids, "parameters": {"binary_data_size": 16}}]})
+    values = (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
+    headers = {"Inference-Header-Content-Length": str(len(content))}
+    assert (await send(service, "POST", path, content + values, headers=headers)).json["outputs"] == [output]
+    assert (await send(service, "POST", path, content + values, headers={"Inference-Header-Content-Length": "x"})).json[
+        "error"
+    ]
+    for path, status in {"/v2": 200, "/v2/models/tiny/ready": 200, "/v2/models/other/ready": 404}.items():
+        assert (await send(service, "GET", path)).status == status
+    assert (await send(service, "GET", "/v2/models/tiny/versions/7")).status == 404
+    assert (await send(service, "POST", "/v2/repository/index", {})).json == []
+
+
+async def test_loading_a_model_needs_the_token_of_administrators(service: Service) -> None:
+    changed = Settings(bundle=Path("bundle"), http_api="on")
+    locked = http_application(changed, service.path, credentials_of("s3cret", "4dmin"), asyncio.get_running_loop())
+    for token, status in {"s3cret": 401, "4dmin": 501}.items():
+        headers = {"Authorization": f"Bearer {token}"}
+        path = "/v2/repository/models/tiny/load"
+        assert (await send_request(locked, "POST", path, headers=headers)).status == status

@@ -28,7 +28,7 @@ from headwaiter_server.requests.call import Call
 from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, WordLengths
-from tests.server.rpc.stand_ins import sample, tokens_of
+from tests.server.rpc.stand_ins import credentials_of, sample
 
 # Any step of these tests takes fewer iterations of the event loop.
 LOOP_ITERATIONS = 50
@@ -38,7 +38,7 @@ TEXT = as_json({"input": "a bb"})
 
 def api(service: Service, token: str | None = None, **settings: float) -> Starlette:
     changed = Settings(bundle=Path("bundle"), http_api="on", **settings)  # type: ignore[arg-type]
-    return http_application(changed, service.path, tokens_of(token), asyncio.get_running_loop())
+    return http_application(changed, service.path, credentials_of(token), asyncio.get_running_loop())
 
 
 def endpoint(
@@ -93,7 +93,7 @@ async def test_a_model_without_pooling_is_named(path: str, field: str, serve: Ca
 
 async def test_without_the_api_only_metrics_and_health_answer(service: Service) -> None:
     application = http_application(
-        Settings(bundle=Path("bundle")), service.path, tokens_of(None), asyncio.get_running_loop()
+        Settings(bundle=Path("bundle")), service.path, credentials_of(None), asyncio.get_running_loop()
     )
     for path in (URL, "/v1/models", "/embed", "/", "/../etc/passwd"):
         assert (await send_request(application, "POST", path, TEXT)).status == 404

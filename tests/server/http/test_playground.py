@@ -15,7 +15,7 @@ from headwaiter_server.http.application import http_application
 from headwaiter_server.settings.flags import Settings
 from tests.server.http.asgi_caller import Reply, as_json, send_request
 from tests.server.rpc.service_under_test import Service, pooled_rows, token_request
-from tests.server.rpc.stand_ins import sample, tokens_of
+from tests.server.rpc.stand_ins import credentials_of, sample
 
 JSON_TYPE = "application/json"
 JSON = {"Content-Type": JSON_TYPE}
@@ -26,7 +26,7 @@ HTML = "<img src=x onerror=alert(1)>"
 
 def playground(service: Service, token: str | None = None, **settings: Any) -> Starlette:
     changed = Settings(bundle=Path("bundle"), **{"playground": "on", **settings})
-    return http_application(changed, service.path, tokens_of(token), asyncio.get_running_loop())
+    return http_application(changed, service.path, credentials_of(token), asyncio.get_running_loop())
 
 
 async def post(application: Starlette, method: str, fields: Any, headers: dict[str, str] = JSON) -> Reply:

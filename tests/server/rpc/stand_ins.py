@@ -22,7 +22,7 @@ from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, CostModel
-from headwaiter_server.settings.credentials import Tokens
+from headwaiter_server.settings.credentials import Credentials, Tokens
 
 CALIBRATION = Calibration(
     CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125, hidden_row_s=0.0625),
@@ -141,6 +141,12 @@ def tokens_of(*tokens: str | None) -> Callable[[], Tokens | None]:
     """Return a function that returns these tokens, which have no names; None stands for calls that need no token."""
     given = [("", token) for token in tokens if token is not None]
     return lambda: Tokens.of(*given) if given else None
+
+
+def credentials_of(token: str | None, admin_token: str | None = None) -> Callable[[], Credentials]:
+    """Return a function that returns the credentials of a server with these tokens; None stands for no token."""
+    tokens, admin_tokens = tokens_of(token)(), tokens_of(admin_token)()
+    return lambda: Credentials(tokens, admin_tokens or tokens)
 
 
 def sample(recorder: Recorder, name: str, **labels: str) -> float | None:

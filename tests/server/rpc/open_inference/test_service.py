@@ -10,6 +10,7 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
@@ -22,13 +23,16 @@ from tests.server.rpc.service_under_test import Service, calls_of, endless_call
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
     settings, recorder = Settings(bundle=tmp_path), Recorder()
     path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
-    starting = OpenInferenceService(path, calls_of(path), OpenStreams(path))
-    assert oip.ServerLiveResponse.FromString(await starting.server_live(b"", endless_call())).live
-    assert not oip.ServerReadyResponse.FromString(await starting.server_ready(b"", endless_call())).ready
-    assert not oip.ModelReadyResponse.FromString(await starting.model_ready(b"", endless_call())).ready
-    for method in (starting.model_metadata, starting.model_infer, starting.repository_index):
-        with pytest.raises(Unavailable, match="starting"):
-            await method(b"", endless_call())
+    starting, call = OpenInferenceMethods(path), endless_call()
+    assert (await starting.server_live(oip.ServerLiveRequest(), call)).live
+    assert not (await starting.server_ready(oip.ServerReadyRequest(), call)).ready
+    assert not (await starting.model_ready(oip.ModelReadyRequest(), call)).ready
+    with pytest.raises(Unavailable, match="starting"):
+        await starting.model_metadata(oip.ModelMetadataRequest(), call)
+    with pytest.raises(Unavailable, match="starting"):
+        await starting.repository_index(oip.RepositoryIndexRequest(), call)
+    with pytest.raises(Unavailable, match="starting"):
+        await OpenInferenceService(path, calls_of(path), OpenStreams(path)).model_infer(b"", call)
 
 
 async def test_a_reply_echoes_the_id_and_the_call_adopts_it(serve: Callable[..., Service]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.rpc.wire_format import field_tag
+from headwaiter_server.requests.wire_format import field_tag
 
 InputTensor = oip.ModelInferRequest.InferInputTensor
 
-_DTYPES: dict[str, np.dtype[Any]] = {
+DTYPES: dict[str, np.dtype[Any]] = {
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"),
@@ -34,7 +34,7 @@ def read_array(tensor: InputTensor, raw: bytes | None) -> NDArray[Any]:
     Raises:
         InvalidInput: the values do not fit the shape, or are in a wrong field.
     """
-    dtype, count = _DTYPES[tensor.datatype], math.prod(tensor.shape)
+    dtype, count = DTYPES[tensor.datatype], math.prod(tensor.shape)
     if raw is None:
         values = _typed_numbers(tensor, dtype)
         if len(values) != count:
@@ -112,7 +112,7 @@ def pad(rows: NDArray[Any], lengths: Sequence[int], kept: NDArray[np.bool_] | No
 def add_output(response: oip.ModelInferResponse, name: str, datatype: str, values: NDArray[Any], *, raw: bool) -> None:
     """Add an output of FP32 or INT32 to a response, as raw or as typed contents."""
     output = response.outputs.add(name=name, datatype=datatype, shape=values.shape)
-    data = values.astype(_DTYPES[datatype], copy=False).tobytes()
+    data = values.astype(DTYPES[datatype], copy=False).tobytes()
     if raw:
         response.raw_output_contents.append(data)
     elif datatype == "FP32":
@@ -154,6 +154,11 @@ def _typed_numbers(tensor: InputTensor, dtype: np.dtype[Any]) -> NDArray[Any]:
     size_bytes = len(values) * dtype.itemsize
     header = field_tag(oip.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER, size_bytes)
     return np.frombuffer(tensor.contents.SerializeToString(), np.uint8)[len(header) :][:size_bytes].view(dtype)
+
+
+def joined_bytes(values: Iterable[bytes]) -> bytes:
+    """Return the values of a BYTES tensor as raw bytes: each value follows its length."""
+    return b"".join(part for value in values for part in (_LENGTH.pack(len(value)), value))
 
 
 def _split_bytes(tensor: InputTensor, raw: bytes, count: int) -> list[bytes]:

@@ -12,8 +12,8 @@ from headwaiter_proto.rules.errors import Failures, InvalidInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_proto.rules.responses import fill
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_server.rpc.open_inference.infer_requests import WantedReply
-from headwaiter_server.rpc.open_inference.infer_responses import (
+from headwaiter_server.open_inference.infer_requests import WantedReply
+from headwaiter_server.open_inference.infer_responses import (
     infer_response,
     padded_answer_bytes,
     stream_failure,

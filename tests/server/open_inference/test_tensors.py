@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.rpc.open_inference.tensors import add_output, kept_positions, pad, read_array, read_texts
+from headwaiter_server.open_inference.tensors import add_output, kept_positions, pad, read_array, read_texts
 
 FIELDS = {"INT32": "int_contents", "INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
 DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP16": "<f2"}

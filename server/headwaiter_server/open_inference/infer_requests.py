@@ -11,8 +11,8 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits, check_count
-from headwaiter_server.rpc.open_inference.parameters import apply_parameters
-from headwaiter_server.rpc.open_inference.tensors import (
+from headwaiter_server.open_inference.parameters import apply_parameters
+from headwaiter_server.open_inference.tensors import (
     InputTensor,
     kept_positions,
     read_array,

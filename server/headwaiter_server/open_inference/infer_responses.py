@@ -11,9 +11,9 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_server.open_inference.infer_requests import WantedReply
+from headwaiter_server.open_inference.tensors import add_output, pad
 from headwaiter_server.requests.replies import answer_bytes
-from headwaiter_server.rpc.open_inference.infer_requests import WantedReply
-from headwaiter_server.rpc.open_inference.tensors import add_output, pad
 
 _FLOAT_BYTES = 4
 # Replies of streams carry this parameter. A request has one reply, which is the last.
