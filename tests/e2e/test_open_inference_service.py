@@ -129,6 +129,8 @@ async def test_calls_without_the_bearer_token_are_refused(text_bundle: Path, tmp
     (tmp_path / "token").write_text("s3cret")
     async with serving(text_bundle, token_file=tmp_path / "token") as server, calling(server) as caller:
         assert (await caller.ServerLive(oip.ServerLiveRequest())).live
+        # The answer to a caller without a token does not list the models.
+        assert (await caller.ModelReady(oip.ModelReadyRequest())).ready
         error = await refusal(caller.ServerMetadata(oip.ServerMetadataRequest()))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         metadata = (("authorization", "Bearer s3cret"),)

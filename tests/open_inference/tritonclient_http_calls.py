@@ -2,8 +2,8 @@
 
 usage: python tritonclient_http_calls.py FACTS
 
-The server has the models "tiny-text" and "tiny-features", and runs with --model-control on. FACTS is a file of
-JSON with the address of HTTP, `url`, and the vectors that gRPC gives: `texts`, `text_vectors`, `features`, `feature_vectors`.
+The server has the models "tiny-text" and "tiny-features", and runs with --model-control on. FACTS is a file of JSON
+with the address of HTTP and what gRPC answers: url, texts, text_vectors, features, feature_vectors.
 """
 
 import asyncio

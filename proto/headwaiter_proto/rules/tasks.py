@@ -76,7 +76,7 @@ def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[s
         name: name of the model in requests.
         manifest: the manifest of the model.
         wanted: what the request needs.
-        able: names of the server's models that have the ability.
+        able: names of models of the server that would do.
     """
     does = " and ".join(_NAMES[task] for task in tasks(manifest))
     if wanted is VECTORS:

@@ -45,7 +45,7 @@ class LocalEngine:
     ) -> None:
         self._settings, self._recorder = settings, recorder
         self._followers, self._on_change = followers, on_change
-        self.directory = ModelDirectory(settings.default_model)
+        self.directory = ModelDirectory(settings.default_model, single=settings.bundle is not None)
         self._scheduler: Scheduler | None = None
         self._repository: ModelRepository | None = None
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.http.api.errors import OPENAI_ERRORS
 from headwaiter_server.http.api.routes import api_methods
@@ -80,11 +80,13 @@ def _max_body_bytes(limits: RequestLimits) -> int:
 async def _refuse_path(request: Request, error: Exception) -> Response:
     """Refuse an unknown path, or a wrong method, in the form of OpenAI's errors."""
     assert isinstance(error, HTTPException)
-    url, status = request.url.path[:100], error.status_code
+    url, status = request.url.path[:MAX_QUOTED_CHARACTERS], error.status_code
     problem: HeadwaiterError = Unimplemented(
         f"the server has no {url}: see docs/http.md for its paths, which depend on --http-api and --playground"
     )
     if status == 405:
         allowed = (error.headers or {}).get("Allow", "")
         problem = InvalidInput(f"{url} does not take {request.method}: use {allowed}")
-    return Response(OPENAI_ERRORS.write(problem, status, ()), status, {**(error.headers or {}), **JSON_HEADERS}, JSON)
+    return Response(
+        OPENAI_ERRORS.write(problem, status, (), {}), status, {**(error.headers or {}), **JSON_HEADERS}, JSON
+    )

@@ -4,7 +4,7 @@ import asyncio
 
 from starlette.requests import Request
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, MessageTooLarge, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, MessageTooLarge, Overloaded
 from headwaiter_server.requests.call import clock
 
 _RETRY_AFTER_S = 1.0
@@ -16,6 +16,10 @@ _DISCARDED_BYTES_PER_S = 64 << 20
 
 class SlowBody(DeadlineExceeded):
     """The caller did not send the body in time."""
+
+
+class UnsupportedEncoding(InvalidInput):
+    """The body is compressed."""
 
 
 class Disconnected(Exception):

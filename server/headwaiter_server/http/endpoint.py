@@ -28,8 +28,7 @@ from headwaiter_proto.rules.errors import (
     Unauthenticated,
 )
 from headwaiter_proto.rules.status import http_status_of
-from headwaiter_server.http.api.fields import UnsupportedEncoding
-from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody
+from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody, UnsupportedEncoding
 from headwaiter_server.http.json_size import check_value_count
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
@@ -37,6 +36,7 @@ from headwaiter_server.settings.credentials import Tokens
 
 # Headers of replies that scripts of other web sites may read.
 _READABLE_HEADERS = ("retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
+_LARGE_BYTES = 1 << 20
 _Question = TypeVar("_Question")
 
 
@@ -82,6 +82,11 @@ class Method(Generic[_Question]):
     json_bytes: Callable[[Request, int], int] = lambda _, size_bytes: size_bytes
 
     @property
+    def verb(self) -> str:
+        """The HTTP method."""
+        return self.name.partition(" ")[0]
+
+    @property
     def path(self) -> str:
         """The path."""
         return self.route_path or self.name.partition(" ")[2]
@@ -92,7 +97,7 @@ class Method(Generic[_Question]):
 
     def route(self, rules: "HttpRules", origins: Sequence[str] = ()) -> Route:
         """Return the route that answers the method, also to scripts of web sites with these origins."""
-        verb, endpoint = self.name.partition(" ")[0], Endpoint(rules, self)
+        verb, endpoint = self.verb, Endpoint(rules, self)
         if not origins:
             return Route(self.path, endpoint, methods=[verb])
         allowed = CORSMiddleware(
@@ -131,6 +136,9 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request, arrived_s = Request(scope, receive), clock()
+        if request.method == "OPTIONS":  # Without the headers of a browser's question, which never come here.
+            await Response(status_code=405, headers={"allow": self._method.verb})(scope, receive, send)
+            return
         # All connections of a host count as one caller, because a connection has one request at a time.
         caller = request.client.host if request.client else ""
         call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
@@ -163,7 +171,10 @@ class Endpoint:
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
             return self._refuse(error, call, question)
-        written = self._method.write(question, answer)
+        # Writing a large reply takes long; a thread keeps the loop free for other requests and health checks.
+        large = len(answer) > _LARGE_BYTES
+        write = self._method.write
+        written = await asyncio.to_thread(write, question, answer) if large else write(question, answer)
         if isinstance(written, bytes):
             written = Written(written, JSON, {})
         headers = {"x-request-id": call.request_id, **JSON_HEADERS, **written.headers}

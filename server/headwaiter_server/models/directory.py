@@ -2,7 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_proto.rules.errors import (
+    MAX_QUOTED_CHARACTERS,
+    HeadwaiterError,
+    InvalidInput,
+    ModelNotFound,
+    Unavailable,
+)
 from headwaiter_proto.rules.tasks import Ability, wrong_model
 from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
 from headwaiter_server.models.served_model import ServedModel
@@ -13,6 +19,7 @@ class ModelDirectory:
 
     Args:
         default_model: the model of requests that name none; may be empty.
+        single: whether the server has one model, which requests that name none mean whatever they need.
 
     Attributes:
         started: whether the models of the start are loaded.
@@ -20,8 +27,8 @@ class ModelDirectory:
         leaving: whether load balancers must send requests elsewhere, although the server still answers requests.
     """
 
-    def __init__(self, default_model: str) -> None:
-        self._default_model = default_model
+    def __init__(self, default_model: str, *, single: bool = False) -> None:
+        self._default_model, self._single = default_model, single
         self._versions: list[VersionStatus] = []
         self._current: dict[str, ServedModel] = {}
         self.started, self.reachable, self.leaving = False, True, False
@@ -89,7 +96,8 @@ class ModelDirectory:
         """Return the model that answers requests for a name and a version; either may be empty.
 
         Args:
-            name: the name; if empty, the default model answers, or else the only model that suits the request.
+            name: the name; if empty, the default model answers, or else the only model that was made for what the
+                request needs.
             version: the version; if empty, the current one.
             wanted: what the model must be able to do.
 
@@ -100,7 +108,7 @@ class ModelDirectory:
         """
         found = self._find(name or self._meant_name(wanted), version)
         if wanted is not None and not wanted.has(found.manifest):
-            raise wrong_model(found.name, found.manifest, wanted, self._suited(wanted))
+            raise wrong_model(found.name, found.manifest, wanted, self._suited(wanted) or self._able(wanted))
         return found
 
     def _find(self, name: str, version: str) -> ServedModel:
@@ -126,25 +134,39 @@ class ModelDirectory:
     def _meant_name(self, wanted: Ability | None) -> str:
         """Return the name of the model that a request without a name means."""
         default, current = self._default_model, self._current.get(self._default_model)
-        is_able = wanted is None or current is None or wanted.has(current.manifest)
-        suited = self._suited(wanted)
-        if default and (is_able or len(suited) != 1):
+        if default and (wanted is None or current is None or wanted.has(current.manifest)):
             return default
-        names = suited or self.served_names or sorted({each.name for each in self._versions})
-        if not names:
-            raise starting() if not self.started else Unavailable("the server has no model: load one")
+        if wanted is None or self._single:
+            names = self.served_names or sorted({each.name for each in self._versions})
+            if not names:
+                raise starting() if not self.started else Unavailable("the server has no model: load one")
+        else:
+            names = self._suited(wanted)
+            if not names and default:
+                return default
+            if not names:
+                raise self._none_suits(wanted)
         if len(names) > 1:
             several = f"several that it could mean: send one of {', '.join(map(repr, names))}"
             raise InvalidInput(f"the request names no model, and the server has {several}", field="model")
         return names[0]
 
-    def _suited(self, wanted: Ability | None) -> list[str]:
-        """Return the names of the models that were made for what a request needs, or else of those that can do it."""
-        if wanted is None:
-            return self.served_names
-        manifests = {name: served.manifest for name, served in self._current.items()}
-        suited = [name for name, manifest in manifests.items() if wanted.suits(manifest)]
-        return suited or [name for name, manifest in manifests.items() if wanted.has(manifest)]
+    def _suited(self, wanted: Ability) -> list[str]:
+        """Return the names of the models that were made for what a request needs."""
+        return [name for name, served in self._current.items() if wanted.suits(served.manifest)]
+
+    def _able(self, wanted: Ability) -> list[str]:
+        """Return the names of the models that can do what a request needs."""
+        return [name for name, served in self._current.items() if wanted.has(served.manifest)]
+
+    def _none_suits(self, wanted: Ability) -> HeadwaiterError:
+        """Return the error of a request without a name that no model suits."""
+        if not self.started or any(each.state is ModelState.LOADING for each in self._versions):
+            return Unavailable("the server is loading a model that the request may mean: try again in a few seconds")
+        able = self._able(wanted)
+        remedy = f"send one of {', '.join(map(repr, able))}" if able else f"load a model that {wanted.words}"
+        needed = f"it needs a model that {wanted.words}, and none of the server's models was made for it"
+        return InvalidInput(f"the request names no model; {needed}: {remedy}", field="model")
 
     def _names(self) -> str:
         return ", ".join(map(repr, self._current))

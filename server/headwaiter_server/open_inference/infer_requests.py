@@ -215,7 +215,8 @@ def _token_types(values: NDArray[Any], kept: NDArray[np.bool_] | None, types_inp
     """Return the token type of each token as a byte; no bytes if all types are 0, as tokenizers of many models send."""
     types = read_array(*types_input)
     _check_shape("token_type_ids", types, values)
-    wrong = np.argwhere((types < 0) | (types > _HIGHEST_TYPE))
+    is_wrong = (types < 0) | (types > _HIGHEST_TYPE)
+    wrong = np.argwhere(is_wrong if kept is None else is_wrong & kept)
     if len(wrong):
         sequence, position = wrong[0].tolist()
         raise InvalidInput(

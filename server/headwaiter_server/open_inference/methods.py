@@ -8,6 +8,7 @@ from importlib.metadata import version
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable, Unimplemented
+from headwaiter_proto.rules.tasks import SCORES
 from headwaiter_server.open_inference.descriptions import (
     model_config,
     model_metadata,
@@ -51,6 +52,9 @@ class OpenInferenceMethods:
     async def model_ready(self, request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyResponse:
         """Say whether a model can answer requests; an unknown model cannot."""
         ready = self._path.ready
+        if not request.name:
+            # Callers need no token, so no error may list the models.
+            return oip.ModelReadyResponse(ready=ready)
         try:
             with self._path.used(request.name, request.version, call):
                 pass
@@ -85,7 +89,9 @@ class OpenInferenceMethods:
 
     async def infer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes, write: Write) -> bytes:
         """Encode the sequences of a request, and return the reply as `write` writes it."""
-        with self._path.encoding(request.model_name, request.model_version, call) as served:
+        wanted_scores = any(output.name == "scores" for output in request.outputs)
+        wanted_ability = SCORES if wanted_scores else None
+        with self._path.encoding(request.model_name, request.model_version, call, wanted_ability) as served:
             manifest = served.manifest
             read = partial(
                 read_infer_request, request, self._path.limits, manifest.head if manifest.HasField("head") else None

@@ -41,7 +41,7 @@ class RemoteEngine:
     def __init__(self, settings: Settings, recorder: Recorder, link: Link, on_change: Callable[[], None]) -> None:
         self._settings, self._recorder, self._link, self._on_change = settings, recorder, link, on_change
         self._loop = asyncio.get_running_loop()
-        self.directory = ModelDirectory(settings.default_model)
+        self.directory = ModelDirectory(settings.default_model, single=settings.bundle is not None)
         # The models that the engine has announced, by number.
         self._models: dict[int, ServedModel] = {}
         self.methods: Methods = {

@@ -170,17 +170,25 @@ class RequestPath:
         except TimeoutError:
             raise _deadline_exceeded(request) from None
 
-    async def encode_packed(
-        self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes, wanted: Ability | None = None
-    ) -> bytes:
+    async def encode_packed(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
         """Find the model of a request, and return the serialised EncodeResponse."""
-        wanted = wanted or (SCORES if request.output.scores else None)
+        wanted = SCORES if request.output.scores else None
         with self.encoding(request.model, request.model_version, call, wanted) as served:
             return await self.encode(request, served, call, reserve, PACKED_REPLY)
 
-    async def classify(self, request: pb.EncodeRequest, call: Call, wanted: Ability = SCORES) -> bytes:
-        """Return the serialised ClassifyResponse to a request for scores, from a model with an ability."""
+    async def classify(
+        self,
+        request: pb.EncodeRequest,
+        call: Call,
+        wanted: Ability = SCORES,
+        adapt: Callable[[Manifest], None] = lambda _: None,
+    ) -> bytes:
+        """Return the serialised ClassifyResponse to a request for scores, from a model with an ability.
+
+        `adapt` may change the request once the model is known.
+        """
         with self.encoding(request.model, request.model_version, call, wanted) as served:
+            adapt(served.manifest)
             head = read_head(request.output, served.manifest)
             assert head is not None
             form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())

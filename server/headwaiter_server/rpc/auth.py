@@ -10,13 +10,13 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.rpc.endpoint import TOKEN_NAME, refusing_handler
-from headwaiter_server.rpc.open_inference.service import METHODS
+from headwaiter_server.rpc.open_inference.service import METHODS, SERVICE
 from headwaiter_server.settings.credentials import Credentials
 
 _ADMIN_METHODS = frozenset({"LoadModel", "UnloadModel", "RepositoryModelLoad", "RepositoryModelUnload"})
 # Orchestrators check health without credentials.
 _PUBLIC_SERVICE = "/grpc.health.v1.Health/"
-_HEALTH_METHODS = frozenset({"ServerLive", "ServerReady", "ModelReady"})
+_HEALTH_METHODS = frozenset(f"/{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ModelReady"))
 _METHODS = METHODS.union(pb.DESCRIPTOR.services_by_name["Encoder"].methods_by_name)
 
 
@@ -43,7 +43,7 @@ class BearerToken(ServerInterceptor):
         name = method.rpartition("/")[2]
         credentials = self._credentials()
         tokens = credentials.admin_tokens if name in _ADMIN_METHODS else credentials.tokens
-        if tokens is None or method.startswith(_PUBLIC_SERVICE) or name in _HEALTH_METHODS:
+        if tokens is None or method.startswith(_PUBLIC_SERVICE) or method in _HEALTH_METHODS:
             return await continuation(handler_call_details)
         caller = tokens.caller(str(given))
         if caller is not None:

@@ -207,6 +207,8 @@ class Settings:
             if given and field.name in _OF_MODELS and self.models is None:
                 needed = f"{flag(field.name)} needs --models"
                 raise SettingsError(f"{needed}: leave {flag(field.name)} out, or give a folder of models")
+        if self.http_origins and self.http_api == "off":
+            raise SettingsError("--http-origins needs --http-api on: give both, or leave --http-origins out")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("--tls-cert and --tls-key need each other: give both or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:

@@ -61,7 +61,8 @@ async def send(service: Service, verb: str, path: str, body: Any = None, **optio
 
 @pytest.mark.parametrize("entry", [each for each in TABLE if each.path not in SCORES], ids=lambda each: each.path)
 async def test_a_path_answers_as_described_with_and_without_a_prefix(entry: Any, service: Service) -> None:
-    for path in (entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])):
+    paths = [entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])]
+    for answered, path in enumerate(paths, 1):
         body = None if entry.verb == "GET" else BODIES[entry.path]
         reply = await send(service, entry.verb, path.replace("{model}", "tiny"), body)
         assert reply.status == 200, reply.body
@@ -71,7 +72,7 @@ async def test_a_path_answers_as_described_with_and_without_a_prefix(entry: Any,
         counted = {"model": "" if entry.verb == "GET" and not entry.does.of_model else "tiny", "version": ""}
         counted["version"] = "1" if counted["model"] else ""
         name = f"{entry.verb} {entry.path}"
-        assert sample(service.recorder, "requests_total", method=name, code="OK", **counted) in (1, 2)
+        assert sample(service.recorder, "requests_total", method=name, code="OK", **counted) == answered
 
 
 @pytest.mark.parametrize("entry", [each for each in TABLE if takes_prefix(each)], ids=lambda each: each.path)
@@ -87,6 +88,43 @@ async def test_a_model_without_a_head_is_refused(path: str, service: Service) ->
     reply = await send(service, "POST", path, SCORES[path])
     assert reply.status == 400
     assert "'tiny' encodes" in reply.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *((path, {}) for path in BODIES),
+        *((path, {**body, "model": "other"}) for path, body in BODIES.items() if "{model}" not in path),
+        ("/rerank", {"query": "q", "documents": ["a"], "model": "other"}),
+        ("/rerank", {"query": "q", "documents": ["a"], "top_n": 0}),
+        ("/pooling", {"input": "a", "task": "token_embed", "model": "other"}),
+    ],
+)
+async def test_errors_have_the_form_that_the_description_gives(path: str, body: Any, service: Service) -> None:
+    reply = await send(service, "POST", path.replace("{model}", "tiny"), body)
+    assert reply.status in (400, 404)
+    described = DOCUMENT["paths"][path]["post"]["responses"][str(reply.status)]["content"]["application/json"]["schema"]
+    schema = DOCUMENT["components"]["schemas"][described["$ref"].rpartition("/")[2]]
+    Draft202012Validator(schema).validate(reply.json)
+
+
+async def test_rows_of_tokens_are_answered_over_both_interfaces(service: Service) -> None:
+    reply = await send(service, "POST", "/pooling", {"input": "a bb", "task": "token_embed"})
+    assert reply.json["data"][0]["data"] == [[1.0, 1.0], [2.0, 1.0]]
+    assert (await send(service, "POST", "/embed_all", {"inputs": "a bb"})).json == [[[1.0, 1.0], [2.0, 1.0]]]
+
+
+async def test_rows_whose_json_is_too_large_are_refused(service: Service) -> None:
+    # Two rows of 2 numbers, of 4 bytes each, and of 12 in JSON.
+    for max_reply_bytes, status in ((47, 400), (48, 200)):
+        service.path.settings = Settings(bundle=Path("bundle"), max_reply_bytes=max_reply_bytes)
+        assert (await send(service, "POST", "/embed_all", {"inputs": "a bb"})).status == status
+
+
+async def test_the_error_names_the_field_that_the_body_has(service: Service) -> None:
+    for field in ("prompt", "task"):
+        reply = await send(service, "POST", "/v1/embeddings", {"input": "a", field: "none"})
+        assert (reply.status, reply.json["error"]["param"]) == (400, field)
 
 
 async def test_the_refusal_of_a_model_names_the_field(service: Service) -> None:
@@ -126,6 +164,9 @@ async def test_scripts_of_listed_web_sites_may_call(
         assert (reply.status, reply.headers.get("access-control-allow-origin")) == (status, allowed)
     reply = await send_request(api, "POST", "/v1/embeddings", as_json({"input": "a"}), headers={"Origin": origin})
     assert (reply.status, reply.headers.get("access-control-allow-origin")) == (200, allowed)
+    for path in ("/v1/embeddings", "/v1/models"):
+        reply = await send_request(api, "OPTIONS", path, as_json({"input": "a"}))
+        assert (reply.status, reply.body) == (405, b"")
     # The page's calls rely on browsers that ask before another web site calls.
     assert (await send_request(api, "OPTIONS", "/playground/call/Encode", headers=headers)).status == 405
 

@@ -61,7 +61,7 @@ def _read_nothing(request: Request, body: bytes) -> None:
 
 
 def _write_error(error: HeadwaiterError, status: int, question: None) -> bytes:
-    return OPENAI_ERRORS.write(error, status, ())
+    return OPENAI_ERRORS.write(error, status, (), {})
 
 
 async def answer_yes(_: None, call: Call) -> bytes:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, VECTORS, Ability
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from tests.server.rpc.stand_ins import model
 
@@ -22,8 +23,8 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-def directory(folder: Path, names: str, default: str = "") -> ModelDirectory:
-    made = ModelDirectory(default)
+def directory(folder: Path, names: str, default: str = "", **options: Any) -> ModelDirectory:
+    made = ModelDirectory(default, single=options.get("single", False))
     recorder = Recorder()
     current = {
         name: ServedModel(
@@ -31,7 +32,7 @@ def directory(folder: Path, names: str, default: str = "") -> ModelDirectory:
         )
         for name in names.split()
     }
-    made.update([], current, started=True)
+    made.update(options.get("versions", []), current, started=options.get("started", True))
     return made
 
 
@@ -48,8 +49,7 @@ def directory(folder: Path, names: str, default: str = "") -> ModelDirectory:
         ("embedder embedder2", "embedder2", VECTORS, "embedder2"),
         ("rows embedder", "rows", VECTORS, "embedder"),
         ("rows tagger", "", ROWS, "rows"),
-        ("ranker", "", VECTORS, "ranker"),
-        ("ranker", "", CLASSIFIES, "ranker"),
+        ("ranker", "ranker", CLASSIFIES, "ranker"),
         ("embedder", "", None, "embedder"),
         ("embedder ranker", "ranker", None, "ranker"),
     ],
@@ -67,16 +67,17 @@ def test_a_request_without_a_name_gets_the_model_that_suits(
         ("embedder ranker ranker2", "", RERANKS, {"ranker", "ranker2"}),
         ("embedder ranker ranker2", "embedder", RERANKS, {"ranker", "ranker2"}),
         ("embedder ranker", "", None, {"embedder", "ranker"}),
-        ("embedder embedder2", "", RERANKS, {"embedder", "embedder2"}),
+        ("ranker classifier", "", VECTORS, {"ranker", "classifier"}),
+        ("embedder embedder2", "", RERANKS, set()),
     ],
 )
-def test_a_request_that_several_models_suit_must_name_one(
+def test_a_request_that_several_models_or_none_suit_must_name_one(
     names: str, default: str, wanted: Ability | None, offered: set[str], tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         directory(tmp_path, names, default).find("", wanted=wanted)
     assert refused.value.field == "model"
-    assert {name for name in names.split() if f"{name!r}" in str(refused.value).partition("send")[2]} == offered
+    assert {name for name in names.split() if f"{name!r}" in str(refused.value).partition("send one of")[2]} == offered
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,19 @@ def test_a_default_model_that_is_not_loaded_is_not_replaced(tmp_path: Path) -> N
     made = directory(tmp_path, "embedder", "embedder2")
     with pytest.raises(Exception, match="embedder2"):
         made.find("", wanted=VECTORS)
+
+
+def test_the_model_of_a_single_bundle_answers_whatever_a_request_needs(tmp_path: Path) -> None:
+    assert directory(tmp_path, "ranker", single=True).find("", wanted=VECTORS).name == "ranker"
+    with pytest.raises(InvalidInput, match="'embedder' encodes"):
+        directory(tmp_path, "embedder", single=True).find("", wanted=RERANKS)
+
+
+LOADING = VersionStatus("embedder", 1, ModelState.LOADING)
+
+
+@pytest.mark.parametrize("options", [{"started": False}, {"versions": [LOADING]}])
+def test_no_other_model_answers_while_the_model_that_suits_is_loading(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        directory(tmp_path, "ranker", **options).find("", wanted=VECTORS)
+    assert directory(tmp_path, "ranker", **options).find("", wanted=RERANKS).name == "ranker"

@@ -58,7 +58,12 @@ GIVEN = {
     "traces": ("otlp", "otlp"),
 }
 # The settings that must be given together with a setting.
-NEEDED_SETTINGS = {"tls_cert": ["tls_key"], "tls_key": ["tls_cert"], "tls_client_ca": ["tls_cert", "tls_key"]}
+NEEDED_SETTINGS = {
+    "http_origins": ["http_api"],
+    "tls_cert": ["tls_key"],
+    "tls_key": ["tls_cert"],
+    "tls_client_ca": ["tls_cert", "tls_key"],
+}
 # A certificate, and requests over HTTP.
 _HTTPS = ("b", "--tls-cert", "FILE", "--tls-key", "FILE", "--http-api", "on")
 FIELDS = [field.name for field in dataclasses.fields(Settings) if field.name != "bundle"]

@@ -1,19 +1,27 @@
 """The paths of Cohere's interface."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.tasks import RERANKS, VECTORS
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.fields import TEXTS, WHOLE_NUMBER, Field, Question, list_of, one_of
 from headwaiter_server.http.api.openai import write_vectors
-from headwaiter_server.http.api.operations import WORDS, Operation, array, record
+from headwaiter_server.http.api.operations import STRING, Operation, array, record
 from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S
 from headwaiter_server.http.api.vllm import RERANK
 
 _TRUNCATIONS = {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT, "END": pb.TRUNCATION_RIGHT}
-_TYPES = Field("embedding_types", list_of(one_of({"float": "float", "base64": "base64"})), "reply.types", "The forms.")
+_TYPES = Field(
+    "embedding_types",
+    list_of(one_of({"float": "float", "base64": "base64"})),
+    "options.types",
+    "float (default), base64, or both.",
+)
 
 
 def _write_embed_v2(question: Question, reply: pb.EncodeResponse) -> bytes:
@@ -23,16 +31,16 @@ def _write_embed_v2(question: Question, reply: pb.EncodeResponse) -> bytes:
 
 
 def _write_embed_v1(question: Question, reply: pb.EncodeResponse) -> bytes:
-    if question.reply.get("types"):
+    if question.options.get("types"):
         vectors = {"embeddings": _by_type(question, reply), "response_type": "embeddings_by_type"}
     else:
-        vectors = {"embeddings": write_vectors(question, reply), "response_type": "embeddings_floats"}
+        vectors = {"embeddings": write_vectors(reply), "response_type": "embeddings_floats"}
     return _write(question, reply, vectors, "1")
 
 
 def _by_type(question: Question, reply: pb.EncodeResponse) -> Any:
-    forms = question.reply.get("types") or ["float"]
-    return {form: write_vectors(Question(question.encode, {"base64": form == "base64"}), reply) for form in forms}
+    forms = dict.fromkeys(question.options.get("types") or ["float"])
+    return {form: write_vectors(reply, base64=form == "base64") for form in forms}
 
 
 def _write(question: Question, reply: pb.EncodeResponse, vectors: dict[str, Any], version: str) -> bytes:
@@ -41,12 +49,41 @@ def _write(question: Question, reply: pb.EncodeResponse, vectors: dict[str, Any]
     return orjson.dumps({"id": reply.request_id, **vectors, "texts": texts, "meta": meta})
 
 
+def _limit_documents(question: Question, manifest: Manifest) -> None:
+    """Let documents lose tokens at the end, as max_tokens_per_doc asks.
+
+    Raises:
+        InvalidInput: documents would have to be shorter than the model allows, or the request says something else too.
+    """
+    request, tokens = question.encode, question.options.get("max_tokens_per_doc")
+    if tokens is None:
+        return
+    if request.truncation not in (pb.TRUNCATION_UNSPECIFIED, pb.TRUNCATION_RIGHT):
+        problem = "max_tokens_per_doc and truncation contradict each other"
+        raise InvalidInput(f"{problem}: send one of them", field="max_tokens_per_doc")
+    if tokens < manifest.max_text_tokens:
+        raise InvalidInput(
+            f"max_tokens_per_doc is {tokens}, and the model takes pairs of {manifest.max_text_tokens} tokens: send at "
+            "least this number, or shorten the documents",
+            field="max_tokens_per_doc",
+            limit=manifest.max_text_tokens,
+            actual=tokens,
+        )
+    request.truncation, request.pairs.pair_truncation = pb.TRUNCATION_RIGHT, pb.PAIR_TRUNCATION_ONLY_SECOND
+
+
 _FIELDS = (
     Field("texts", TEXTS, "input", "The texts to encode.", required=True),
     MODEL,
     INPUT_TYPE,
     _TYPES,
-    Field("truncate", one_of(_TRUNCATIONS), "truncation", "What long texts lose.", default=pb.TRUNCATION_RIGHT),
+    Field(
+        "truncate",
+        one_of(_TRUNCATIONS),
+        "truncation",
+        "What texts that are too long lose: END (default), START, or NONE to refuse them.",
+        default=pb.TRUNCATION_RIGHT,
+    ),
     PRIORITY,
     TIMEOUT_S,
 )
@@ -56,7 +93,7 @@ EMBED_V1 = Operation(
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_embed_v1,
-    record(id=WORDS, embeddings={}, texts=array(WORDS), meta={"type": "object"}),
+    record(id=STRING, embeddings={}, texts=array(STRING), meta={"type": "object"}),
 )
 EMBED_V2 = Operation(
     "Encode texts.",
@@ -64,31 +101,19 @@ EMBED_V2 = Operation(
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_embed_v2,
-    record(id=WORDS, embeddings={"type": "object"}, texts=array(WORDS), meta={"type": "object"}),
+    record(id=STRING, embeddings={"type": "object"}, texts=array(STRING), meta={"type": "object"}),
 )
 _MAX_TOKENS_PER_DOC = Field(
     "max_tokens_per_doc",
     WHOLE_NUMBER,
-    "reply.max_tokens_per_doc",
+    "options.max_tokens_per_doc",
     "At least the model's own maximum: documents that are too long lose tokens at the end.",
 )
-RERANK_V2 = Operation(
-    RERANK.about,
-    (*RERANK.fields, _MAX_TOKENS_PER_DOC),
-    pb.OutputOptions(scores=True),
-    RERANKS,
-    RERANK.write,
-    RERANK.reply,
-)
-RERANK_V1 = Operation(
-    RERANK.about,
-    (
+RERANK_V2 = replace(RERANK, fields=(*RERANK.fields, _MAX_TOKENS_PER_DOC), adapt=_limit_documents)
+RERANK_V1 = replace(
+    RERANK_V2,
+    fields=(
         *RERANK_V2.fields,
-        # The field text of a document counts, which is what this field says.
-        Field("rank_fields", list_of(one_of({"text": None})), about="No effect."),
+        Field("rank_fields", list_of(one_of({"text": None})), about="Only text: the field text of a document counts."),
     ),
-    pb.OutputOptions(scores=True),
-    RERANKS,
-    RERANK.write,
-    RERANK.reply,
 )

@@ -1,6 +1,6 @@
 """The forms of errors in other servers' interfaces. Pure functions."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -24,27 +24,28 @@ class ErrorForm:
 
     Attributes:
         name: the name of the form.
-        write: returns the body of an error, given its HTTP status and the fields of the request's body.
+        write: returns the body of an error, given its HTTP status, the fields that the body may have, and those that
+            filled a place.
         schema: the body in JSON Schema.
     """
 
     name: str
-    write: Callable[[HeadwaiterError, int, Iterable[Field]], bytes]
+    write: Callable[[HeadwaiterError, int, Iterable[Field], Mapping[str, str]], bytes]
     schema: Schema
 
 
-def _openai_error(error: HeadwaiterError, status: int, fields: Iterable[Field]) -> bytes:
+def _openai_error(error: HeadwaiterError, status: int, fields: Iterable[Field], names: Mapping[str, str]) -> bytes:
     kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
     code = _OPENAI_CODES.get(type(error), pb.ErrorReason.Name(error.reason).lower())
     details = {"sequence": error.sequence, "limit": error.limit, "actual": error.actual}
     known = {name: value for name, value in details.items() if value is not None}
-    message, field = name_field(fields, error)
+    message, field = name_field(error, fields, names)
     return orjson.dumps({"error": {"message": message, "type": kind, "param": field, "code": code, **known}})
 
 
-def _tei_error(error: HeadwaiterError, status: int, fields: Iterable[Field]) -> bytes:
+def _tei_error(error: HeadwaiterError, status: int, fields: Iterable[Field], names: Mapping[str, str]) -> bytes:
     kind = "Overloaded" if isinstance(error, Overloaded) else "Validation" if status < 500 else "Backend"
-    message, _ = name_field(fields, error)
+    message, _ = name_field(error, fields, names)
     return orjson.dumps({"error": message, "error_type": kind})
 
 

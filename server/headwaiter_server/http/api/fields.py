@@ -1,7 +1,7 @@
 """The fields of a JSON body, in tables that read bodies and describe them.
 
-A field says where its value goes: into the request of headwaiter.v1, or into the form of the reply. The value of a
-field without such a place is checked and then ignored. Pure functions.
+A field says where its value goes: into the request of headwaiter.v1, or into the options of the question. The value of
+a field without such a place is checked and then ignored. Pure functions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +13,7 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
+from headwaiter_server.http.bodies import UnsupportedEncoding
 
 Schema = dict[str, Any]
 
@@ -25,21 +26,19 @@ _PLACES = {
 }
 
 
-class UnsupportedEncoding(InvalidInput):
-    """The body is compressed."""
-
-
 @dataclass(slots=True)
 class Question:
     """What a body asks.
 
     Attributes:
         encode: the request in the form of headwaiter.v1.
-        reply: what the body says of the form of the reply, by name.
+        options: what the body says besides, by name: the form of the reply, and what depends on the model.
+        names: the field of the body that filled a place.
     """
 
     encode: pb.EncodeRequest
-    reply: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ class Field:
     Attributes:
         name: the field's name.
         kind: the values that the field may have.
-        place: where the value goes: a path in EncodeRequest, `input` for texts or token ids, `reply.` and a name in
-            `Question.reply`, or empty for a field without effect.
+        place: where the value goes: a path in EncodeRequest, `input` for texts or token ids, `options.` and a name in
+            `Question.options`, or empty for a field without effect.
         about: what the field does.
         required: whether the body must have the field.
         default: the value if the field is absent; None leaves the place as it is.
@@ -134,6 +133,7 @@ def _fill(
         else:
             value = each.kind.read(given, each.name)
             other, same = filled.setdefault(each.place, (each.name, value)) if each.place else ("", value)
+            question.names[each.place] = other
             if same != value:
                 raise InvalidInput(f"{other} and {each.name} contradict each other: send one of them", field=each.name)
         if each.fields:
@@ -147,8 +147,8 @@ def _put(question: Question, place: str, value: Any, name: str) -> None:
     first, _, rest = place.partition(".")
     if place == "input":
         (request.texts if isinstance(value, pb.Texts) else request.tokens).MergeFrom(value)
-    elif first == "reply":
-        question.reply[rest] = value
+    elif first == "options":
+        question.options[rest] = value
     elif place == "texts.prompt" and not request.HasField("texts"):
         if not value:
             return
@@ -163,22 +163,30 @@ def _put(question: Question, place: str, value: Any, name: str) -> None:
         setattr(message, last, value)
 
 
-def name_field(fields: Iterable[Field], error: HeadwaiterError) -> tuple[str, str | None]:
-    """Return the message and the field of an error, with the names that fields have in a body."""
+def name_field(error: HeadwaiterError, fields: Iterable[Field], names: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the message and the field of an error, with the names that fields have in a body.
+
+    Args:
+        error: the error.
+        fields: the fields that the body may have.
+        names: the field of the body that filled a place.
+    """
     if not error.field:
         return str(error), None
     place = _PLACES.get(error.field, error.field)
-    named = [each.name for each in leaves(fields) if each.place == place]
+    named = [*filter(None, [names.get(place)]), *(each.name for each in leaves(fields) if each.place == place)]
     # An option without a field in this body keeps the last part of its path.
     name = named[0] if named else error.field.rpartition(".")[2]
     return str(error).replace(error.field, name) if "." in error.field else str(error), name
 
 
 def leaves(fields: Iterable[Field]) -> Iterator[Field]:
-    """Yield the fields of an object, and those of the objects in it."""
+    """Yield the fields of an object and of the objects in it, without those whose values are objects."""
     for each in fields:
-        yield each
-        yield from leaves(each.fields)
+        if each.fields:
+            yield from leaves(each.fields)
+        else:
+            yield each
 
 
 def object_schema(fields: tuple[Field, ...]) -> Schema:
@@ -224,7 +232,9 @@ def _read_text(value: Any, name: str) -> str:
 
 
 def _read_whole_number(value: Any, name: str) -> int:
-    number = int(typed(value, name, int, "a whole number"))
+    # In JSON Schema, 3.0 is a whole number.
+    whole = int(value) if type(value) is float and value.is_integer() else value
+    number = int(typed(whole, name, int, "a whole number"))
     if number < 1:
         raise InvalidInput(f"{name} is {number}: send a whole number of at least 1", field=name)
     if number > _HIGHEST_NUMBER:
@@ -279,19 +289,19 @@ def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
         return _texts([value], name)
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else kind_of(value)
-        raise InvalidInput(f"{name} is {found}: send {_INPUT_WORDS}", field=name)
+        raise InvalidInput(f"{name} is {found}: send {_INPUT_STRING}", field=name)
     first = type(value[0])
     for index, each in enumerate(value):
         if type(each) is not first or first not in (str, int, list):
             problem = f"value {index} of {name} is {kind_of(each)}"
             problem += f", and value 0 is {kind_of(value[0])}" if index else ""
-            raise InvalidInput(f"{problem}: send {_INPUT_WORDS}", field=name, sequence=index)
+            raise InvalidInput(f"{problem}: send {_INPUT_STRING}", field=name, sequence=index)
     if first is str:
         return _texts(value, name)
     return _token_ids([value] if first is int else value, name)
 
 
-_INPUT_WORDS = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
+_INPUT_STRING = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
 _ID = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 _ONE_TEXT: Schema = {"type": "string", "minLength": 1}
 _TEXT_LIST: Schema = {"type": "array", "items": _ONE_TEXT, "minItems": 1}
@@ -301,7 +311,7 @@ INPUT = Kind(
     _read_input,
     {
         "anyOf": [_ONE_TEXT, _TEXT_LIST, _IDS, _ID_LISTS],
-        "description": _INPUT_WORDS,
+        "description": _INPUT_STRING,
     },
 )
 
@@ -328,7 +338,14 @@ def _token_ids(sequences: list[list[Any]], name: str) -> pb.TokenSequences:
 
 
 def _read_texts(value: Any, name: str) -> pb.Texts:
-    return _texts(_read_documents(value, name), name)
+    texts = _read_documents(value, name)
+    if texts != value:
+        raise InvalidInput(f"{name} has a value that is an object: send texts", field=name)
+    return _texts(texts, name)
+
+
+def _read_one_text_or_several(value: Any, name: str) -> pb.Texts:
+    return _read_one_text(value, name) if isinstance(value, str) else _read_texts(value, name)
 
 
 def _read_one_text(value: Any, name: str) -> pb.Texts:
@@ -357,6 +374,9 @@ def _read_documents(value: Any, name: str) -> list[str]:
 
 _WITH_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TEXTS = Kind(_read_texts, {**_TEXT_LIST, "description": "a list of texts"})
+ONE_TEXT_OR_SEVERAL = Kind(
+    _read_one_text_or_several, {"anyOf": [_ONE_TEXT, _TEXT_LIST], "description": "a text, or a list of texts"}
+)
 ONE_TEXT = Kind(_read_one_text, {**_ONE_TEXT, "description": "a text"})
 QUERY = Kind(_read_query, {"type": "string", "pattern": r"\S", "description": "a text"})
 DOCUMENTS = Kind(

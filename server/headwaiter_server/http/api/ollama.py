@@ -7,11 +7,11 @@ import orjson
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
-from headwaiter_server.http.api.fields import ANYTHING, INPUT, Field, Question, ignored, one_of
+from headwaiter_server.http.api.fields import ANYTHING, ONE_TEXT_OR_SEVERAL, Field, Question, ignored, one_of
 from headwaiter_server.http.api.operations import (
     COUNT,
+    STRING,
     VECTOR,
-    WORDS,
     Description,
     Operation,
     ServerFacts,
@@ -43,13 +43,13 @@ def _write_tags(facts: ServerFacts, _: ModelFacts | None) -> bytes:
 EMBED = Operation(
     "Encode texts; vectors have unit length.",
     (
-        Field("input", INPUT, "input", "Texts.", required=True),
+        Field("input", ONE_TEXT_OR_SEVERAL, "input", "Texts.", required=True),
         MODEL,
         Field(
             "truncate",
             one_of(_TRUNCATIONS),
             "truncation",
-            "Whether long texts lose tokens.",
+            "Whether texts that are too long lose tokens at the end; default: true.",
             default=pb.TRUNCATION_RIGHT,
         ),
         DIMENSIONS,
@@ -60,9 +60,9 @@ EMBED = Operation(
     pb.OutputOptions(pooled=True, normalize=True),
     VECTORS,
     _write_embed,
-    record(model=WORDS, embeddings=array(VECTOR), prompt_eval_count=COUNT),
+    record(model=STRING, embeddings=array(VECTOR), prompt_eval_count=COUNT),
     TEI_ERRORS,
 )
 TAGS = Description(
-    "List the models.", _write_tags, record(models=array(record(name=WORDS, digest=WORDS))), errors=TEI_ERRORS
+    "List the models.", _write_tags, record(models=array(record(name=STRING, digest=STRING))), errors=TEI_ERRORS
 )

@@ -10,9 +10,9 @@ from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.fields import Field, Question, one_of
 from headwaiter_server.http.api.operations import (
     COUNT,
+    STRING,
     USAGE,
     VECTOR,
-    WORDS,
     Description,
     Operation,
     ServerFacts,
@@ -41,25 +41,25 @@ from headwaiter_server.http.api.shared_fields import (
 from headwaiter_server.models.served_model import ModelFacts
 
 _FORMATS = {"float": False, "base64": True}
-ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "reply.base64", "base64: little-endian float32.")
+ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "options.base64", "base64: little-endian float32.")
 # Jina's names.
-_EMBEDDING_TYPE = Field("embedding_type", one_of(_FORMATS), "reply.base64", "The same as encoding_format.")
+_EMBEDDING_TYPE = Field("embedding_type", one_of(_FORMATS), "options.base64", "The same as encoding_format.")
 _NORMALIZED = Field("normalized", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
 # Late chunking gives each text the context of the others, which changes its vector.
-_LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="No effect.")
+_LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="Only false: each text is encoded by itself.")
 
 
-def write_vectors(question: Question, reply: pb.EncodeResponse) -> list[object]:
+def write_vectors(reply: pb.EncodeResponse, *, base64: bool = False) -> list[object]:
     """Return the vectors of a reply: lists of numbers, or little-endian float32 in base64."""
     vectors = float_rows(reply.pooled)
     rows: Iterable[object] = json_rows(vectors)
-    if question.reply.get("base64"):
+    if base64:
         rows = (b64encode(vector.tobytes()).decode() for vector in vectors)
     return list(rows)
 
 
 def _write_embeddings(question: Question, reply: pb.EncodeResponse) -> bytes:
-    rows = write_vectors(question, reply)
+    rows = write_vectors(reply, base64=question.options.get("base64", False))
     data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
     return orjson.dumps({"object": "list", "data": data, "model": reply.model.name, "usage": token_usage(reply)})
 
@@ -83,7 +83,7 @@ def _model(facts: ServerFacts, model: ModelFacts) -> dict[str, object]:
     }
 
 
-ENCODED_VECTOR = {"anyOf": [VECTOR, WORDS]}
+ENCODED_VECTOR = {"anyOf": [VECTOR, STRING]}
 EMBEDDINGS = Operation(
     "Encode texts or token ids.",
     (
@@ -108,12 +108,12 @@ EMBEDDINGS = Operation(
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_embeddings,
-    record(object=WORDS, data=array(record(index=COUNT, embedding=ENCODED_VECTOR)), model=WORDS, usage=USAGE),
+    record(object=STRING, data=array(record(index=COUNT, embedding=ENCODED_VECTOR)), model=STRING, usage=USAGE),
 )
-_MODEL = record(id=WORDS, object=WORDS, created=COUNT, owned_by=WORDS, max_model_len=COUNT)
+_MODEL = record(id=STRING, object=STRING, created=COUNT, owned_by=STRING, max_model_len=COUNT)
 MODELS = Description(
     "List the models; max_model_len is the most tokens of a text.",
     _write_models,
-    record(object=WORDS, data=array(_MODEL)),
+    record(object=STRING, data=array(_MODEL)),
 )
 ONE_MODEL = Description("Describe a model.", _write_model, _MODEL, of_model=True)

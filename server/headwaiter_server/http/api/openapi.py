@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from headwaiter_server.http.api.errors import OPENAI_ERRORS, TEI_ERRORS
-from headwaiter_server.http.api.fields import Field, leaves, object_schema
+from headwaiter_server.http.api.fields import Field, Schema, object_schema
 from headwaiter_server.http.api.operations import Description, Operation
 from headwaiter_server.http.api.routes import TABLE, Entry, takes_prefix, with_prefix
 
@@ -118,10 +118,30 @@ def _section(entry: Entry) -> Iterator[str]:
     yield f"<h2>{entry.verb} {escape(entry.path)}</h2><p>{escape(_about(entry))}</p>"
     operations: Sequence[Operation] = [] if isinstance(entry.does, Description) else entry.does
     for operation in operations:
-        rows = "".join(_row(each) for each in leaves(operation.fields) if not each.fields)
-        yield f"<table><tr><th>field</th><th></th><th>meaning</th></tr>{rows}</table>"
+        rows = "".join(_rows(operation.fields))
+        yield f"<table><tr><th>field</th><th>values</th><th>meaning</th></tr>{rows}</table>"
 
 
-def _row(field: Field) -> str:
-    needed = "required" if field.required else ""
-    return f"<tr><td><code>{escape(field.name)}</code></td><td>{needed}</td><td>{escape(field.about)}</td></tr>"
+def _rows(fields: Sequence[Field], owner: str = "") -> Iterator[str]:
+    names = {each.name for each in fields}
+    for each in fields:
+        # An object of options that may also stand beside it needs no rows of its own.
+        repeated = bool(each.fields) and {inner.name for inner in each.fields} <= names
+        about = "An object with the options above, as huggingface_hub sends them." if repeated else each.about
+        values = _values(each.kind.schema) + (", required" if each.required else "")
+        cells = (f"<code>{escape(owner + each.name)}</code>", escape(values), escape(about))
+        yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+        if each.fields and not repeated:
+            yield from _rows(each.fields, f"{each.name}.")
+
+
+def _values(schema: Schema) -> str:
+    """Return in words which values a field may have."""
+    if "description" in schema:
+        return str(schema["description"])
+    if "enum" in schema:
+        return ", ".join(each if isinstance(each, str) else orjson.dumps(each).decode() for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_values(schema['items'])}"
+    kind = schema.get("type", "any value")
+    return {"string": "text", "boolean": "true, false", "integer": "whole number"}.get(kind, str(kind))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 from headwaiter_proto.rules.tasks import Ability
 from headwaiter_server.http.api.errors import OPENAI_ERRORS, ErrorForm
 from headwaiter_server.http.api.fields import Field, Question, Schema, fill, read_object
@@ -21,6 +21,23 @@ Reply = pb.EncodeResponse | pb.ClassifyResponse
 
 def _nothing(_: Question) -> None:
     pass
+
+
+def choose_prompt(question: Question, manifest: Manifest) -> None:
+    """Choose the prompt for the use of the vectors, if the model has such a prompt.
+
+    Raises:
+        InvalidInput: the request has token ids, or names a prompt too.
+    """
+    request, wanted = question.encode, question.options.get("prompts", ())
+    if wanted and request.HasField("tokens"):
+        problem = "input_type belongs to texts, and the request has token ids"
+        raise InvalidInput(f"{problem}: leave input_type out", field="input_type")
+    if wanted and request.texts.prompt:
+        raise InvalidInput("input_type and prompt contradict each other: send one of them", field="input_type")
+    names = {prompt.name for prompt in manifest.prompts}
+    if chosen := [name for name in wanted if name in names]:
+        request.texts.prompt = chosen[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,7 @@ class Operation:
         reply: the body of the reply in JSON Schema.
         errors: the form of errors.
         finish: sets options that depend on several fields; raises InvalidInput if the fields contradict each other.
+        adapt: sets options that depend on the model; raises InvalidInput if the model cannot do what the fields say.
     """
 
     about: str
@@ -46,6 +64,7 @@ class Operation:
     reply: Schema
     errors: ErrorForm = OPENAI_ERRORS
     finish: Callable[[Question], None] = _nothing
+    adapt: Callable[[Question, Manifest], None] = choose_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,40 +135,17 @@ def read_question(operations: Sequence[Operation], raw: bytes, model: str = "") 
     operation.finish(asked.question)
     if model:
         if request.model not in ("", model):
-            shown = request.model[:100]
-            raise InvalidInput(f"model is {shown!r}, and the path names {model!r}: send one of them", field="model")
+            body_name, path_name = (name[:MAX_QUOTED_CHARACTERS] for name in (request.model, model))
+            problem = f"model is {body_name!r}, and the path names {path_name!r}"
+            raise InvalidInput(f"{problem}: send one of them", field="model")
         request.model = model
     return asked
 
 
 def _is_meant(operation: Operation, values: Mapping[str, Any]) -> bool:
     required = (each for each in operation.fields if each.required)
-    return all(
-        each.name in values and values[each.name] in each.kind.schema.get("enum", [values[each.name]])
-        for each in required
-    )
-
-
-def fit(question: Question, manifest: Manifest) -> None:
-    """Set what depends on the model: the prompt for the use of the vectors, and the truncation of documents.
-
-    Raises:
-        InvalidInput: documents would have to be shorter than the model allows.
-    """
-    request, names = question.encode, {prompt.name for prompt in manifest.prompts}
-    for name in question.reply.get("prompts", ()):
-        if name in names and request.HasField("texts") and not request.texts.prompt:
-            request.texts.prompt = name
-    if tokens := question.reply.get("max_tokens_per_doc"):
-        if tokens < manifest.max_text_tokens:
-            raise InvalidInput(
-                f"max_tokens_per_doc is {tokens}, and the model takes pairs of {manifest.max_text_tokens} tokens: send "
-                "at least this number, or shorten the documents",
-                field="max_tokens_per_doc",
-                limit=manifest.max_text_tokens,
-                actual=tokens,
-            )
-        request.truncation, request.pairs.pair_truncation = pb.TRUNCATION_RIGHT, pb.PAIR_TRUNCATION_ONLY_SECOND
+    given = ((values.get(each.name), each.kind.schema.get("enum")) for each in required)
+    return all(value is not None and (words is None or value in words) for value, words in given)
 
 
 def float_rows(tensor: pb.Tensor) -> NDArray[np.float32]:
@@ -174,7 +170,7 @@ def token_rows(reply: pb.EncodeResponse) -> list[list[orjson.Fragment]]:
 def ranking(question: Question, reply: pb.ClassifyResponse) -> list[tuple[int, float, str]]:
     """Return the index, the score and the text of documents, the highest score first; equal scores keep their order."""
     texts, scores = question.encode.pairs.second, float_rows(reply.scores)[:, 0]
-    order = np.argsort(-scores, kind="stable").tolist()[: question.reply.get("top_n")]
+    order = np.argsort(-scores, kind="stable").tolist()[: question.options.get("top_n")]
     return [(index, float(scores[index]), texts[index]) for index in order]
 
 
@@ -190,7 +186,7 @@ def max_text_tokens(manifest: Manifest) -> int:
 
 
 # Parts of the descriptions of replies.
-WORDS: Schema = {"type": "string"}
+STRING: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 SCORE: Schema = {"type": "number"}
 VECTOR: Schema = {"type": "array", "items": SCORE}

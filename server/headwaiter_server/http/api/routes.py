@@ -1,7 +1,7 @@
 """The table of paths, and how each path is answered."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -10,15 +10,20 @@ from typing import Any
 from starlette.requests import Request
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
 from headwaiter_server.http.api.errors import ErrorForm
-from headwaiter_server.http.api.fields import Field
-from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, fit, read_question
+from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, read_question
 from headwaiter_server.http.endpoint import Method
 from headwaiter_server.requests.call import Call
-from headwaiter_server.requests.request_path import RequestPath, reserve_nothing
+from headwaiter_server.requests.replies import answer_bytes
+from headwaiter_server.requests.request_path import ReplyForm, RequestPath, reserve_nothing
 
+# JSON writes a number of 4 bytes as up to 12 characters.
+_JSON_BYTES_PER_BYTE = 3
 _MODEL_PREFIX = "/models/{model}"
 
 
@@ -112,7 +117,7 @@ def _method(path: RequestPath, entry: Entry, started_s: int) -> Method[Any]:
             _path_model,
             describe,
             lambda _, reply: reply,
-            lambda error, status, _: does.errors.write(error, status, ()),
+            lambda error, status, _: does.errors.write(error, status, (), {}),
         )
     return Method(
         name,
@@ -129,10 +134,30 @@ def _path_model(request: Request, _: bytes) -> str:
 
 async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     request, wanted = asked.question.encode, asked.operation.wanted
-    fit(asked.question, path.engine.directory.find(request.model, request.model_version, wanted).manifest)
+    adapt = partial(asked.operation.adapt, asked.question)
     if request.output.scores:
-        return await path.classify(request, call, wanted)
-    return await path.encode_packed(request, call, reserve_nothing, wanted)
+        return await path.classify(request, call, wanted, adapt)
+    form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), pb.EncodeResponse.SerializeToString)
+    with path.encoding(request.model, request.model_version, call, wanted) as served:
+        adapt(served.manifest)
+        return await path.encode(request, served, call, reserve_nothing, form)
+
+
+def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
+    """Return the largest size of a reply in JSON.
+
+    Raises:
+        InvalidInput: rows of tokens have more than `max_reply_bytes` bytes.
+    """
+    size_bytes = _JSON_BYTES_PER_BYTE * answer_bytes(parsed, output, manifest)
+    if output.hidden and size_bytes > max_reply_bytes:
+        raise InvalidInput(
+            f"the rows of all tokens take {size_bytes} bytes of JSON; the server sends at most {max_reply_bytes}: "
+            "split the request, or ask for the rows over gRPC",
+            limit=max_reply_bytes,
+            actual=size_bytes,
+        )
+    return size_bytes
 
 
 def _write(asked: Asked, raw: bytes) -> bytes:
@@ -141,9 +166,8 @@ def _write(asked: Asked, raw: bytes) -> bytes:
 
 
 def _write_error(does: Sequence[Operation], error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:
-    operation = asked.operation if asked else does[0]
-    fields: Iterable[Field] = operation.fields
-    return operation.errors.write(error, status, fields)
+    operation, names = (asked.operation, asked.question.names) if asked else (does[0], {})
+    return operation.errors.write(error, status, operation.fields, names)
 
 
 def _facts(path: RequestPath, started_s: int) -> ServerFacts:

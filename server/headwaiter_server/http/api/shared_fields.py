@@ -1,6 +1,7 @@
 """The fields that several interfaces share."""
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.fields import (
     BOOLEAN,
     DOCUMENTS,
@@ -52,12 +53,12 @@ TASK = Field("task", TEXT, "texts.prompt", "Name of the model's prompt, as Jina'
 INPUT_TYPE = Field(
     "input_type",
     one_of(_PROMPTS),
-    "reply.prompts",
+    "options.prompts",
     "What the vectors are for: chooses the prompt of the model, if the model has such a prompt.",
 )
 NORMALIZE = Field("normalize", BOOLEAN, "output.normalize", "Whether vectors have unit length.")
 # The model's tokenizer decides which special tokens there are.
-ADD_SPECIAL_TOKENS = Field("add_special_tokens", one_of({True: None}), about="No effect.")
+ADD_SPECIAL_TOKENS = Field("add_special_tokens", one_of({True: None}), about="Only true: the tokenizer adds them.")
 USER = ignored("user", TEXT)
 ONE_SEQUENCE_OR_SEVERAL = Field("input", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
 
@@ -65,10 +66,10 @@ RAW_SCORES = Field("raw_scores", BOOLEAN, "output.raw_scores", "Whether scores a
 USE_ACTIVATION = Field("use_activation", one_of({True: False, False: True}), "output.raw_scores", "False: logits.")
 QUERY_TEXT = Field("query", QUERY, "pairs.first", "The query.", required=True)
 DOCUMENT_TEXTS = Field("documents", DOCUMENTS, "pairs.second", "The documents to rank.", required=True)
-TOP_N = Field("top_n", WHOLE_NUMBER, "reply.top_n", "Most documents of the reply.")
+TOP_N = Field("top_n", WHOLE_NUMBER, "options.top_n", "Most documents of the reply.")
 
-TRUNCATE = Field("truncate", BOOLEAN, "reply.truncate", "Whether texts that are too long lose tokens.", default=False)
-DIRECTION = Field("truncation_direction", one_of(_SIDES), "reply.side", "The end that loses tokens; default: Right.")
+TRUNCATE = Field("truncate", BOOLEAN, "options.truncate", "Whether texts that are too long lose tokens.", default=False)
+DIRECTION = Field("truncation_direction", one_of(_SIDES), "options.side", "The end that loses tokens; default: Right.")
 PROMPT_NAME = Field("prompt_name", TEXT, "texts.prompt", "Name of the model's prompt.")
 
 
@@ -78,6 +79,13 @@ def with_parameters(*fields: Field, nested: tuple[Field, ...]) -> tuple[Field, .
 
 
 def truncate_like_tei(question: Question) -> None:
-    """Set the truncation that the fields of TEI ask for."""
-    side = question.reply.get("side", pb.TRUNCATION_RIGHT)
-    question.encode.truncation = side if question.reply["truncate"] else pb.TRUNCATION_ERROR
+    """Set the truncation that the fields of TEI ask for.
+
+    Raises:
+        InvalidInput: token ids are to be truncated.
+    """
+    request, options = question.encode, question.options
+    if options["truncate"] and request.HasField("tokens"):
+        problem = "truncate belongs to texts, and the request has token ids: leave truncate out"
+        raise InvalidInput(problem, field="truncate")
+    request.truncation = options.get("side", pb.TRUNCATION_RIGHT) if options["truncate"] else pb.TRUNCATION_ERROR

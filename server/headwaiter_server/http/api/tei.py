@@ -26,8 +26,8 @@ from headwaiter_server.http.api.fields import (
 from headwaiter_server.http.api.operations import (
     COUNT,
     SCORE,
+    STRING,
     VECTOR,
-    WORDS,
     Description,
     Operation,
     ServerFacts,
@@ -55,11 +55,13 @@ from headwaiter_server.http.api.shared_fields import (
 from headwaiter_server.models.served_model import ModelFacts
 
 _INPUTS = Field("inputs", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
-_UNIT_LENGTH = Field("normalize", NORMALIZE.kind, NORMALIZE.place, "Whether vectors have unit length.", default=True)
+_UNIT_LENGTH = Field(
+    "normalize", NORMALIZE.kind, NORMALIZE.place, "Whether vectors have unit length; default: true.", default=True
+)
 _TRUNCATING = (TRUNCATE, DIRECTION)
 # The names of huggingface_hub.
 _NO_FUNCTION = Field("function_to_apply", one_of({"none": True}), "output.raw_scores", "none: scores are logits.")
-_TOP_K = Field("top_k", WHOLE_NUMBER, "reply.top_n", "Most labels of each sequence.")
+_TOP_K = Field("top_k", WHOLE_NUMBER, "options.top_n", "Most labels of each sequence.")
 
 
 def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:
@@ -71,12 +73,12 @@ def _write_embed_all(_: Question, reply: pb.EncodeResponse) -> bytes:
 
 
 def _write_similarity(_: Question, reply: pb.EncodeResponse) -> bytes:
-    source, *others = float_rows(reply.pooled)
+    *others, source = float_rows(reply.pooled)
     return orjson.dumps([float(source @ other) for other in others])
 
 
 def _write_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
-    with_text = question.reply.get("with_texts")
+    with_text = question.options.get("with_texts")
     return orjson.dumps(
         [
             {"index": index, "score": score, **({"text": text} if with_text else {})}
@@ -90,9 +92,9 @@ def _write_predict(question: Question, reply: pb.ClassifyResponse) -> bytes:
     rows: list[list[dict[str, Any]]] = []
     for scores in float_rows(reply.scores).tolist():
         best_first = sorted(zip(labels, scores, strict=True), key=lambda each: -each[1])
-        best_first = best_first[: question.reply.get("top_n")]
+        best_first = best_first[: question.options.get("top_n")]
         rows.append([{"label": label, "score": score} for label, score in best_first])
-    return orjson.dumps(rows[0] if question.reply["inputs"].single else rows)
+    return orjson.dumps(rows[0] if question.options["inputs"].single else rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class _Inputs:
 def _read_predict(value: Any, name: str) -> _Inputs:
     wanted = "send a text, a pair of texts in a list, or a list of lists of one text or two"
     single = not (isinstance(value, list) and value and isinstance(value[0], list))
-    sequences = [value] if single else value
+    sequences = [value] if single else [each if isinstance(each, list) else [] for each in value]
     found: list[tuple[str, ...]] = []
     for index, sequence in enumerate(sequences):
         texts = sequence if isinstance(sequence, list) else [sequence]
@@ -127,7 +129,7 @@ def _read_predict(value: Any, name: str) -> _Inputs:
 
 def _finish_predict(question: Question) -> None:
     truncate_like_tei(question)
-    request, sequences = question.encode, question.reply["inputs"].texts
+    request, sequences = question.encode, question.options["inputs"].texts
     if len(sequences[0]) == 1:
         request.texts.values.extend(text for (text,) in sequences)
     else:
@@ -137,7 +139,8 @@ def _finish_predict(question: Question) -> None:
 
 def _finish_similarity(question: Question) -> None:
     truncate_like_tei(question)
-    question.encode.texts.values.insert(0, question.reply["source"].values[0])
+    # At the end, so that errors of sentences have their index.
+    question.encode.texts.values.extend(question.options["source"].values)
 
 
 def _write_info(facts: ServerFacts, model: ModelFacts | None) -> bytes:
@@ -173,7 +176,7 @@ def _model_type(model: ModelFacts) -> dict[str, Any]:
 
 
 _NUMBERS = array(VECTOR)
-_LABELS = array(record(label=WORDS, score=SCORE))
+_LABELS = array(record(label=STRING, score=SCORE))
 _PREDICT = Kind(
     _read_predict,
     {
@@ -223,7 +226,7 @@ SIMILARITY = Operation(
         group(
             "inputs",
             (
-                Field("source_sentence", ONE_TEXT, "reply.source", "The text to compare with.", required=True),
+                Field("source_sentence", ONE_TEXT, "options.source", "The text to compare with.", required=True),
                 Field("sentences", TEXTS, "input", "The texts to compare.", required=True),
             ),
             required=True,
@@ -245,7 +248,7 @@ RERANK = Operation(
         Field("texts", DOCUMENTS, "pairs.second", "The texts to rank.", required=True),
         MODEL,
         RAW_SCORES,
-        Field("return_text", BOOLEAN, "reply.with_texts", "Whether the reply repeats the texts."),
+        Field("return_text", BOOLEAN, "options.with_texts", "Whether the reply repeats the texts."),
         TOP_N,
         nested=_TRUNCATING,
     ),
@@ -259,7 +262,7 @@ RERANK = Operation(
 PREDICT = Operation(
     "Classify texts or pairs of texts, the highest score first.",
     with_parameters(
-        Field("inputs", _PREDICT, "reply.inputs", "A text, a pair, or a list of them.", required=True),
+        Field("inputs", _PREDICT, "options.inputs", "A text, a pair, or a list of them.", required=True),
         MODEL,
         nested=(RAW_SCORES, _NO_FUNCTION, _TOP_K, *_TRUNCATING),
     ),
@@ -273,7 +276,7 @@ PREDICT = Operation(
 INFO = Description(
     "Describe a model and the limits of requests.",
     _write_info,
-    record(model_id=WORDS, model_type={"type": "object"}, max_input_length=COUNT, version=WORDS),
+    record(model_id=STRING, model_type={"type": "object"}, max_input_length=COUNT, version=STRING),
     of_model=True,
     errors=TEI_ERRORS,
 )

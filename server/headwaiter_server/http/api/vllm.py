@@ -1,5 +1,7 @@
 """The paths of vLLM's pooling models: rank, score, classify, pool. Jina and infinity have the same form of ranking."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -7,14 +9,15 @@ import orjson
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, VECTORS
+from headwaiter_server.http.api.errors import TEI_ERRORS
 from headwaiter_server.http.api.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
 from headwaiter_server.http.api.openai import ENCODED_VECTOR, ENCODING_FORMAT, write_vectors
 from headwaiter_server.http.api.operations import (
     COUNT,
     SCORE,
+    STRING,
     USAGE,
     VECTOR,
-    WORDS,
     Operation,
     array,
     float_rows,
@@ -42,26 +45,14 @@ from headwaiter_server.http.api.shared_fields import (
 )
 
 _OPTIONS = (MODEL, TRUNCATION, TRUNCATE_PROMPT_TOKENS, PRIORITY, TIMEOUT_S, USER, ADD_SPECIAL_TOKENS)
-RETURN_DOCUMENTS = Field("return_documents", BOOLEAN, "reply.with_texts", "Whether the reply repeats the documents.")
+RETURN_DOCUMENTS = Field("return_documents", BOOLEAN, "options.with_texts", "Whether the reply repeats the documents.")
 
 
-def _write_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
+def _write_rerank(question: Question, reply: pb.ClassifyResponse, *, bare_texts: bool = False) -> bytes:
     results = []
     for index, score, text in ranking(question, reply):
-        document = {"document": {"text": text}} if question.reply.get("with_texts") else {}
+        document = {"document": text if bare_texts else {"text": text}} if question.options.get("with_texts") else {}
         results.append({"index": index, "relevance_score": score, **document})
-    return _write_results(reply, results)
-
-
-def _write_infinity_rerank(question: Question, reply: pb.ClassifyResponse) -> bytes:
-    results = []
-    for index, score, text in ranking(question, reply):
-        document = {"document": text} if question.reply.get("with_texts") else {}
-        results.append({"index": index, "relevance_score": score, **document})
-    return _write_results(reply, results)
-
-
-def _write_results(reply: pb.ClassifyResponse, results: list[dict[str, Any]]) -> bytes:
     content = {"id": reply.request_id, "object": "rerank", "model": reply.model.name, "results": results}
     return orjson.dumps({**content, "usage": token_usage(reply)})
 
@@ -76,17 +67,6 @@ def _read_sides(value: Any, name: str) -> list[str]:
     if not texts:
         raise InvalidInput(f"{name} is an empty list: send a text or a list of texts", field=name)
     return texts
-
-
-def _finish_score(question: Question) -> None:
-    pairs = question.encode.pairs
-    first, second = len(pairs.first), len(pairs.second)
-    if first == 1:
-        pairs.first.extend(list(pairs.first) * (second - 1))
-    elif first != second:
-        raise InvalidInput(
-            f"text_1 has {first} texts and text_2 has {second}: send one text or {second} in text_1", field="text_1"
-        )
 
 
 def _write_list(reply: pb.EncodeResponse | pb.ClassifyResponse, rows: list[dict[str, Any]], **more: Any) -> bytes:
@@ -110,12 +90,16 @@ def _write_classes(_: Question, reply: pb.ClassifyResponse) -> bytes:
 
 
 def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
-    values: list[Any] = token_rows(reply) if reply.HasField("hidden") else write_vectors(question, reply)
+    values: list[Any] = (
+        token_rows(reply)
+        if reply.HasField("hidden")
+        else write_vectors(reply, base64=question.options.get("base64", False))
+    )
     return _write_list(reply, [{"object": "pooling", "data": each} for each in values])
 
 
 def _list_of(**row: Any) -> dict[str, Any]:
-    return record(id=WORDS, object=WORDS, model=WORDS, data=array(record(index=COUNT, **row)), usage=USAGE)
+    return record(id=STRING, object=STRING, model=STRING, data=array(record(index=COUNT, **row)), usage=USAGE)
 
 
 _SIDE = {"type": "string"}
@@ -130,14 +114,14 @@ RERANK = Operation(
     RERANKS,
     _write_rerank,
     record(
-        id=WORDS,
-        model=WORDS,
+        id=STRING,
+        model=STRING,
         results=array(record(index=COUNT, relevance_score=SCORE)),
         usage=USAGE,
     ),
 )
 # Infinity's documents are texts, not objects.
-INFINITY_RERANK = Operation(RERANK.about, RERANK.fields, RERANK.output, RERANKS, _write_infinity_rerank, RERANK.reply)
+INFINITY_RERANK = replace(RERANK, write=partial(_write_rerank, bare_texts=True), errors=TEI_ERRORS)
 SCORE_PAIRS = Operation(
     "Return the score of each pair of texts.",
     (
@@ -149,8 +133,7 @@ SCORE_PAIRS = Operation(
     pb.OutputOptions(scores=True),
     RERANKS,
     _write_scores,
-    _list_of(object=WORDS, score=SCORE),
-    finish=_finish_score,
+    _list_of(object=STRING, score=SCORE),
 )
 CLASSIFY = Operation(
     "Classify texts or token ids.",
@@ -158,16 +141,19 @@ CLASSIFY = Operation(
     pb.OutputOptions(scores=True),
     CLASSIFIES,
     _write_classes,
-    _list_of(label=WORDS, probs=VECTOR, num_classes=COUNT),
+    _list_of(label=STRING, probs=VECTOR, num_classes=COUNT),
 )
 _POOLING = (ONE_SEQUENCE_OR_SEVERAL, *_OPTIONS)
 POOL_TOKENS = Operation(
     "Encode texts or token ids, and return a row for each token.",
-    (*_POOLING, Field("task", one_of({"token_embed": None}), about="What to return.", required=True)),
+    (
+        *_POOLING,
+        Field("task", one_of({"token_embed": None}), about="token_embed: a row for each token.", required=True),
+    ),
     pb.OutputOptions(hidden=True),
     ROWS,
     _write_pooled,
-    _list_of(object=WORDS, data=array(VECTOR)),
+    _list_of(object=STRING, data=array(VECTOR)),
 )
 POOL = Operation(
     "Encode texts or token ids.",
@@ -176,10 +162,10 @@ POOL = Operation(
         ENCODING_FORMAT,
         DIMENSIONS,
         NORMALIZE,
-        Field("task", one_of({"embed": None}), about="What to return."),
+        Field("task", one_of({"embed": None}), about="embed: a vector for each sequence; the default."),
     ),
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_pooled,
-    _list_of(object=WORDS, data=ENCODED_VECTOR),
+    _list_of(object=STRING, data=ENCODED_VECTOR),
 )

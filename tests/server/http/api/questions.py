@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jsonschema import Draft202012Validator
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http.api.operations import Asked, Operation, read_question
@@ -29,7 +30,10 @@ def posts() -> Iterator[str]:
 
 
 def answer(asked: Asked, values: Any, **fields: Any) -> Any:
-    """Return the JSON of the reply to a question; the values are vectors, rows or scores."""
+    """Return the JSON of the reply to a question, which fits its description.
+
+    The values are vectors, rows or scores.
+    """
     array = np.array(values, "<f4")
     tensor = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=array.shape, data=array.tobytes())
     shared = {"request_id": "r", "model": pb.ModelRef(name="m"), "lengths": [3] * len(array), **fields}
@@ -39,4 +43,6 @@ def answer(asked: Asked, values: Any, **fields: Any) -> Any:
     else:
         reply = pb.EncodeResponse(**shared)
         (reply.hidden if output.hidden else reply.pooled).CopyFrom(tensor)
-    return json.loads(asked.operation.write(asked.question, reply))
+    content = json.loads(asked.operation.write(asked.question, reply))
+    Draft202012Validator(asked.operation.reply).validate(content)
+    return content

@@ -9,7 +9,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.http.api.operations import fit
+from headwaiter_server.http.api.operations import Asked
 from tests.server.http.api.questions import answer, ask
 
 VECTORS = np.array([[1.5, 2.0], [3.0, -4.0]], "<f4")
@@ -51,6 +51,12 @@ def test_forms_that_would_change_numbers_are_refused() -> None:
     assert refused.value.field == "embedding_types"
 
 
+def adapt(asked: Asked, **manifest: Any) -> pb.EncodeRequest:
+    """Return the request once the model is known."""
+    asked.operation.adapt(asked.question, Manifest(**manifest))
+    return asked.question.encode
+
+
 @pytest.mark.parametrize(
     ("input_type", "prompts", "chosen"),
     [
@@ -62,17 +68,31 @@ def test_forms_that_would_change_numbers_are_refused() -> None:
     ],
 )
 def test_the_input_type_chooses_a_prompt_that_the_model_has(input_type: str, prompts: list[str], chosen: str) -> None:
-    question = ask("/v2/embed", {**BODY, "input_type": input_type}).question
-    fit(question, Manifest(prompts=[pb.Prompt(name=name) for name in prompts]))
-    assert question.encode.texts.prompt == chosen
+    asked = ask("/v2/embed", {**BODY, "input_type": input_type})
+    assert adapt(asked, prompts=[pb.Prompt(name=name) for name in prompts]).texts.prompt == chosen
+
+
+@pytest.mark.parametrize("body", [{"input": [1, 2]}, {"input": "a", "prompt": "document"}])
+def test_an_input_type_that_would_be_ignored_is_refused(body: dict[str, Any]) -> None:
+    asked = ask("/v1/embeddings", {**body, "input_type": "query"})
+    with pytest.raises(InvalidInput) as refused:
+        adapt(asked, prompts=[pb.Prompt(name="query")])
+    assert refused.value.field == "input_type"
 
 
 def test_documents_may_be_as_long_as_the_model_allows() -> None:
     body = {"query": "q", "documents": ["a"], "max_tokens_per_doc": 512}
-    question = ask("/v2/rerank", body).question
-    fit(question, Manifest(max_text_tokens=512))
-    assert question.encode.truncation == pb.TRUNCATION_RIGHT
-    assert question.encode.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+    request = adapt(ask("/v2/rerank", body), max_text_tokens=512)
+    assert request.truncation == pb.TRUNCATION_RIGHT
+    assert request.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
     with pytest.raises(InvalidInput) as refused:
-        fit(question, Manifest(max_text_tokens=513))
+        adapt(ask("/v2/rerank", body), max_text_tokens=513)
     assert (refused.value.field, refused.value.limit, refused.value.actual) == ("max_tokens_per_doc", 513, 512)
+    for truncation in ("left", "error"):
+        with pytest.raises(InvalidInput, match="contradict"):
+            adapt(ask("/v2/rerank", {**body, "truncation": truncation}), max_text_tokens=512)
+
+
+def test_a_form_that_is_named_often_is_written_once() -> None:
+    types = ["float"] * 50_000
+    assert answer(ask("/v2/embed", {**BODY, "embedding_types": types}), VECTORS)["embeddings"].keys() == {"float"}

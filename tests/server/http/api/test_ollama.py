@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.operations import ServerFacts
 from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.models.served_model import ModelFacts
@@ -30,6 +31,11 @@ def test_vectors_have_unit_length_and_texts_are_truncated(fields: dict[str, Any]
         truncation=truncation,
     )
     assert answer(asked, [[1, 2]]) == {"model": "m", "embeddings": [[1, 2]], "prompt_eval_count": 3}
+
+
+def test_token_ids_are_refused() -> None:
+    with pytest.raises(InvalidInput):
+        ask("/api/embed", {"input": [1, 2]})
 
 
 def test_tags_list_the_models(tmp_path: Any) -> None:

@@ -56,7 +56,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         priority="bulk",
         timeout_s=1.5,
     )
-    assert given.reply["base64"]
+    assert given.options["base64"]
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="query"),
         output=pb.OutputOptions(pooled=True, dimensions=3),
@@ -65,7 +65,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         timeout_s=1.5,
     )
     plain = read(input="a", model=None, dimensions=None)
-    assert not plain.reply
+    assert not plain.options
     assert plain.encode == pb.EncodeRequest(texts=pb.Texts(values=["a"]), output=pb.OutputOptions(pooled=True))
 
 
@@ -79,7 +79,7 @@ def test_options_of_jina_and_vllm_are_honoured() -> None:
         truncate_prompt_tokens=-1,
         add_special_tokens=True,
     )
-    assert given.reply == {"base64": True}
+    assert given.options == {"base64": True}
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="retrieval.query"),
         output=pb.OutputOptions(pooled=True, normalize=False),
@@ -172,7 +172,7 @@ def test_the_reply_has_the_vectors_and_the_number_of_tokens(in_base64: bool) -> 
 
 def written(error: HeadwaiterError, path: str = PATH) -> Any:
     (operation, *_) = operations(path)
-    return json.loads(operation.errors.write(error, http_status_of(error), operation.fields))["error"]
+    return json.loads(operation.errors.write(error, http_status_of(error), operation.fields, {}))["error"]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ def test_vectors_have_unit_length_unless_the_request_says_otherwise() -> None:
         ("/predict", {"inputs": [["a"], ["a", "b"]]}, "inputs"),
         ("/predict", {"inputs": [["a"], [""]]}, "inputs"),
         ("/predict", {"inputs": 1}, "inputs"),
+        ("/predict", {"inputs": [["a"], "b"]}, "inputs"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [{"text": "b"}]}}, "sentences"),
+        ("/embed", {"inputs": [1], "truncate": True}, "truncate"),
         ("/rerank", {"query": "q"}, "texts"),
         ("/rerank", {"query": "q", "texts": ["a", 1]}, "texts"),
     ],
@@ -85,9 +88,9 @@ def test_rows_of_tokens_are_lists_for_each_sequence() -> None:
 
 def test_similarity_compares_the_source_with_each_sentence() -> None:
     asked = ask("/similarity", {"inputs": {"source_sentence": "s", "sentences": ["a", "b"]}, "parameters": {}})
-    assert list(asked.question.encode.texts.values) == ["s", "a", "b"]
+    assert list(asked.question.encode.texts.values) == ["a", "b", "s"]
     assert asked.question.encode.output.normalize
-    assert answer(asked, [[1, 0], [0.6, 0.8], [-1, 0]]) == pytest.approx([0.6, -1.0])
+    assert answer(asked, [[0.6, 0.8], [-1, 0], [1, 0]]) == pytest.approx([0.6, -1.0])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_rerank_takes_infinitys_names_too() -> None:
 )
 def test_an_error_has_a_type(error: Any, status: int, kind: str) -> None:
     (operation,) = operations("/embed")
-    assert json.loads(operation.errors.write(error, status, operation.fields)) == {"error": "x", "error_type": kind}
+    assert json.loads(operation.errors.write(error, status, operation.fields, {})) == {"error": "x", "error_type": kind}
 
 
 @pytest.mark.parametrize(
