@@ -6,6 +6,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 import trustme
 
 from headwaiter_client import Client
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
 from tests.documents import HTTP, blocks
 from tests.e2e.http_status import http_status
@@ -127,6 +130,25 @@ async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> 
                 await wait_until(grpc_client, lambda: (refused(url) or 0) >= 2)
                 device.resume()
                 assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1, 1, 1]
+
+
+async def test_sixty_calls_at_once_all_end_after_refusals(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = EncoderGraph.run
+
+    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+        time.sleep(0.1)
+        return run(graph, batch, hidden=hidden)
+
+    monkeypatch.setattr(EncoderGraph, "run", run_slowly)
+    async with serving(text_bundle, http_api="on", max_queue_tokens=64, max_request_tokens=64) as server:
+        base_url = metrics_url(server).replace("/metrics", "/v1")
+        async with (
+            openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=20) as client,
+            asyncio.timeout(60),
+        ):
+            calls = [client.embeddings.create(input=[1 + i % 9] * 8, model="") for i in range(60)]
+            assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1] * 60
+        assert (await asyncio.to_thread(refused, metrics_url(server)) or 0) > 0
 
 
 async def test_openai_does_not_send_a_request_again_whose_time_is_up(text_bundle: Path) -> None:
