@@ -2,7 +2,8 @@
 
 kserve_program.py unknown FILE...       prints the fields of manifests that KServe's models do not have
 kserve_program.py download URI FOLDER   does what the storage initializer does
-kserve_program.py infer ADDRESS NAME    prints the shape of a vector of a model
+kserve_program.py infer ADDRESS NAME    prints the shape of the vectors of a model, over gRPC
+kserve_program.py rest URL NAME         prints the same, over HTTP
 """
 
 import asyncio
@@ -52,15 +53,32 @@ async def infer(address: str, name: str) -> None:
     await client.close()
 
 
+async def infer_over_http(url: str, name: str) -> None:
+    """Encode two texts with KServe's client for HTTP."""
+    texts = kserve.InferInput("text", [2], "BYTES")
+    texts.set_data_from_numpy(np.array([b"the bread is fresh", b"rain falls on stone"], object), binary_data=False)
+    client = kserve.InferenceRESTClient(kserve.RESTConfig(protocol="v2"))
+    assert await client.is_server_live(url)
+    assert await client.is_server_ready(url)
+    assert await client.is_model_ready(url, name)
+    reply = await client.infer(url, kserve.InferRequest(name, [texts]), model_name=name)
+    (output,) = reply.outputs
+    print(reply.model_name, output.name, output.as_numpy().shape)
+    await client.close()
+
+
 def main() -> None:
     """Do what the command line says."""
     command, *arguments = sys.argv[1:]
     if command == "unknown":
         for file in arguments:
             for manifest in yaml.safe_load_all(Path(file).read_text()):
-                print(*unknown(manifest, KINDS[manifest["kind"]], manifest["kind"]), sep="\n", end="")
+                if kind := KINDS.get(manifest["kind"]):
+                    print(*unknown(manifest, kind, manifest["kind"]), sep="\n", end="")
     elif command == "download":
         Storage.download(*arguments)
+    elif command == "rest":
+        asyncio.run(infer_over_http(*arguments))
     else:
         asyncio.run(infer(*arguments))
 

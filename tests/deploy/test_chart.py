@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
         {
             f"{CONTAINER}.env.HEADWAITER_PROVIDER.value": "cpu",
             f"{CONTAINER}.env.HEADWAITER_DEVICES": None,
-            f"{CONTAINER}.resources.limits": {"memory": "8Gi"},
+            f"{CONTAINER}.resources.limits": {"cpu": "4", "memory": "8Gi"},
             f"{POD}.tolerations": None,
         },
     ),
@@ -91,6 +91,14 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
             f"{CONTAINER}.resources.limits.nvidia|com/gpu": 2,
             f"{CONTAINER}.env.HEADWAITER_DEVICES.value": "0,1",
             f"{SCALED}.triggers.1.metadata.threshold": "1.4",
+        },
+    ),
+    "gpuResource": (
+        "nvidia.com/mig-1g.10gb",
+        {"gpus": 2},
+        {
+            f"{CONTAINER}.resources.limits.nvidia|com/mig-1g|10gb": 2,
+            f"{CONTAINER}.resources.limits.nvidia|com/gpu": None,
         },
     ),
     "replicas": (3, {}, {"Deployment minilm spec.replicas": 3}),
@@ -345,6 +353,7 @@ def test_the_schemas_of_operators_find_a_wrong_field_and_a_wrong_value(chart: Ch
         ({"model": {"claimName": "", "fetch": {"image": "minilm:latest"}}}, ["fetch", "image", "sha256"]),
         ({"model": {"name": "minilm", "several": True}}, ["model.name"]),
         ({"autoscaling": {"minReplicas": 9}}, ["maxReplicas 8", "minReplicas 9"]),
+        (merge(KEDA, {"replicas": 9}), ["replicas 9", "maxReplicas 8"]),
         ({"autoscaling": {"kind": "keda", "minReplicas": 0}}, ["minReplicas"]),
         ({"autoscaling": {"kind": "hpa"}, "provider": "cpu", "resources": {"requests": {"cpu": None}}}, ["cpu"]),
         ({"autoscaling": {"kind": "keda"}}, ["keda", "monitoring.enabled"]),
@@ -503,7 +512,7 @@ def test_alerts_and_dashboard_are_those_of_compose(chart: Chart) -> None:
     alerts = YAML(typ="safe").load(ROOT / "deploy" / "prometheus" / "alerts.yml")
     assert at(manifests, "PrometheusRule minilm spec") == alerts
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "headwaiter.json").read_text())
-    assert json.loads(manifests["ConfigMap minilm-dashboard"]["data"]["headwaiter.json"]) == dashboard
+    assert json.loads(manifests["ConfigMap minilm-dashboard"]["data"]["minilm.json"]) == dashboard
     assert all(file.is_symlink() for file in (CHART / "files").iterdir())
 
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from headwaiter_client import Client
+from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.settings.flags import Settings, flag, read_settings, variable
 from testbed.server_process import RunningServer, running_server
 from tests.deploy.chart import Chart
@@ -23,7 +24,9 @@ from tests.open_inference.separate_environment import variables as variables_of_
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 RUNTIMES: list[dict[str, Any]] = list(YAML(typ="safe").load_all(FOLDER / "kserve" / "serving-runtimes.yaml"))
-SERVICE: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "inference-service.yaml")
+SERVICE, BUDGET = YAML(typ="safe").load_all(FOLDER / "kserve" / "inference-service.yaml")
+MONITOR: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "pod-monitor.yaml")
+ROUTE: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "route.yaml")
 PICKER: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "endpoint-picker-config.yaml")
 POOL: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "inference-pool.yaml")
 each_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime["metadata"]["name"])
@@ -69,15 +72,35 @@ def test_a_runtime_serves_the_folder_and_the_ports_of_kserve(runtime: dict[str, 
     assert grace_s >= settings.drain_delay_s + settings.drain_s + 10
 
 
-def test_one_runtime_is_chosen_by_itself_and_only_for_the_protocol_that_the_server_speaks() -> None:
+def test_the_budget_and_the_monitor_name_the_pods_of_the_inference_service() -> None:
+    assert problem(BUDGET) == ""
+    pods = {"matchLabels": {"app": f"isvc.{SERVICE['metadata']['name']}-predictor"}}
+    (spread,) = SERVICE["spec"]["predictor"]["topologySpreadConstraints"]
+    assert BUDGET["spec"]["selector"] == MONITOR["spec"]["selector"] == spread["labelSelector"] == pods
+    (endpoint,) = MONITOR["spec"]["podMetricsEndpoints"]
+    settings = read_settings([], variables(RUNTIMES[0], "minilm"))
+    assert endpoint["portNumber"] == settings.metrics_port == settings.http_host_and_port[1]
+    assert {"targetLabel": "job", "replacement": "headwaiter"} in endpoint["relabelings"]
+
+
+def test_the_route_leads_to_the_pool() -> None:
+    (rule,) = ROUTE["spec"]["rules"]
+    group, _, _ = POOL["apiVersion"].partition("/")
+    assert rule["backendRefs"] == [{"group": group, "kind": POOL["kind"], "name": POOL["metadata"]["name"]}]
+    (match,) = rule["matches"]
+    assert match["path"]["value"] == f"/{pb.DESCRIPTOR.services_by_name['Encoder'].full_name}"
+
+
+def test_one_runtime_is_chosen_by_itself_and_for_both_forms_of_the_protocol() -> None:
     formats = [(each["metadata"]["name"], *each["spec"]["supportedModelFormats"]) for each in RUNTIMES]
     assert [(name, known["autoSelect"]) for name, known in formats] == [("headwaiter", True), ("headwaiter-cpu", False)]
     model = SERVICE["spec"]["predictor"]["model"]
     assert model["runtime"] == "headwaiter"
     for runtime, (_, known) in zip(RUNTIMES, formats, strict=True):
         assert {name: known[name] for name in ("name", "version")} == model["modelFormat"]
-        # The server has no REST form of the protocol, which KServe calls v2.
-        assert runtime["spec"]["protocolVersions"] == [model["protocolVersion"]] == ["grpc-v2"]
+        assert runtime["spec"]["protocolVersions"] == ["v2", "grpc-v2"]
+        assert variables(runtime, "minilm")["HEADWAITER_HTTP_API"] == "on"
+    assert model["protocolVersion"] == "grpc-v2"
 
 
 def test_the_two_runtimes_differ_only_in_the_device() -> None:
@@ -152,8 +175,12 @@ def test_kserves_client_calls_a_bundle_that_its_storage_initializer_left(
     kserve_program: Callable[..., str], text_bundle: Path, tmp_path: Path
 ) -> None:
     kserve_program("download", text_bundle.as_uri(), tmp_path / "models")
-    with running_server(tmp_path / "models", ["--provider", "cpu", "--model-name", "minilm"]) as server:
-        assert kserve_program("infer", server.address, "minilm").split(maxsplit=2) == ["minilm", "pooled", "(2, 32)\n"]
+    flags = ["--provider", "cpu", "--model-name", "minilm", "--http-api", "on"]
+    with running_server(tmp_path / "models", flags) as server:
+        expected = ["minilm", "pooled", "(2, 32)\n"]
+        assert kserve_program("infer", server.address, "minilm").split(maxsplit=2) == expected
+        url = server.metrics_url.removesuffix("/metrics")
+        assert kserve_program("rest", url, "minilm").split(maxsplit=2) == expected
 
 
 def test_the_picker_reads_gauges_that_the_server_has_from_its_start(left_by_kserve: RunningServer) -> None:

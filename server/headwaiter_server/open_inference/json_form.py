@@ -17,7 +17,7 @@ from headwaiter_server.open_inference.tensors import DTYPES, joined_bytes
 # The header of a body whose tensors follow the JSON: the number of bytes of the JSON.
 JSON_LENGTH = "inference-header-content-length"
 _BINARY_SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_data_output"
-_REQUEST_FIELDS = ("id", "parameters", "inputs", "outputs")
+_REQUEST_FIELDS = ("id", "parameters", "inputs", "outputs", "model_name", "model_version")
 _INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_FIELDS = ("name", "parameters")
 _TYPES = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
@@ -67,6 +67,10 @@ def read_infer_question(body: bytes, length: int, name: str, version: str) -> In
     """
     values = read_json_object(body[:length])
     _check_names(values, _REQUEST_FIELDS, "the request")
+    for field, in_path in (("model_name", name), ("model_version", version)):
+        # KServe's client repeats the name of the path.
+        if _typed(values, field, str, "") not in ("", in_path):
+            raise InvalidInput(f"{field} is not that of the path: leave it out", field=field)
     request = oip.ModelInferRequest(model_name=name, model_version=version, id=_typed(values, "id", str, ""))
     parameters = _typed(values, "parameters", dict, {})
     all_binary = _flag(parameters, _ALL_BINARY)

@@ -56,6 +56,8 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
     question = read(
         {
             "id": "r-1",
+            "model_name": "m",
+            "model_version": "3",
             "parameters": {"priority": 2, "normalize": False, "truncation": "left", "binary_data_output": True},
             "inputs": [{"name": "text", "shape": [2, 1], "datatype": "BYTES", "data": [["a"], ["grüße"]]}],
             "outputs": [{"name": "pooled", "parameters": {"binary_data": False}}, {"name": "token_count"}],
@@ -96,6 +98,8 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
         ({"parameters": {"binary_data_output": 1}}, b"", "binary_data_output", "true or false"),
         ({"outputs": [{"name": 1}]}, b"", "name", "a text"),
         ({"id": 7}, b"", "id", "a text"),
+        ({"model_name": "other"}, b"", "model_name", "path"),
+        ({"model_version": "1"}, b"", "model_version", "path"),
     ],
 )
 def test_a_wrong_body_is_refused_with_the_name_of_the_field(
