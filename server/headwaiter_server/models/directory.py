@@ -147,8 +147,10 @@ class ModelDirectory:
             if not names:
                 raise self._none_suits(wanted)
         if len(names) > 1:
-            several = f"several that it could mean: send one of {', '.join(map(repr, names))}"
-            raise InvalidInput(f"the request names no model, and the server has {several}", field="model")
+            listed = ", ".join(map(repr, names))
+            raise InvalidInput(
+                f"the request names no model, and the server has several: send one of {listed}", field="model"
+            )
         return names[0]
 
     def _suited(self, wanted: Ability) -> list[str]:
