@@ -35,6 +35,7 @@ VECTORS: dict[str, Any] = {
     "/v1/embed": TEXTS,
     "/v2/embed": TEXTS,
     "/api/embed": INPUT,
+    "/api/embeddings": {"prompt": "a bb"},
 }
 SCORES: dict[str, Any] = {
     "/predict": INPUTS,

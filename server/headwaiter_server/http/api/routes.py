@@ -74,6 +74,7 @@ TABLE = (
     Entry("/v1/embed", [cohere.EMBED_V1]),
     Entry("/v2/embed", [cohere.EMBED_V2]),
     Entry("/api/embed", [ollama.EMBED]),
+    Entry("/api/embeddings", [ollama.ONE_EMBEDDING]),
     Entry("/api/tags", ollama.TAGS),
 )
 

@@ -38,6 +38,17 @@ def test_token_ids_are_refused() -> None:
         ask("/api/embed", {"input": [1, 2]})
 
 
+def test_the_older_path_returns_one_vector_as_the_model_gives_it() -> None:
+    asked = ask("/api/embeddings", {"model": "m", "prompt": "a", "options": {}})
+    assert asked.question.encode == pb.EncodeRequest(
+        model="m",
+        texts=pb.Texts(values=["a"]),
+        output=pb.OutputOptions(pooled=True),
+        truncation=pb.TRUNCATION_RIGHT,
+    )
+    assert answer(asked, [[1, 2]]) == {"embedding": [1, 2]}
+
+
 def test_tags_list_the_models(tmp_path: Any) -> None:
     (entry,) = (each for each in TABLE if each.path == "/api/tags")
     facts = ModelFacts.of(model(tmp_path), "tiny", "1")
