@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput, Unimplemented
@@ -66,10 +68,29 @@ def metrics_application(path: RequestPath) -> Starlette:
 
 
 def _application(routes: Sequence[BaseRoute]) -> Starlette:
-    application = Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path})
+    middleware = [Middleware(_PrintablePaths)]
+    application = Starlette(routes=routes, exception_handlers={HTTPException: _refuse_path}, middleware=middleware)
     # A redirection would answer a POST with an empty body.
     application.router.redirect_slashes = False
     return application
+
+
+class _PrintablePaths:
+    """Refuses paths with control characters.
+
+    Starlette's routes also match a path with a line end after it, which a proxy takes for another path.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http" and not scope["path"].isprintable():
+            refusal = await _refuse_path(Request(scope), HTTPException(404))
+            await refusal(scope, receive, send)
+        else:
+            await self._application(scope, receive, send)
 
 
 def _max_body_bytes(limits: RequestLimits) -> int:

@@ -5,11 +5,13 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -34,9 +36,21 @@ from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Tokens
 
+log = logging.getLogger(__name__)
+
 # Headers of replies that scripts of other web sites may read.
-_READABLE_HEADERS = ("retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
+_READABLE_HEADERS = (
+    "inference-header-content-length",
+    "retry-after",
+    "retry-after-ms",
+    "x-request-id",
+    "x-should-retry",
+)
 _LARGE_BYTES = 1 << 20
+# A body of this size is read anyway.
+_SMALL_BODY_BYTES = 64 << 10
+# Characters of ids that headers hold as they are; others are percent-encoded.
+_ID_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _Question = TypeVar("_Question")
 
 
@@ -155,32 +169,44 @@ class Endpoint:
 
     async def _respond(self, request: Request, call: Call) -> Response:
         question: Any = None
-        problem: HeadwaiterError | None = None
+        problem: Exception | None = None
+        body_read = False
         try:
             _check_headers(request)
             self._check_token(request, call)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
+            body_read = True
             check_value_count(body[: self._method.json_bytes(request, len(body))], self._rules.max_values)
             question = self._method.read(request, body)
-        except HeadwaiterError as error:
+        except Disconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - the recorder below logs and counts it
             problem = error
         try:
             # The server's loop counts and logs all failures, those of reading too.
             answered = asyncio.run_coroutine_threadsafe(self._answer(question, problem, call), self._rules.loop)
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
-            return self._refuse(error, call, question)
+            refusal = self._refuse(error, call, question)
+            if not body_read and _is_large(request):
+                # Otherwise a caller without a token could go on to send, and the server to read.
+                refusal.headers["connection"] = "close"
+            return refusal
         # Writing a large reply takes long; a thread keeps the loop free for other requests and health checks.
         large = len(answer) > _LARGE_BYTES
         write = self._method.write
-        written = await asyncio.to_thread(write, question, answer) if large else write(question, answer)
+        try:
+            written = await asyncio.to_thread(write, question, answer) if large else write(question, answer)
+        except Exception as error:
+            log.exception("%s: the reply could not be written", call.describe())
+            return self._refuse(HeadwaiterError(f"the server failed: {type(error).__name__}"), call, question)
         if isinstance(written, bytes):
             written = Written(written, JSON, {})
-        headers = {"x-request-id": call.request_id, **JSON_HEADERS, **written.headers}
+        headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS, **written.headers}
         return Response(written.body, media_type=written.media_type, headers=headers)
 
-    async def _answer(self, question: Any, problem: HeadwaiterError | None, call: Call) -> bytes:
+    async def _answer(self, question: Any, problem: Exception | None, call: Call) -> bytes:
         path = self._rules.path
         with OutcomeRecorder(call, path.recorder):
             if problem is not None:
@@ -209,7 +235,7 @@ class Endpoint:
 
     def _refuse(self, error: HeadwaiterError, call: Call, question: Any) -> Response:
         status = _http_status(error)
-        headers = {"x-request-id": call.request_id, **JSON_HEADERS}
+        headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS}
         if isinstance(error, Transient):
             retry_after_s = error.retry_after_s or 1.0
             headers |= {"retry-after": str(math.ceil(retry_after_s)), "retry-after-ms": f"{1e3 * retry_after_s:.0f}"}
@@ -220,6 +246,13 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status, question), status, headers, JSON)
+
+
+def _is_large(request: Request) -> bool:
+    """Return whether a body may be large: its length is not known, or above `_SMALL_BODY_BYTES`."""
+    length = request.headers.get("content-length", "")
+    known = length.isdecimal() and len(length) < 20
+    return "transfer-encoding" in request.headers or (bool(length) and not (known and int(length) <= _SMALL_BODY_BYTES))
 
 
 def _http_status(error: HeadwaiterError) -> int:

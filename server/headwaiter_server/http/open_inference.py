@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headwaiter_proto import open_inference_pb2 as oip
-from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
 from headwaiter_server.http.endpoint import Method, Written
 from headwaiter_server.open_inference.json_form import (
     JSON_LENGTH,
@@ -53,7 +53,7 @@ def open_inference_methods(path: RequestPath) -> list[Method[Any]]:
         _method(f"GET {_MODEL}", oip.ModelMetadataRequest, methods.model_metadata),
         _method(f"GET {_MODEL}/config", oip.ModelConfigRequest, methods.model_config, _write_config),
         _method(f"GET {_MODEL}/stats", oip.ModelStatisticsRequest, methods.model_statistics),
-        _method(f"GET {_MODEL}/ready", oip.ModelMetadataRequest, methods.model_metadata, _write_ready),
+        _method(f"GET {_MODEL}/ready", oip.ModelMetadataRequest, partial(_ready, path, methods), _write_ready),
         _method("POST /v2/repository/index", oip.RepositoryIndexRequest, methods.repository_index, _write_index),
         Method(
             f"POST {_MODEL}/infer",
@@ -96,9 +96,22 @@ def _read(request_class: type[Message], request: Request, body: bytes) -> Messag
     names = message.DESCRIPTOR.fields_by_name
     for parameter, fields in {"model": ("name", "model_name"), "version": ("version",)}.items():
         for field in fields:
-            if field in names and parameter in request.path_params:
-                setattr(message, field, request.path_params[parameter])
+            in_path = request.path_params.get(parameter)
+            if field in names and in_path is not None:
+                if getattr(message, field) not in ("", in_path):
+                    raise InvalidInput(f"{field} is not that of the path: leave it out", field=field)
+                setattr(message, field, in_path)
     return message
+
+
+async def _ready(
+    path: RequestPath, methods: OpenInferenceMethods, request: oip.ModelMetadataRequest, call: Call
+) -> oip.ModelMetadataResponse:
+    """Return the description of a model that can answer requests."""
+    reply = await methods.model_metadata(request, call)
+    if not path.ready:
+        raise Unavailable("the server is starting or draining: try again in a few seconds, or on another replica")
+    return reply
 
 
 def _json_bytes(request: Request, body_bytes: int) -> int:

@@ -136,6 +136,10 @@ class ModelDirectory:
         default, current = self._default_model, self._current.get(self._default_model)
         if default and (wanted is None or current is None or wanted.has(current.manifest)):
             return default
+        if not self._single and (not self.started or self._loads_a_model):
+            # The request may mean the model that is being loaded.
+            loading = "the request names no model, and the server is loading one: try again in a few seconds"
+            raise Unavailable(loading) if self.started else starting()
         if wanted is None or self._single:
             names = self.served_names or sorted({each.name for each in self._versions})
             if not names:
@@ -153,6 +157,11 @@ class ModelDirectory:
             )
         return names[0]
 
+    @property
+    def _loads_a_model(self) -> bool:
+        """Whether the first version of a model is being loaded."""
+        return any(each.state is ModelState.LOADING and each.name not in self._current for each in self._versions)
+
     def _suited(self, wanted: Ability) -> list[str]:
         """Return the names of the models that were made for what a request needs."""
         return [name for name, served in self._current.items() if wanted.suits(served.manifest)]
@@ -163,8 +172,6 @@ class ModelDirectory:
 
     def _none_suits(self, wanted: Ability) -> HeadwaiterError:
         """Return the error of a request without a name that no model suits."""
-        if not self.started or any(each.state is ModelState.LOADING for each in self._versions):
-            return Unavailable("the server is loading a model that the request may mean: try again in a few seconds")
         able = self._able(wanted)
         remedy = f"send one of {', '.join(map(repr, able))}" if able else f"load a model that {wanted.words}"
         needed = f"it needs a model that {wanted.words}, and none of the server's models was made for it"

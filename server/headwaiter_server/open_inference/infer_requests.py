@@ -113,7 +113,11 @@ def _read_outputs(request: oip.ModelInferRequest) -> tuple[str, ...]:
             name = output.name[:MAX_QUOTED_CHARACTERS]
             raise InvalidInput(f"output {name!r} is unknown: ask for {_names(OUTPUTS)}", field="outputs")
         _refuse_parameters(f"output {output.name!r}", output.parameters)
-    return tuple(output.name for output in request.outputs)
+    names = tuple(output.name for output in request.outputs)
+    if len(set(names)) < len(names):
+        # Each output of the reply takes room, and the limits count it once.
+        raise InvalidInput("the request has two outputs of the same name: ask for each output once", field="outputs")
+    return names
 
 
 def _read_inputs(request: oip.ModelInferRequest) -> dict[str, _Input]:

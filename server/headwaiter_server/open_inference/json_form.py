@@ -20,6 +20,8 @@ _BINARY_SIZE, _BINARY, _ALL_BINARY = "binary_data_size", "binary_data", "binary_
 _REQUEST_FIELDS = ("id", "parameters", "inputs", "outputs", "model_name", "model_version")
 _INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_FIELDS = ("name", "parameters")
+# Features have three.
+_MOST_AXES = 3
 _TYPES = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
 
 
@@ -176,7 +178,7 @@ def _add_input(request: oip.ModelInferRequest, given: Any, body: bytes, end: int
     values = _object(given, "inputs", _INPUT_FIELDS)
     name, datatype = _typed(values, "name", str, ""), _typed(values, "datatype", str, "")
     shape = _typed(values, "shape", list, [])
-    if not all(type(axis) is int and 0 <= axis < 2**31 for axis in shape):
+    if len(shape) > _MOST_AXES or not all(type(axis) is int and 0 <= axis < 2**31 for axis in shape):
         raise InvalidInput(f"the shape of input {_quoted(name)} is not a list of whole numbers: correct it", field=name)
     tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
     parameters = _typed(values, "parameters", dict, {})
@@ -184,7 +186,7 @@ def _add_input(request: oip.ModelInferRequest, given: Any, body: bytes, end: int
     _fill_parameters(tensor.parameters, parameters)
     if size_bytes is None:
         if "shared_memory_region" not in parameters:
-            request.raw_input_contents.append(_raw(name, datatype, values.get("data")))
+            request.raw_input_contents.append(_raw(name, datatype, shape, values.get("data")))
         return end
     if type(size_bytes) is not int or not 0 <= size_bytes <= len(body) - end or "data" in values:
         problem = f"input {_quoted(name)} has {_BINARY_SIZE} {size_bytes!r:.40}"
@@ -194,19 +196,19 @@ def _add_input(request: oip.ModelInferRequest, given: Any, body: bytes, end: int
     return end + size_bytes
 
 
-def _raw(name: str, datatype: str, data: Any) -> bytes:
+def _raw(name: str, datatype: str, shape: list[int], data: Any) -> bytes:
     """Return the raw values of an input whose values are in JSON, nested as the shape or flat."""
     if not isinstance(data, list):
         raise InvalidInput(f"input {_quoted(name)} has no list data: send its values", field=name)
     if datatype == "BYTES":
-        texts = _flat(data)
+        texts = _flat(name, data, shape)
         if not all(type(text) is str for text in texts):
             raise InvalidInput(f"input {_quoted(name)} is BYTES and has values that are no texts", field=name)
         return joined_bytes([text.encode() for text in texts])
     if datatype not in DTYPES:
         return b""  # The name of the type is refused later.
     dtype = DTYPES[datatype]
-    numbers = _flat(data)
+    numbers = _flat(name, data, shape)
     kinds = (int,) if dtype.kind == "i" else (int, float)
     if not all(type(number) in kinds for number in numbers):
         wanted = "whole numbers" if dtype.kind == "i" else "numbers"
@@ -219,11 +221,22 @@ def _raw(name: str, datatype: str, data: Any) -> bytes:
         return np.array(numbers, dtype).tobytes()
 
 
-def _flat(data: list[Any]) -> list[Any]:
-    """Return the values of nested lists, in order."""
-    while data and any(isinstance(each, list) for each in data):
-        data = [value for each in data for value in (each if isinstance(each, list) else [each])]
-    return data
+def _flat(name: str, data: list[Any], shape: list[int]) -> list[Any]:
+    """Return the values of a list that is flat or nested as its shape, in order.
+
+    Raises:
+        InvalidInput: the list is nested in another way.
+    """
+    if not any(isinstance(each, list) for each in data):
+        return data
+    values, sizes = [data], [*shape]
+    while sizes and all(isinstance(each, list) and len(each) == sizes[0] for each in values):
+        values = [value for each in values for value in each]
+        sizes.pop(0)
+    if sizes or any(isinstance(each, list) for each in values):
+        problem = f"the data of input {_quoted(name)} is nested otherwise than its shape {shape}"
+        raise InvalidInput(f"{problem}: send a flat list, or lists of these lengths", field=name)
+    return values
 
 
 def _json_numbers(values: np.ndarray[Any, Any]) -> Any:
@@ -238,10 +251,13 @@ def _json_numbers(values: np.ndarray[Any, Any]) -> Any:
 def _fill_parameters(parameters: Any, values: Mapping[str, Any]) -> None:
     fields = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
     for name, value in values.items():
-        if type(value) not in fields or (type(value) is int and abs(value) >= 2**63):
-            problem = f"parameter {_quoted(name)} is neither a text nor a number nor true or false"
-            raise InvalidInput(f"{problem}: correct it", field="parameters")
-        setattr(parameters[name], fields[type(value)], value)
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            raise InvalidInput(f"parameter {_quoted(name)} has more than 64 bits: send less", field="parameters")
+        field = fields.get(type(value), "")
+        if not hasattr(parameters[name], field):
+            problem = f"parameter {_quoted(name)} has a value that parameters of this method cannot have"
+            raise InvalidInput(f"{problem}: leave it out", field="parameters")
+        setattr(parameters[name], field, value)
 
 
 def _object(value: Any, owner: str, known: tuple[str, ...]) -> dict[str, Any]:
@@ -258,14 +274,14 @@ def _check_names(values: Mapping[str, Any], known: tuple[str, ...], owner: str) 
 
 
 def _typed(values: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = values.get(name, default)
+    value = default if values.get(name) is None else values[name]
     if type(value) is not kind:
         raise InvalidInput(f"{name} is not {_TYPES[kind]}: send {_TYPES[kind]}", field=name)
     return value
 
 
 def _flag(values: Mapping[str, Any], name: str) -> bool:
-    value = values.get(name, False)
+    value = False if values.get(name) is None else values[name]
     if type(value) is not bool:
         raise InvalidInput(f"{name} is neither true nor false: send true or false", field=name)
     return value

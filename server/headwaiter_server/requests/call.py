@@ -49,6 +49,7 @@ _MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
 _TRACEPARENT = re.compile("(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACEPARENT_CHARACTERS = 55
+_PLAIN_ID = re.compile(r"[\w.:/@+=#-]+", re.ASCII)
 
 
 @dataclass(eq=False, slots=True)
@@ -128,7 +129,9 @@ class Call:
         address = [f"from {self.caller}"] if self.caller else []
         token = [f"with the token of {self.token_name}"] if self.token_name else []
         caller = f", {' '.join(address + token)}" if address or token else ""
-        return f"{self.method} {self.request_id}{model}{caller}"
+        # An id of the caller must not look like other parts of the line.
+        shown_id = self.request_id if _PLAIN_ID.fullmatch(self.request_id) else repr(self.request_id)
+        return f"{self.method} {shown_id}{model}{caller}"
 
     def log_fields(self, code: StatusCode) -> dict[str, Any]:
         """Return the fields that an object of the log has for a request with this outcome; unknown ones are missing."""

@@ -220,3 +220,65 @@ async def test_loading_a_model_needs_the_token_of_administrators(service: Servic
         headers = {"Authorization": f"Bearer {token}"}
         path = "/v2/repository/models/tiny/load"
         assert (await send_request(locked, "POST", path, headers=headers)).status == status
+
+
+async def test_an_id_may_have_any_letters(service: Service) -> None:
+    ids = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
+    for inputs, status in (([ids], 200), ([], 400)):
+        reply = await send(service, "POST", "/v2/models/tiny/infer", {"id": "日本 1%", "inputs": inputs})
+        assert (reply.status, reply.headers["x-request-id"]) == (status, "%E6%97%A5%E6%9C%AC 1%25")
+
+
+async def test_deeply_nested_values_are_refused(service: Service) -> None:
+    for field in ("encoding_format", "truncation", "model", "dimensions", "input"):
+        body = b'{"input": "a", "%s": %s}' % (field.encode(), b"[" * 1000 + b"]" * 1000)
+        reply = await send(service, "POST", "/v1/embeddings", body)
+        assert (reply.status, reply.json["error"]["param"]) == (400, field)
+
+
+async def test_a_fault_of_the_server_has_the_form_of_errors_and_is_counted(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RecursionError("secret")
+
+    monkeypatch.setattr("headwaiter_server.http.api.routes.read_question", fail)
+    reply = await send(service, "POST", "/v1/embeddings", {"input": "a"})
+    assert (reply.status, reply.json["error"]["type"], b"secret" in reply.body) == (500, "server_error", False)
+    labels = {"method": "POST /v1/embeddings", "model": "", "version": ""}
+    assert sample(service.recorder, "requests_total", code="INTERNAL", **labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "closed"),
+    [
+        ({"Content-Length": "10"}, False),
+        ({}, False),
+        ({"Content-Length": "65537"}, True),
+        ({"Transfer-Encoding": "chunked"}, True),
+        ({"Content-Length": "9" * 5000}, True),
+    ],
+)
+async def test_a_caller_without_a_token_cannot_go_on_to_send(
+    headers: dict[str, str], closed: bool, service: Service
+) -> None:
+    changed = Settings(bundle=Path("bundle"), http_api="on")
+    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    reply = await send_request(locked, "POST", "/embed", b"{", headers=headers, complete=False)
+    assert (reply.status, reply.headers.get("connection") == "close") == (401, closed)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings\n", "/metrics\n", "/v2/models/tiny/ready\x7f", "/health\r"])
+async def test_a_path_with_a_control_character_is_unknown(path: str, service: Service) -> None:
+    assert (await send(service, "GET", path)).status == 404
+
+
+async def test_a_model_is_not_ready_on_a_server_that_drains(service: Service) -> None:
+    assert (await send(service, "GET", "/v2/models/tiny/ready")).json == {"name": "tiny", "ready": True}
+    service.path.drain()
+    assert (await send(service, "GET", "/v2/models/tiny/ready")).status == 503
+
+
+async def test_a_body_that_names_another_model_than_the_path_is_refused(service: Service) -> None:
+    for path in ("/v2/repository/models/tiny/unload", "/v2/models/tiny/infer"):
+        assert (await send(service, "POST", path, {"model_name": "other"})).status == 400

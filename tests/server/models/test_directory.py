@@ -114,7 +114,11 @@ LOADING = VersionStatus("embedder", 1, ModelState.LOADING)
 
 
 @pytest.mark.parametrize("options", [{"started": False}, {"versions": [LOADING]}])
-def test_no_other_model_answers_while_the_model_that_suits_is_loading(options: dict[str, Any], tmp_path: Path) -> None:
+def test_no_other_model_answers_an_unnamed_request_while_a_model_is_loading(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(Unavailable):
         directory(tmp_path, "ranker", **options).find("", wanted=VECTORS)
-    assert directory(tmp_path, "ranker", **options).find("", wanted=RERANKS).name == "ranker"
+    with pytest.raises(Unavailable):
+        directory(tmp_path, "ranker", **options).find("")
+    assert directory(tmp_path, "ranker", **options).find("ranker", wanted=RERANKS).name == "ranker"

@@ -119,6 +119,12 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     assert refused.value.field == "text_pair"
 
 
+def test_an_output_may_be_asked_for_once() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_infer_request(raw_request("m", ("pooled", "hidden", "pooled"), input_ids=IDS), LIMITS)
+    assert refused.value.field == "outputs"
+
+
 def test_token_types_are_taken_over_unless_all_are_zero() -> None:
     types = np.array([[0, 1, 1], [1, 0, 9]])
     request, _ = read_infer_request(

@@ -21,6 +21,9 @@ from headwaiter_server.open_inference.json_form import (
 )
 from tests.e2e.open_inference_caller import raw_request
 
+DEEP: Any = []
+for _ in range(500):
+    DEEP = [DEEP]
 IDS = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64"}
 
 
@@ -94,10 +97,16 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
         ({"inputs": [{**IDS, "data": [1], "parameters": {"binary_data_size": 8}}]}, bytes(8), "input_ids", "data too"),
         ({"inputs": [{**IDS, "parameters": {"binary_data_size": 8}}]}, bytes(9), "inputs", "1 bytes after"),
         ({"parameters": {"a": [1]}}, b"", "parameters", "'a'"),
-        ({"parameters": {"a": 2**63}}, b"", "parameters", "'a'"),
+        ({"parameters": {"a": 2**63}}, b"", "parameters", "64 bits"),
         ({"parameters": {"binary_data_output": 1}}, b"", "binary_data_output", "true or false"),
         ({"outputs": [{"name": 1}]}, b"", "name", "a text"),
         ({"id": 7}, b"", "id", "a text"),
+        ({"inputs": [{**IDS, "data": [[1], [2]]}]}, b"", "input_ids", "nested"),
+        ({"inputs": [{**IDS, "data": [[1, 2, 3]]}]}, b"", "input_ids", "nested"),
+        ({"inputs": [{**IDS, "data": [[1, [2]]]}]}, b"", "input_ids", "nested"),
+        ({"inputs": [{**IDS, "data": [[1], 2]}]}, b"", "input_ids", "nested"),
+        ({"inputs": [{**IDS, "data": [DEEP, *[1] * 60_000]}]}, b"", "input_ids", "nested"),
+        ({"inputs": [{**IDS, "shape": [1] * 1000, "data": [1]}]}, b"", "input_ids", "shape"),
         ({"model_name": "other"}, b"", "model_name", "path"),
         ({"model_version": "1"}, b"", "model_version", "path"),
     ],
@@ -169,6 +178,8 @@ def test_a_message_is_filled_from_json() -> None:
     message = oip.RepositoryIndexRequest()
     fill_message(message, {"ready": True})
     assert message.ready
+    with pytest.raises(InvalidInput, match="cannot have"):
+        fill_message(oip.RepositoryModelLoadRequest(), {"parameters": {"x": 1.5}})
     for values, field in (({"ready": 1}, "ready"), ({"x": 1}, "x"), ({"repository_name": 1}, "repository_name")):
         with pytest.raises(InvalidInput) as refused:
             fill_message(message, values)

@@ -398,4 +398,5 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as an error quotes it."""
-    return repr(value)[:MAX_QUOTED_CHARACTERS]
+    # Lists may be large, and nested deeper than Python can write.
+    return kind_of(value) if isinstance(value, list | dict) else repr(value)[:MAX_QUOTED_CHARACTERS]
