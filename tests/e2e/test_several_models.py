@@ -41,7 +41,7 @@ from tests.e2e.in_process_server import (
     serving,
     wait_until,
 )
-from tests.e2e.prometheus_metrics import metrics_page
+from tests.e2e.prometheus_metrics import metrics_page, read_metric
 
 FEATURES = np.ones((3, 6), np.float32)
 
@@ -157,6 +157,19 @@ async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, 
         assert (await client.encode(["bread"], model="texts")).model.version == "10"
         # The version is unloaded in the background.
         await wait_until(client, lambda: 'version="11"' not in metrics_page(metrics_url(server)))
+
+
+async def test_a_version_that_stays_on_the_cpu_of_its_predecessor_keeps_the_reason(
+    models: Path, text_bundle: Path
+) -> None:
+    async with serving_models(models, provider="auto", model_control="on") as server, connect(server) as client:
+        reason = (await client.model("texts")).execution.fallback_reason
+        assert reason
+        add_version(models / "texts" / "2", text_bundle)
+        assert (await client.load("texts")).version == "2"
+        assert (await client.model("texts")).execution.fallback_reason == reason
+        labels = {"model": "texts", "version": "2"}
+        assert await read_metric(metrics_url(server), "headwaiter_provider_fallback", **labels) == 1
 
 
 async def test_a_version_that_is_missing_for_a_while_does_not_give_way_to_a_lower_one(

@@ -342,12 +342,17 @@ class ModelRepository:
     async def _load(self, version: ModelVersion) -> None:
         """Load a version; if it cannot be loaded, log and record why."""
         before = self._current.get(version.name)
+        fallback_reason = ""
         try:
             settings = await asyncio.to_thread(read_model_settings, self._settings, version.bundle.settings)
             if before is not None and before.running is not None and settings.provider == "auto":
                 # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
                 settings = replace(settings, provider=before.running.facts.provider)
+                # The predecessor's reason for the CPU is the reason for this version too.
+                fallback_reason = before.running.model.fallback_reason
             loaded = await self._load_in_thread(version.bundle.folder, settings)
+            if fallback_reason:
+                loaded = replace(loaded, model=replace(loaded.model, fallback_reason=fallback_reason))
         except Exception as error:
             if isinstance(error, ModelRefused | SettingsError):
                 log.error("version %s of %s cannot be served: %s", version.version, version.name, one_line(error))
