@@ -19,7 +19,12 @@ from headwaiter_server.http.api.errors import OPENAI_ERRORS
 from headwaiter_server.http.api.routes import api_methods
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import HttpRules
-from headwaiter_server.http.open_inference import control_methods, health_routes, open_inference_methods
+from headwaiter_server.http.open_inference import (
+    control_methods,
+    health_routes,
+    open_inference_methods,
+    ready_methods,
+)
 from headwaiter_server.http.pages import description_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.request_path import RequestPath
@@ -51,6 +56,8 @@ def http_application(
         message_bytes = path.limits.message_bytes
         tensors = replace(rules, bodies=Bodies(message_bytes, _INCOMPLETE_BODIES * message_bytes))
         routes += [method.route(tensors, origins) for method in open_inference_methods(path)]
+        anybody = replace(rules, tokens=lambda: None)
+        routes += [method.route(anybody, origins) for method in ready_methods(path)]
         admins = replace(rules, tokens=lambda: credentials().admin_tokens)
         routes += [method.route(admins) for method in control_methods(path)]
     if settings.playground == "on":

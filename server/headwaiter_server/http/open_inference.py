@@ -53,7 +53,6 @@ def open_inference_methods(path: RequestPath) -> list[Method[Any]]:
         _method(f"GET {_MODEL}", oip.ModelMetadataRequest, methods.model_metadata),
         _method(f"GET {_MODEL}/config", oip.ModelConfigRequest, methods.model_config, _write_config),
         _method(f"GET {_MODEL}/stats", oip.ModelStatisticsRequest, methods.model_statistics),
-        _method(f"GET {_MODEL}/ready", oip.ModelMetadataRequest, partial(_ready, path, methods), _write_ready),
         _method("POST /v2/repository/index", oip.RepositoryIndexRequest, methods.repository_index, _write_index),
         Method(
             f"POST {_MODEL}/infer",
@@ -64,8 +63,19 @@ def open_inference_methods(path: RequestPath) -> list[Method[Any]]:
             json_bytes=_json_bytes,
         ),
     ]
-    versions = [each.at(each.path.replace(_MODEL, _MODEL + _VERSION)) for each in described if _MODEL in each.path]
-    return [*described, *versions]
+    return _with_versions(described)
+
+
+def ready_methods(path: RequestPath) -> list[Method[Any]]:
+    """Return the methods that say whether a model can answer requests, which need no token."""
+    ready = partial(_ready, path, OpenInferenceMethods(path))
+    return _with_versions([_method(f"GET {_MODEL}/ready", oip.ModelMetadataRequest, ready, _write_ready)])
+
+
+def _with_versions(methods: list[Method[Any]]) -> list[Method[Any]]:
+    """Return the methods, and the same methods of a version of a model."""
+    versions = [each.at(each.path.replace(_MODEL, _MODEL + _VERSION)) for each in methods if _MODEL in each.path]
+    return [*methods, *versions]
 
 
 def control_methods(path: RequestPath) -> list[Method[Any]]:

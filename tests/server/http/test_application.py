@@ -122,6 +122,17 @@ async def test_rows_whose_json_is_too_large_are_refused(service: Service) -> Non
         assert (await send(service, "POST", "/embed_all", {"inputs": "a bb"})).status == status
 
 
+async def test_the_deployment_of_azure_wins_over_the_model_of_the_body(service: Service) -> None:
+    body = {"input": "a", "model": "text-embedding-ada-002"}
+    assert (await send(service, "POST", "/openai/deployments/tiny/embeddings", body)).status == 200
+    assert (await send(service, "POST", "/models/tiny/v1/embeddings", body)).status == 400
+
+
+async def test_an_unknown_field_is_named_as_the_body_has_it(service: Service) -> None:
+    reply = await send(service, "POST", "/v2/embed", {"texts": ["a"], "truncation": "right"})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "truncation")
+
+
 async def test_the_error_names_the_field_that_the_body_has(service: Service) -> None:
     for field in ("prompt", "task"):
         reply = await send(service, "POST", "/v1/embeddings", {"input": "a", field: "none"})
@@ -186,7 +197,7 @@ async def test_the_description_needs_no_token(service: Service) -> None:
     assert (await send_request(locked, "GET", "/v1/models")).status == 401
 
 
-@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/tiny/ready"])
 async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, service: Service) -> None:
     changed = Settings(bundle=Path("bundle"), http_api="on")
     locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())

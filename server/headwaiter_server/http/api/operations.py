@@ -115,13 +115,14 @@ class Asked:
     question: Question = field(default_factory=lambda: Question(pb.EncodeRequest()))
 
 
-def read_question(operations: Sequence[Operation], raw: bytes, model: str = "") -> Asked:
+def read_question(operations: Sequence[Operation], raw: bytes, model: str = "", *, path_wins: bool = False) -> Asked:
     """Return what a body asks: of several operations, the first that the body has the required fields and words for.
 
     Args:
         operations: the operations of the path.
         raw: the body.
         model: the model that the path names.
+        path_wins: whether the body may name another model, which has no effect, as with Azure's deployments.
 
     Raises:
         InvalidInput: the body is wrong.
@@ -134,7 +135,7 @@ def read_question(operations: Sequence[Operation], raw: bytes, model: str = "") 
     fill(asked.question, operation.fields, values)
     operation.finish(asked.question)
     if model:
-        if request.model not in ("", model):
+        if request.model not in ("", model) and not path_wins:
             body_name, path_name = (name[:MAX_QUOTED_CHARACTERS] for name in (request.model, model))
             problem = f"model is {body_name!r}, and the path names {path_name!r}"
             raise InvalidInput(f"{problem}: send one of them", field="model")

@@ -122,7 +122,7 @@ def _method(path: RequestPath, entry: Entry, started_s: int) -> Method[Any]:
         )
     return Method(
         name,
-        lambda request, body: read_question(does, body, _path_model(request, body)),
+        lambda request, body: read_question(does, body, _path_model(request, body), path_wins="{model}" in entry.path),
         partial(_answer, path),
         _write,
         partial(_write_error, does),
@@ -167,8 +167,10 @@ def _write(asked: Asked, raw: bytes) -> bytes:
 
 
 def _write_error(does: Sequence[Operation], error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:
-    operation, names = (asked.operation, asked.question.names) if asked else (does[0], {})
-    return operation.errors.write(error, status, operation.fields, names)
+    if asked is None:
+        # Errors of reading have the names of the body already.
+        return does[0].errors.write(error, status, (), {})
+    return asked.operation.errors.write(error, status, asked.operation.fields, asked.question.names)
 
 
 def _facts(path: RequestPath, started_s: int) -> ServerFacts:
