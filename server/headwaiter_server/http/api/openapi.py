@@ -63,8 +63,17 @@ _MODEL_PARAMETER = {
 def _entry(entry: Entry) -> dict[str, Any]:
     does = entry.does
     replies = [does.reply] if isinstance(does, Description) else [each.reply for each in does]
-    error = _json({"$ref": f"#/components/schemas/{entry.errors.name}"})
-    errors = {str(status): {"description": words, "content": error} for status, words in STATUSES.items()}
+    # A path that the server does not know, for example with a control character in the model, has OpenAI's form.
+    forms = {404: [entry.errors.name, *{OPENAI_ERRORS.name} - {entry.errors.name}]}
+    errors = {
+        str(status): {
+            "description": words,
+            "content": _json(
+                _any_of([{"$ref": f"#/components/schemas/{name}"} for name in forms.get(status, [entry.errors.name])])
+            ),
+        }
+        for status, words in STATUSES.items()
+    }
     described: dict[str, Any] = {
         "summary": _about(entry),
         "responses": {"200": {"description": "The reply.", "content": _json(_any_of(replies))}, **errors},
