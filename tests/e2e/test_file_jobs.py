@@ -72,4 +72,5 @@ def _wait_for_rows(job: "subprocess.Popen[str]", folder: Path) -> None:
 
 
 def _is_waiting(line: str) -> bool:
-    return line.startswith("headwaiter-client: waiting for the server: no ")
+    # While front ends end, they answer that a process of the server has ended; later, nobody answers.
+    return line.startswith("headwaiter-client: waiting for the server: ")
