@@ -12,6 +12,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from tests.export.helpers import random_sequences
 
 
+@pytest.mark.exhaustive
 def test_a_graph_with_wrong_answers_is_found_before_it_is_timed(feature_encoder: Encoder, feature_bundle: Path) -> None:
     graph = EncoderGraph.open(feature_bundle / "packed-cpu.fp32.onnx", "cpu")
     sequences = random_sequences(feature_encoder.config, (5, 12, 2))

@@ -134,6 +134,7 @@ def test_a_hang_ends_the_check_and_what_was_measured_is_printed(rehearsed: Finis
     assert "| part | name | measured | required | verdict |" in rehearsed.errors
 
 
+@pytest.mark.exhaustive
 def test_a_missing_library_is_named_before_the_first_part(tmp_path: Path) -> None:
     environment = dict(double_in(tmp_path).environment)
     missing, folder = "libcublasLt.so.13", tmp_path / "libraries"

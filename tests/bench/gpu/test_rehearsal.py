@@ -73,6 +73,7 @@ def copy_to_host(graph: onnx.GraphProto) -> None:
             node.op_type = "MemcpyToHost"
 
 
+@pytest.mark.exhaustive
 def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model: None) -> None:
     status, findings = rehearse(
         [],
