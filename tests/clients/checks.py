@@ -6,6 +6,7 @@ A script runs in the environment of its client, without our packages. Its argume
     texts, small, other: texts, and their vectors of the models `small` and `other`, as gRPC gives them.
     small_unit, other_unit: the same vectors with unit length.
     other_query: the vectors of the model `other` with its prompt `query`.
+    probabilities: the probabilities of each text, of the model `labels`.
     query, documents, scores: a query, documents, and their scores of the model `ranker`.
 """
 

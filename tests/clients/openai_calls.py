@@ -59,6 +59,14 @@ def _():
     return raises(openai.BadRequestError, call, "'ranker'")
 
 
+@check("openai", "`post` to `/classify`, by name and without a name")
+def _():
+    for model in ({"model": "labels"}, {}):
+        reply = client().post("/classify", body={"input": facts.texts, **model}, cast_to=object)
+        said = near([each["probs"] for each in reply["data"]], facts.probabilities)
+    return said
+
+
 @check("openai", "a wrong token")
 def _():
     return raises(openai.AuthenticationError, client("wrong").models.list)

@@ -130,6 +130,9 @@ async def facts_of(client: AsyncClient) -> dict[str, Any]:
     facts["other_query"] = (await client.encode(TEXTS, model="other", prompt="query")).pooled.tolist()
     ranking = await client.rerank(QUERY, DOCUMENTS, model="ranker")
     facts["scores"] = [each.score for each in sorted(ranking.documents, key=lambda each: each.index)]
+    result = await client.classify(TEXTS, model="labels")
+    assert result.scores is not None
+    facts["probabilities"] = [list(map(float, row)) for row in result.scores]
     return facts
 
 
