@@ -64,7 +64,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     does = entry.does
     replies = [does.reply] if isinstance(does, Description) else [each.reply for each in does]
     # A path that the server does not know, for example with a control character in the model, has OpenAI's form.
-    forms = {404: [entry.errors.name, *{OPENAI_ERRORS.name} - {entry.errors.name}]}
+    forms = {404: list(dict.fromkeys((entry.errors.name, OPENAI_ERRORS.name)))}
     errors = {
         str(status): {
             "description": words,
