@@ -6,16 +6,13 @@ and of its two front ends, and of the two front ends of a bare relay, which is t
 load generator is written in C, so that it never limits the server.
 """
 
-import re
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 import psutil
 
+from bench.loads.c_calls import send_calls
 from bench.loads.raw_calls import ENCODE, request
 from bench.measure import MINIMAL, Fleet, ServerSetup, counters
 from bench.processes import LOAD_CORE, cpu_s, pin
@@ -83,9 +80,9 @@ def _reply_bytes(address: str, message: bytes) -> int:
 
 
 def _cost(server: RunningServer, method: str, message: bytes) -> _CallCost:
-    _send(server, method, message, _WARM_UP_CALLS)
+    send_calls(server.address, method, message, _WARM_UP_CALLS, _CONNECTIONS, _STREAMS)
     before_s, children_before_s = _cpu_s(server)
-    calls_per_s = _send(server, method, message, _CALLS)
+    calls_per_s = send_calls(server.address, method, message, _CALLS, _CONNECTIONS, _STREAMS)
     after_s, children_after_s = _cpu_s(server)
     return _CallCost(
         (after_s - before_s) / _CALLS * 1e6, (children_after_s - children_before_s) / _CALLS * 1e6, calls_per_s
@@ -96,21 +93,6 @@ def _cpu_s(server: RunningServer) -> tuple[float, float]:
     """Return the CPU seconds of a server's process, and of its children."""
     process = psutil.Process(server.process.pid)
     return cpu_s(process.pid), sum(cpu_s(child.pid) for child in process.children())
-
-
-def _send(server: RunningServer, method: str, message: bytes, calls: int) -> float:
-    """Send calls with h2load, and return the calls/s."""
-    with tempfile.TemporaryDirectory() as folder:
-        body = Path(folder, "body")
-        body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-        load = ["h2load", "-n", str(calls), "-c", str(_CONNECTIONS), "-m", str(_STREAMS), "-d", str(body)]
-        headers = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-        command = [*load, *headers, f"http://{server.address}{method}"]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert f" {calls} succeeded, 0 failed" in output, output
-    rate = re.search(r"([\d.]+) req/s", output)
-    assert rate is not None, output
-    return float(rate[1])
 
 
 if __name__ == "__main__":
