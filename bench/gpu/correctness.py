@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bench.findings import Findings
-from bench.gpu.documents import NUMERICS, waiting_lines
+from bench.gpu.documents import NUMERICS, table_lines
 from bench.gpu.models import full_size_models, served_plan, write
 from bench.gpu.routes import find_routes, packed_attention, printed_kernels
 from bench.gpu.settings import PRECISIONS, Precision, Settings
@@ -77,7 +77,7 @@ def check_model(
             changed = values_changed_by_neighbours(graph, config)
             findings.require(f"{label}: values changed by other sequences", changed, "≤", 0)
             row = f"| {name} | {served_plan(precision).file.removesuffix('.onnx')} | cuda |"
-            if any(line.startswith(row) for line in waiting_lines(NUMERICS)):
+            if any(line.startswith(row) for line in table_lines(NUMERICS)):
                 # Use the sequences of the export, as `make numerics` does.
                 reference = Reference.compute(encoder).with_long_sequences(encoder)
                 findings.record(row, figures(measure_graph(path, "cuda", reference)))

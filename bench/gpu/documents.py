@@ -1,4 +1,4 @@
-"""Fills the figures of a GPU check into the lines of the documentation that have no figures yet."""
+"""Fills the figures of a GPU check into the lines of the documentation's tables."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from bench.findings import Finding, format_number
 from testbed.minilm import ROOT
 
 BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "numerics.md"
-_NOT_YET = re.compile(r"not yet( measured)?")
 _SHORT = "one sequence of 32 tokens, fp16: "
 # The start of each line, and one pattern for each of its figures: the figure is the worst finding that matches.
 _FIGURES = {
@@ -28,10 +27,9 @@ _FIGURES = {
 _PARTS = ("correctness", "speed", "memory")
 
 
-def waiting_lines(document: Path) -> list[str]:
-    """Return the lines of tables that have no figure yet."""
-    lines = document.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.startswith("|") and _NOT_YET.search(line)]
+def table_lines(document: Path) -> list[str]:
+    """Return the lines of a document's tables."""
+    return [line for line in document.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
 
 
 def document_lines(findings: Sequence[Finding], gpu: str) -> str:
@@ -41,12 +39,12 @@ def document_lines(findings: Sequence[Finding], gpu: str) -> str:
     printed = []
     for document in (BENCHMARKS, NUMERICS):
         printed.append(f"\nLines for docs/{document.name}, measured on {gpu}:\n")
-        for line in waiting_lines(document):
+        for line in table_lines(document):
             printed += [filled for name, filled in lines.items() if line.startswith(name)]
             for start, patterns in _FIGURES.items():
                 figures = [_worst(pattern, findings) for pattern in patterns]
                 if line.startswith(start) and all(figures):
-                    printed.append(_NOT_YET.sub(f"{', '.join(figures)} ({gpu})", line))
+                    printed.append(f"{line.rsplit('|', 2)[0]}| {', '.join(figures)} |")
     return "\n".join(printed)
 
 

@@ -1,4 +1,4 @@
-"""Sends unary gRPC calls with h2load, a load generator in C that is part of nghttp2, so that it never limits a server."""
+"""Sends unary gRPC calls with h2load, a load generator in C that never limits a server; it is part of nghttp2."""
 
 import re
 import subprocess
