@@ -39,7 +39,9 @@ class PackedMultiHeadAttention(OpRun):
         if bias is not None:
             ends = np.cumsum([each.shape[1] for each in rows])
             assert bias.shape == (ends[-1],)
-            rows = [each + part for each, part in zip(rows, np.split(bias, ends[:-1]), strict=True)]
+            # The kernel that adds biases writes the sums in the operator's precision.
+            sums = [each + part for each, part in zip(rows, np.split(bias, ends[:-1]), strict=True)]
+            rows = [each.astype(dtype).astype(np.float64) for each in sums]
         cells = token_offset.ravel()[: len(query)]
         lengths = np.diff(cumulative_sequence_length)
 

@@ -1,10 +1,11 @@
-"""PackedMultiHeadAttention as a function of standard operators, so that ONNX Runtime runs graphs for CUDA on a CPU.
+"""PackedMultiHeadAttention as functions of standard operators, so that ONNX Runtime runs graphs for CUDA on a CPU.
 
-The function replaces the one operator that has no kernel on the CPU. ONNX Runtime checks the types and shapes of all
-other nodes, and runs them with its own kernels. The function shares no code with `tests/contrib_ops.py`.
+The functions replace the one operator that has no kernel on the CPU. ONNX Runtime checks the types and shapes of all
+other nodes, and runs them with its own kernels. The functions share no code with `tests/contrib_ops.py`.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,31 @@ _FUNCTION = f"""
     context = Gather (flat_contexts, offset_of_row)
 }}
 """
+# The packed input [T, H, 3, d] as rows [T, H·d] of queries, keys and values.
+_SPLIT = f"""
+<domain: "{_DOMAIN}", opset_import: ["": 20]>
+Split (packed) => (query, key, value)
+{{
+    rows = Constant <value_ints = [0, -1]> ()
+    queries, keys, values = Split <axis = 2, num_outputs = 3> (packed)
+    query = Reshape (queries, rows)
+    key = Reshape (keys, rows)
+    value = Reshape (values, rows)
+}}
+"""
+# The packed input with its biases [3·H·d].
+_ADD_BIASES = f"""
+<domain: "{_DOMAIN}", opset_import: ["": 20]>
+AddBiases (packed, biases) => (sum)
+{{
+    sizes = Shape <start = 1> (packed)
+    order = Constant <value_ints = [1, 0, 2]> ()
+    shape = Gather (sizes, order)
+    parts = Reshape (biases, shape)
+    heads = Transpose <perm = [1, 0, 2]> (parts)
+    sum = Add (packed, heads)
+}}
+"""
 
 
 def missing_kernel(graph: Path) -> str:
@@ -99,18 +125,35 @@ def missing_kernel(graph: Path) -> str:
 
 
 def open_with_standard_attention(graph: Path) -> ort.InferenceSession:
-    """Open a graph for CUDA on the CPU, with the function in place of the operator."""
+    """Open a graph for CUDA on the CPU, with the functions in place of the operator."""
     model = onnx.load(graph, load_external_data=False)
-    for node in model.graph.node:
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
         if node.op_type == _OPERATOR:
+            if not node.input[1]:
+                model.graph.node.extend(_split_packed(node))
             assert not node.input[3]
             if len(node.input) == 6:
                 node.input.append(_NO_BIAS)
             node.domain = _DOMAIN
+        model.graph.node.append(node)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1, 1, 1), np.float32), _NO_BIAS))
-    model.functions.append(parser.parse_function(_FUNCTION))
+    model.functions.extend(parser.parse_function(each) for each in (_FUNCTION, _SPLIT, _ADD_BIASES))
     model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     options = session_options(threads=1)
     # A model in memory has no folder in which ONNX Runtime would look for its weights.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
     return open_session(model.SerializeToString(), "cpu", options)
+
+
+def _split_packed(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes that turn a node's packed input and its biases into its first three inputs."""
+    packed, biases = node.input[0], node.input[3]
+    if biases:
+        yield helper.make_node("AddBiases", [packed, biases], [f"{packed}/sum"], domain=_DOMAIN)
+        packed = f"{packed}/sum"
+    names = [f"{node.name}/{part}" for part in ("query", "key", "value")]
+    yield helper.make_node("Split", [packed], names, domain=_DOMAIN)
+    for index, name in enumerate((*names, "")):
+        node.input[index] = name

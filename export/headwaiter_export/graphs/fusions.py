@@ -4,13 +4,21 @@
 the bias, then the sum. One of these passes over memory is saved if the next operator adds the bias while it reads the
 result.
 
+`merge_projections` makes small batches faster on a GPU, where starting the kernels takes longer than running them. One
+Gemm computes queries, keys and values in the form that PackedMultiHeadAttention takes as one input, and that operator
+adds the biases: three kernels instead of seven.
+
 `loop_over_blocks` computes part of a graph for one block of its inputs at a time, with ONNX's operator Scan. PyTorch
 traces the computation of one block, between the placeholders that `begin_block` and `end_block` write. The operators
 between the placeholders then move into the body of a Scan.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx_ir as ir
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _CONTRIB = "com.microsoft"
@@ -38,6 +46,58 @@ def defer_biases(model: ir.Model) -> None:
         node.resize_inputs(_BIAS[node.op_type] + 1)
         node.replace_input_with(_BIAS[node.op_type], gemm.inputs[_BIAS["Gemm"]])
         gemm.resize_inputs(_BIAS["Gemm"])
+
+
+def merge_projections(model: ir.Model) -> None:
+    """Replace the Gemms of queries, keys and values by one Gemm, in float16.
+
+    In float32, the graphs of a bundle for CPUs have separate weights, and merged weights would be stored besides them.
+    """
+    for attention in [node for node in model.graph if node.op_type == "PackedMultiHeadAttention"]:
+        gemms = [gemm for index in range(3) if (gemm := _producing_gemm(attention, index)) is not None]
+        if len(gemms) == 3 and len({gemm.inputs[0] for gemm in gemms}) == 1:
+            weights = [_numbers(gemm.inputs[1]) for gemm in gemms]
+            if {(each.dtype, each.shape) for each in weights} == {(np.dtype(np.float16), weights[0].shape)}:
+                _merge(model.graph, attention, gemms, weights)
+
+
+def _merge(
+    graph: ir.Graph, attention: ir.Node, gemms: Sequence[ir.Node], weights: Sequence[NDArray[np.generic]]
+) -> None:
+    heads = attention.attributes.get_int("num_heads")
+    width, d_model = weights[0].shape
+    name = f"{attention.outputs[0].name}/projections"
+
+    def constant(part: str, numbers: NDArray[np.generic]) -> ir.Value:
+        value = ir.val(f"{name}/{part}", const_value=ir.tensor(numbers))
+        graph.register_initializer(value)
+        return value
+
+    # The operator takes rows [T, H, 3, head_dim], and biases [3 · H · head_dim].
+    weight = np.stack([each.reshape(heads, width // heads, d_model) for each in weights], 1).reshape(-1, d_model)
+    given = [gemm.inputs[_BIAS["Gemm"]] if len(gemm.inputs) > _BIAS["Gemm"] else None for gemm in gemms]
+    biases = [np.zeros(width, weight.dtype) if each is None else _numbers(each) for each in given]
+    product = ir.node("Gemm", [gemms[0].inputs[0], constant("weight", weight)], {"transB": 1})
+    shape = np.array([-1, heads, 3, width // heads])
+    rows = ir.node("Reshape", [product.outputs[0], constant("shape", shape)])
+    product.outputs[0].name, rows.outputs[0].name = f"{name}/product", f"{name}/rows"
+    graph.insert_before(attention, [product, rows])
+    bias = None if given == [None] * 3 else constant("bias", np.concatenate(biases))
+    for index, value in enumerate((rows.outputs[0], None, None, bias)):
+        attention.replace_input_with(index, value)
+    for gemm in gemms:
+        if not gemm.outputs[0].uses():
+            graph.remove(gemm, safe=True)
+    for initializer, value in list(graph.initializers.items()):
+        if not value.uses():
+            del graph.initializers[initializer]
+
+
+def _numbers(value: ir.Value | None) -> NDArray[np.generic]:
+    """Return the numbers of a weight."""
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
 
 
 def _producing_gemm(node: ir.Node, index: int) -> ir.Node | None:

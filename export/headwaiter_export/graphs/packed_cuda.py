@@ -16,7 +16,7 @@ from typing_extensions import override
 from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
-from headwaiter_export.graphs.fusions import defer_biases
+from headwaiter_export.graphs.fusions import defer_biases, merge_projections
 from headwaiter_export.graphs.layouts import Axes, Fusions, Packed
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
@@ -28,7 +28,7 @@ class CudaLayout(Packed):
         FUSES_NORMS: whether a residual sum and the norm after it are one operator.
     """
 
-    FUSIONS: ClassVar[Fusions] = (defer_biases,)
+    FUSIONS: ClassVar[Fusions] = (defer_biases, merge_projections)
     FUSES_NORMS: ClassVar[bool] = True
 
     @override
