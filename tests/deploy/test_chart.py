@@ -247,6 +247,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
             "ConfigMap minilm-dashboard metadata.labels.grafana_dashboard": "1",
         },
     ),
+    "monitoring.dashboard": (False, MONITORED, {"ConfigMap minilm-dashboard *": None}),
     "monitoring.interval": ("5s", MONITORED, {"ServiceMonitor minilm spec.endpoints.0.interval": "5s"}),
     "monitoring.labels": (
         {"release": "prometheus"},

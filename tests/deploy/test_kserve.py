@@ -1,5 +1,6 @@
 """KServe's runtimes and the configuration of endpoint pickers agree with the server, and with KServe's own packages."""
 
+import re
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ FOLDER = ROOT / "deploy" / "kubernetes"
 RUNTIMES: list[dict[str, Any]] = list(YAML(typ="safe").load_all(FOLDER / "kserve" / "serving-runtimes.yaml"))
 SERVICE, BUDGET = YAML(typ="safe").load_all(FOLDER / "kserve" / "inference-service.yaml")
 MONITOR: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "pod-monitor.yaml")
+KEDA_PATCH: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "keda-patch.yaml")
 ROUTE: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "route.yaml")
 PICKER: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "endpoint-picker-config.yaml")
 POOL: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "inference-pool.yaml")
@@ -79,8 +81,36 @@ def test_the_budget_and_the_monitor_name_the_pods_of_the_inference_service() -> 
     assert BUDGET["spec"]["selector"] == MONITOR["spec"]["selector"] == spread["labelSelector"] == pods
     (endpoint,) = MONITOR["spec"]["podMetricsEndpoints"]
     settings = read_settings([], variables(RUNTIMES[0], "minilm"))
-    assert endpoint["portNumber"] == settings.metrics_port == settings.http_host_and_port[1]
-    assert {"targetLabel": "job", "replacement": "headwaiter"} in endpoint["relabelings"]
+    # A monitor finds declared ports only.
+    (port,) = RUNTIMES[0]["spec"]["containers"][0]["ports"]
+    assert endpoint["portNumber"] == port["containerPort"]
+    address, running, job = endpoint["relabelings"]
+    assert (address["sourceLabels"], address["targetLabel"]) == (["__address__"], "__address__")
+    scraped = re.sub(f"^{address['regex']}$", address["replacement"].replace("$", "\\"), "10.0.0.7:9000")
+    assert scraped == f"10.0.0.7:{settings.metrics_port}"
+    assert settings.metrics_port == settings.http_host_and_port[1]
+    assert running == {"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}
+    assert job == {"targetLabel": "job", "replacement": "headwaiter"}
+
+
+def test_nothing_of_kserve_has_the_name_of_a_manifest_of_the_chart(chart: Chart) -> None:
+    kserve = {f"{each['kind']} {each['metadata']['name']}" for each in (SERVICE, BUDGET, MONITOR)}
+    assert not kserve & chart.render({**NEEDED, "monitoring": {"enabled": True}}).keys()
+
+
+def test_keda_has_the_queries_of_the_chart_for_the_pods_of_the_inference_service(chart: Chart) -> None:
+    monitored = {"monitoring": {"enabled": True}, "autoscaling": {"kind": "keda"}}
+    triggers = at(chart.render({**NEEDED, **monitored}), "ScaledObject minilm spec.triggers")
+    series = re.compile(r'(?<=\{namespace="search",)[^}]*')
+    expected = [
+        (series.sub('pod=~"minilm-predictor-.*"', each["query"]), each["serverAddress"], float(each["threshold"]))
+        for each in (trigger["metadata"] for trigger in triggers)
+    ]
+    metrics = [each["external"] for each in KEDA_PATCH["spec"]["predictor"]["autoScaling"]["metrics"]]
+    assert expected == [
+        (each["metric"]["query"], each["metric"]["serverAddress"], float(each["target"]["value"])) for each in metrics
+    ]
+    assert KEDA_PATCH["metadata"]["name"] == SERVICE["metadata"]["name"]
 
 
 def test_the_route_leads_to_the_pool() -> None:
