@@ -30,6 +30,9 @@ _RATIO_BATCHES = 31
 _FIT_INTERVAL_BATCHES, _FIT_INTERVAL_S = 32, 0.25
 # Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
 _SIMILAR_BATCHES = 32
+# Batches of at least this share of a full batch tell how long full batches take. Until one has run, the time of a full
+# batch follows the speed of smaller ones by this factor at most.
+_LARGE_SHARE, _MOST_SCALING = 0.25, 2.0
 # Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
 _OUTLIER_RATIO = 1.5
 
@@ -138,6 +141,11 @@ class BatchLimits:
         """Return N of a batch whose longest sequence has this length."""
         return -(-longest_tokens // self.length_step) * self.length_step
 
+    def full_shape(self) -> Shape:
+        """Return the shape of a full batch of typical sequences."""
+        length = min(_TYPICAL_TOKENS, self.tokens)
+        return Shape.of([length] * max(1, min(self.tokens // length, self.padded_tokens // length, self.sequences)))
+
     def scaled(self, share: float) -> "BatchLimits":
         """Return limits for a share of the memory, at least 1 each; what has no limit still has none."""
         tokens, cells, padded_tokens = (
@@ -174,15 +182,26 @@ class Sample:
     seconds: float
 
 
-def fit(samples: Sequence[Sample], *, variable_length: bool = False, prior: CostModel | None = None) -> CostModel:
+def fit(
+    samples: Sequence[Sample],
+    *,
+    variable_length: bool = False,
+    prior: CostModel | None = None,
+    anchor: Sample | None = None,
+) -> CostModel:
     """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
 
     A `prior` decides what the samples leave open: if all batches have the same shape, for example, they do not tell one
-    term from another.
+    term from another. An `anchor` counts as much as all samples together: below a certain size, batches take the same
+    time whatever their size, and from them alone it would follow that large batches take no longer either.
     """
     rows = np.array([_terms(sample.shape, variable_length) for sample in samples], float)
     seconds = np.array([sample.seconds for sample in samples])
     relative, targets = rows / seconds[:, None], np.ones(len(samples))
+    if anchor is not None:
+        weight = len(samples) ** 0.5
+        anchored = weight * np.array([_terms(anchor.shape, variable_length)]) / anchor.seconds
+        relative, targets = np.vstack([relative, anchored]), np.append(targets, weight)
     terms = np.flatnonzero(rows.any(axis=0))
     fitted = np.zeros(rows.shape[1])
     if prior is not None:
@@ -269,7 +288,8 @@ class LearntCost:
 
     The start may have been disturbed by other processes, and so may the present. Two things are learnt: the terms of
     the cost model, by fitting them again and again to the latest batches of every shape, and between two fits the
-    median of measured / predicted over the latest 31 batches, which is quicker.
+    median of measured / predicted over the latest 31 batches, which is quicker. Until large batches run, what the start
+    measured for a full batch holds, but for a factor of about two.
 
     Attributes:
         cost: predicts the seconds of a batch.
@@ -277,9 +297,10 @@ class LearntCost:
         fitted_count: number of fits since the start.
     """
 
-    def __init__(self, cost: CostModel) -> None:
-        """Start with `cost`, the cost model that was measured or stored before."""
+    def __init__(self, cost: CostModel, full: Shape | None = None) -> None:
+        """Start with `cost`, the cost model that was measured or stored before, and the shape of a full batch."""
         self._start = self._fitted = self.cost = cost
+        self._full = full
         self._level = 1.0
         self.batch_count = self.fitted_count = 0
         # Batches since the latest fit, and their seconds.
@@ -331,10 +352,19 @@ class LearntCost:
         steady = list(chain.from_iterable(map(self._steady, self._similar.values())))
         level = median(_ratio(sample, self._start) for sample in steady)
         prior = self._fitted.scaled(level / self._level)
-        self._fitted, self._level = fit(steady, variable_length=prior.variable_length, prior=prior), level
+        anchor = self._anchor(steady, level)
+        self._fitted = fit(steady, variable_length=prior.variable_length, prior=prior, anchor=anchor)
+        self._level = level
         self.fitted_count += 1
         self._unfitted_batches, self._unfitted_s = 0, 0.0
         self._to_fitted.extend(_ratio(sample, self._fitted) for sample in self._latest)
+
+    def _anchor(self, samples: Sequence[Sample], level: float) -> Sample | None:
+        """Return what the start predicts for a full batch; None if batches of a similar size have run."""
+        if self._full is None or any(_LARGE_SHARE * self._full.tokens <= each.shape.tokens for each in samples):
+            return None
+        factor = min(max(level, 1 / _MOST_SCALING), _MOST_SCALING)
+        return Sample(self._full, factor * self._start.seconds(*self._full))
 
     def _steady(self, similar: deque[Sample]) -> list[Sample]:
         """Return the batches of similar shape that took as long as most of them."""

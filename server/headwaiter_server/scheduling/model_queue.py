@@ -64,7 +64,7 @@ class ModelQueue:
             session.on_run(0.0)  # An idle device is shown as idle, and not left out.
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
-        self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits, name)
+        self.learnt, self.limits = LearntCost(cost, limits.full_shape()), AdaptiveLimits(limits, name)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.suspects = Suspects(self.pending)

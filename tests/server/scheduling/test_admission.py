@@ -114,7 +114,13 @@ def test_a_delay_is_at_least_10_ms_and_a_later_deadline_never_causes_a_refusal(
         assert not _refusal(estimate, length, fair_start_s, NEVER)
 
 
-@given(estimate=estimates, length=st.integers(1, 16), time_left_s=st.floats(0, 300))
+# With several devices, a sequence that fills up the batch of the first request may run on another device meanwhile: the
+# estimate of the first request does not count on that.
+@given(
+    estimate=estimates.filter(lambda each: len(each.busy_s) == 1),
+    length=st.integers(1, 16),
+    time_left_s=st.floats(0, 300),
+)
 def test_a_request_that_is_admitted_when_it_starts_last_is_also_admitted_when_it_starts_first(
     estimate: WaitEstimate, length: int, time_left_s: float
 ) -> None:

@@ -103,6 +103,27 @@ def test_what_the_batches_leave_open_stays_as_it_was() -> None:
         assert learnt.cost.seconds(*shape) == pytest.approx(2 * TRUE.seconds(*shape), rel=0.01)
 
 
+@pytest.mark.parametrize("level", [0.1, 1.0, 10.0])
+def test_small_batches_do_not_say_how_long_full_batches_take(level: float) -> None:
+    full, random = Shape.of([48] * 40), Random(1)
+    learnt = LearntCost(DISTURBED, full)
+    # Below a certain size, reading the weights takes longer than computing.
+    alone_s = level * DISTURBED.seconds(*Shape.of([12]))
+    for _ in range(1000):
+        learnt.note_batch(Shape.of([random.randint(3, 15)]), alone_s * random.gauss(1.0, 0.03))
+    assert 0.3 < learnt.cost.seconds(*full) / DISTURBED.seconds(*full) < 3.3
+    for shape in (Shape.of([5]), Shape.of([12])):
+        assert learnt.cost.seconds(*shape) == pytest.approx(alone_s, rel=0.5)
+
+
+def test_what_large_batches_take_is_learnt_however_wrong_the_start_was() -> None:
+    learnt = LearntCost(DISTURBED.scaled(10), Shape.of([48] * 5))
+    for shape in batches(200, 1):
+        learnt.note_batch(shape, TRUE.seconds(*shape))
+    for shape in batches(100, 2):
+        assert learnt.cost.seconds(*shape) == pytest.approx(TRUE.seconds(*shape), rel=0.05)
+
+
 def test_batches_that_were_disturbed_do_not_change_the_terms() -> None:
     learnt, random = LearntCost(TRUE), Random(7)
     for shape in batches(400, 7):
