@@ -269,19 +269,25 @@ def _hold_port(family: int, place: Any) -> socket.socket | None:
     """
     try:
         with socket.socket(family) as alone:
-            _bind(alone, socket.SO_REUSEADDR, place)
+            _bind(alone, place, socket.SO_REUSEADDR)
             place = alone.getsockname()
     except OSError as error:
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
             return None
         raise
     kept = socket.socket(family)
-    _bind(kept, socket.SO_REUSEPORT, place)
+    try:
+        _bind(kept, place, socket.SO_REUSEPORT)
+    except OSError:
+        # Ended connections of a server that did not share the port. With this option, a server that starts at the same
+        # moment could take the port too, so it is not set without need.
+        _bind(kept, place, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
     return kept
 
 
-def _bind(unbound: socket.socket, option: int, place: Any) -> None:
-    unbound.setsockopt(socket.SOL_SOCKET, option, 1)
+def _bind(unbound: socket.socket, place: Any, *options: int) -> None:
+    for option in options:
+        unbound.setsockopt(socket.SOL_SOCKET, option, 1)
     if unbound.family == socket.AF_INET6:
         # Otherwise :: would be in use once 0.0.0.0 is.
         unbound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -95,6 +95,17 @@ def test_two_servers_share_no_address_of_a_host(running: str, starting: str) -> 
             front_end_supervisor._reserve(f"{starting}:{port}")
 
 
+def test_ended_connections_of_a_server_that_did_not_share_the_port_do_not_keep_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        place = before.getsockname()
+        with socket.create_connection(place) as caller, before.accept()[0] as ended:
+            ended.close()
+            assert caller.recv(1) == b""
+    with ExitStack() as stack:
+        sockets, _ = front_end_supervisor._reserve(f"127.0.0.1:{place[1]}")
+        assert [stack.enter_context(each).getsockname() for each in sockets] == [place]
+
+
 def test_a_host_of_several_addresses_keeps_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
     places = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in ("127.0.0.2", "127.0.0.3")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
