@@ -394,6 +394,17 @@ async def test_a_server_without_a_single_good_model_does_not_start(tmp_path: Pat
         await Server(local_settings(None, models=tmp_path / "models")).start()
 
 
+async def test_a_server_without_any_version_says_where_to_make_one_and_what_is_ignored(
+    tmp_path: Path, text_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_version(tmp_path / "models" / "texts" / "v1", text_bundle)
+    (tmp_path / "models" / "texts" / "2").mkdir()
+    with in_this_process(), pytest.raises(ModelRefused, match=f"^{tmp_path / 'models'} has no bundle"):
+        await Server(local_settings(None, models=tmp_path / "models")).start()
+    ignored = {record.args[0] for record in caplog.records if isinstance(record.args, tuple) and record.args}
+    assert ignored >= {"texts/v1", "texts/2"}
+
+
 async def test_a_model_may_have_settings_of_its_own(models: Path) -> None:
     (models / "texts" / "settings.json").write_text('{"precision": "int8", "max_sequence_tokens": 5}')
     async with serving_models(models, model_control="on") as server, connect(server) as client:

@@ -44,10 +44,12 @@ class ModelFolder:
         bundles: the versions that can be read.
         unreadable: why a version, or with the key None the whole folder, cannot be read. What cannot be read may still
             be there.
+        ignored: why a folder that somebody may take for a version is none, by its name.
     """
 
     bundles: Mapping[int, BundleFolder] = field(default_factory=dict)
     unreadable: Mapping[int | None, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
     def may_hold(self, version: int) -> bool:
         """Return whether the folder has this version, as far as the scan could see."""
@@ -82,6 +84,12 @@ def _scan_model(model: Path) -> ModelFolder | None:
     except OSError as error:
         return ModelFolder(unreadable={None: _reason(error)})
     folders = {int(name): model / name for name in names if name.isdecimal() and str(int(name)) == name}
+    ignored = {
+        name: "the name of a version is a whole number without leading zeros"
+        for name in names
+        if name.isprintable() and not name.startswith(".") and model / name not in folders.values()
+        if (model / name / MANIFEST).exists()
+    }
     if MANIFEST in names and not (model / "1" / MANIFEST).exists():
         folders[1] = model
     bundles: dict[int, BundleFolder] = {}
@@ -93,11 +101,13 @@ def _scan_model(model: Path) -> ModelFolder | None:
                 identity = (manifest, _sha256(settings) or "")
                 files = _state(bundle)
                 bundles[version] = BundleFolder(model.name, version, bundle, settings, identity, files)
+            elif bundle.is_dir():
+                ignored[bundle.name] = f"it has no {MANIFEST}"
         except NotADirectoryError:
             continue
         except OSError as error:
             unreadable[version] = _reason(error)
-    return ModelFolder(bundles, unreadable)
+    return ModelFolder(bundles, unreadable, ignored)
 
 
 def _is_folder(path: Path) -> bool:

@@ -111,6 +111,7 @@ class ModelRepository:
         self._unloaded: set[str] = set()
         # Why folders of models cannot be read, and since when scans have lacked served versions.
         self._unreadable: dict[tuple[str, int | None], str] = {}
+        self._ignored: dict[str, str] = {}
         self._missing_since: dict[tuple[str, int], float] = {}
         self._scanning = asyncio.Lock()
         # For each model, or "" for all, the update that has not scanned the folder yet.
@@ -142,7 +143,7 @@ class ModelRepository:
         if settings.models is not None:
             await self._run(self._request_update())
             if not self._current and (self._versions or not (settings.watch_s or settings.model_control == "on")):
-                reasons = "; ".join(f"{each.name}: {each.reason}" for each in self._directory.versions)
+                reasons = "; ".join(f"{each.name}: {each.reason}" for each in self._directory.known_versions)
                 raise ModelRefused(reasons or f"{settings.models} has no bundle: make the bundle NAME/1 in this folder")
         else:
             assert settings.bundle is not None
@@ -284,7 +285,7 @@ class ModelRepository:
             found = await asyncio.to_thread(scan, self._settings.models)
         except OSError as error:
             raise Unavailable(f"the folder of models cannot be read ({error.strerror}): mount it") from None
-        self._report_unreadable(found)
+        self._report(found)
         bundles = {bundle for folder in found.values() for bundle in folder.bundles.values()}
         self._versions = [
             each
@@ -306,8 +307,8 @@ class ModelRepository:
                 self._retire_current(name)
         return {name: bundles for name, bundles in change.load.items() if only in ("", name)}
 
-    def _report_unreadable(self, found: Mapping[str, ModelFolder]) -> None:
-        """Log each folder that cannot be read, once."""
+    def _report(self, found: Mapping[str, ModelFolder]) -> None:
+        """Log each folder that cannot be read or is no version, once."""
         unreadable = {
             (name, version): reason for name, folder in found.items() for version, reason in folder.unreadable.items()
         }
@@ -315,6 +316,10 @@ class ModelRepository:
             folder = name if version is None else f"{name}/{version}"
             log.warning("%s cannot be read (%s): what is served of this model stays", folder, reason)
         self._unreadable = unreadable
+        ignored = {f"{name}/{inside}": why for name, folder in found.items() for inside, why in folder.ignored.items()}
+        for path, reason in ignored.items() - self._ignored.items():
+            log.warning("%s is ignored: %s", path, reason)
+        self._ignored = ignored
 
     async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> ModelVersion | None:
         """Load the first of these bundles that can be served; return the first one that failed, if any did."""

@@ -35,6 +35,7 @@ def test_a_scan_reports_what_it_cannot_read_beside_what_it_can(tmp_path: Path) -
         "c": {1},
     }
     assert {name: set(each.unreadable) for name, each in found.items() if each.unreadable} == {"a": {5}, "b": {None}}
+    assert {name: set(each.ignored) for name, each in found.items() if each.ignored} == {"a": {"02", "x", "4"}}
 
 
 def test_a_missing_folder_of_models_is_an_error_and_no_absence(tmp_path: Path) -> None:
