@@ -207,6 +207,10 @@ class Settings:
             if given and field.name in _OF_MODELS and self.models is None:
                 needed = f"{flag(field.name)} needs --models"
                 raise SettingsError(f"{needed}: leave {flag(field.name)} out, or give a folder of models")
+        if self.admin_token_file is not None and self.model_control == "off":
+            raise SettingsError(
+                "--admin-token-file needs --model-control on: give both, or leave --admin-token-file out"
+            )
         if self.http_origins and self.http_api == "off":
             raise SettingsError("--http-origins needs --http-api on: give both, or leave --http-origins out")
         if (self.tls_cert is None) != (self.tls_key is None):

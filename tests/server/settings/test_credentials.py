@@ -75,7 +75,7 @@ def test_tokens_for_models_are_those_of_most_calls_unless_there_is_a_file_for_th
     settings = Settings(models=tmp_path, token_file=tmp_path / "tokens")
     read = CredentialFiles(settings).current
     assert read.admin_tokens == read.tokens == Tokens.of(("", "s3cret"))
-    read = CredentialFiles(Settings(models=tmp_path, admin_token_file=tmp_path / "admin")).current
+    read = CredentialFiles(Settings(models=tmp_path, model_control="on", admin_token_file=tmp_path / "admin")).current
     assert (read.tokens, read.admin_tokens) == (None, Tokens.of(("ops", "4dmin")))
     assert CredentialFiles(Settings(bundle=tmp_path)).current == Credentials()
 

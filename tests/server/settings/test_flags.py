@@ -59,6 +59,7 @@ GIVEN = {
 }
 # The settings that must be given together with a setting.
 NEEDED_SETTINGS = {
+    "admin_token_file": ["model_control"],
     "http_origins": ["http_api"],
     "tls_cert": ["tls_key"],
     "tls_key": ["tls_cert"],
