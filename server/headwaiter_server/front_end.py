@@ -213,7 +213,10 @@ def cannot_listen(address: str) -> CannotListen:
 
 def channel_options(settings: Settings, *, shares_port: bool = False) -> list[tuple[str, int]]:
     """Return the options of the gRPC server; `shares_port` lets other front ends of the server listen too."""
+    age = [("grpc.max_connection_age_ms", round(settings.max_connection_age_s * 1000))]
     return [
+        # gRPC varies the age by a tenth, so that callers do not come back all at once. Calls in progress go on.
+        *(age if settings.max_connection_age_s else []),
         ("grpc.max_receive_message_length", settings.max_request_bytes),
         ("grpc.max_send_message_length", -1),
         # If two servers shared a port, the kernel would distribute the calls between them at random.

@@ -159,6 +159,7 @@ CASES: dict[str, tuple[Any, Mapping[str, Any], dict[str, Any]]] = {
     "stop.drainDelaySeconds": (5, {}, {f"{CONTAINER}.env.HEADWAITER_DRAIN_DELAY_S.value": "5"}),
     "stop.drainSeconds": (20, {}, {f"{CONTAINER}.env.HEADWAITER_DRAIN_S.value": "20"}),
     "stop.gracePeriodSeconds": (90, {}, {f"{POD}.terminationGracePeriodSeconds": 90}),
+    "maxConnectionAgeSeconds": (60, {}, {f"{CONTAINER}.env.HEADWAITER_MAX_CONNECTION_AGE_S.value": "60"}),
     "startupSeconds": (
         1201,
         {},

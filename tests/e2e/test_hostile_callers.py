@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import grpc
+import psutil
 import pytest
 
 from headwaiter_client import HeadwaiterError, Overloaded
@@ -114,6 +116,19 @@ async def test_an_idle_stream_ends_and_a_stream_that_waits_for_an_answer_does_no
         ended, _ = await asyncio.wait({asyncio.create_task(call.code())}, timeout=5)
         assert [task.result() for task in ended] == [grpc.StatusCode.UNAVAILABLE]
         assert "0.3 s" in await call.details()
+
+
+async def test_no_call_fails_while_old_connections_are_replaced(text_bundle: Path) -> None:
+    used = set()
+    async with (
+        serving(text_bundle, max_connection_age_s=0.3) as server,
+        connect(server) as client,
+    ):
+        end_s = time.monotonic() + 2
+        while time.monotonic() < end_s:
+            await asyncio.gather(*(client.encode(["bread"]) for _ in range(8)))
+            used |= {each.laddr for each in psutil.Process().net_connections("tcp") if each.raddr[1:] == (server.port,)}
+    assert len(used) >= 3
 
 
 async def test_a_caller_that_answers_no_pings_loses_its_connection_and_its_calls(text_bundle: Path) -> None:

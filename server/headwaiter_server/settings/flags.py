@@ -143,6 +143,12 @@ class Settings:
     max_stream_idle_s: float = _setting(
         600.0, SECONDS, "most seconds that a stream may go without a request or an answer; 0 for no limit"
     )
+    max_connection_age_s: float = _setting(
+        0.0,
+        SECONDS,
+        "seconds after which the server asks callers to replace a gRPC connection, so that they find new replicas; 0 "
+        "for never",
+    )
     max_reply_bytes: int = _setting(
         256 * _MIB,
         POSITIVE,

@@ -44,6 +44,7 @@ GIVEN = {
     "max_stream_requests": ("10", 10),
     "max_stream_bytes": ("11", 11),
     "max_stream_idle_s": ("12.5", 12.5),
+    "max_connection_age_s": ("60", 60.0),
     "max_reply_bytes": ("13", 13),
     "max_attend_bytes": ("8", 8),
     "tls_cert": ("FILE", Path("FILE")),
