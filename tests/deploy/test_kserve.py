@@ -30,6 +30,7 @@ MONITOR: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "pod-monitor
 KEDA_PATCH: dict[str, Any] = YAML(typ="safe").load(FOLDER / "kserve" / "keda-patch.yaml")
 ROUTE: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "route.yaml")
 PICKER: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "endpoint-picker-config.yaml")
+PICKER_VALUES: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "picker-values.yaml")
 POOL: dict[str, Any] = YAML(typ="safe").load(FOLDER / "endpoint-picker" / "inference-pool.yaml")
 each_runtime = pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime["metadata"]["name"])
 
@@ -63,11 +64,6 @@ def test_a_runtime_serves_the_folder_and_the_ports_of_kserve(runtime: dict[str, 
     # KServe gives a port of this name the application protocol kubernetes.io/h2c.
     assert container["ports"] == [{"name": "h2c", "containerPort": 9000, "protocol": "TCP"}]
     assert settings.address == "0.0.0.0:9000"
-    annotations = runtime["spec"]["annotations"]
-    assert annotations == {
-        "prometheus.kserve.io/port": str(settings.metrics_port),
-        "prometheus.kserve.io/path": "/metrics",
-    }
     assert container["livenessProbe"]["httpGet"] == {"path": "/health/live", "port": settings.metrics_port}
     assert container["readinessProbe"]["grpc"] == container["startupProbe"]["grpc"] == {"port": 9000}
     grace_s = SERVICE["spec"]["predictor"]["terminationGracePeriodSeconds"]
@@ -235,6 +231,8 @@ def test_the_pool_and_the_picker_name_the_pods_of_the_chart(chart: Chart) -> Non
     }
     assert POOL["spec"]["targetPorts"] == [{"number": ports["grpc"]}]
     assert POOL["spec"]["appProtocol"] == "kubernetes.io/h2c"
+    servers = PICKER_VALUES["router"]["modelServers"]
+    assert servers == {**POOL["spec"]["selector"], "targetPorts": POOL["spec"]["targetPorts"]}
     plugins = {each["type"]: each.get("parameters", {}) for each in PICKER["plugins"]}
     assert plugins["metrics-data-source"] == {"scheme": "http", "path": "/metrics", "port": ports["metrics"]}
     (engine,) = plugins["core-metrics-extractor"]["engineConfigs"]
