@@ -1,6 +1,7 @@
 """Fixtures for the tests on the double: tiny models of many forms."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,17 @@ def _double() -> None:
 
 @pytest.fixture(scope="session")
 def forms(_double: None, operators: None, text_bundle: Path, shared_folders: SharedFolders) -> Mapping[str, Path]:
-    """Folders of models by the name of their form; "bert" is the bundle "tiny-text"."""
-    from tests.cuda_double.models import FORMS, write_model
+    """Folders of the models of every run by the name of their form; "bert" is the bundle "tiny-text"."""
+    from tests.cuda_double.models import FORMS, write_models
 
-    def write(folder: Path) -> None:
-        folder.mkdir()
-        for name, form in FORMS.items():
-            write_model(folder / name, form)
-
-    folder = shared_folders.get("cuda-forms", write)
+    folder = shared_folders.get("cuda-forms", partial(write_models, FORMS))
     return {"bert": text_bundle, **{name: folder / name for name in FORMS}}
+
+
+@pytest.fixture(scope="session")
+def other_forms(_double: None, operators: None, shared_folders: SharedFolders) -> Mapping[str, Path]:
+    """Folders of the models of exhaustive tests."""
+    from tests.cuda_double.models import OTHER_FORMS, write_models
+
+    folder = shared_folders.get("cuda-other-forms", partial(write_models, OTHER_FORMS))
+    return {name: folder / name for name in OTHER_FORMS}
