@@ -137,7 +137,7 @@ def test_text_names_the_same_and_says_nothing_of_requests_that_succeed(text_bund
     assert [secret for secret in SECRETS if secret in text] == []
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("log_format", ["text", pytest.param("json", marks=pytest.mark.exhaustive)])
 def test_errors_of_a_start_with_tokens_and_keys_contain_no_secret(
     log_format: str, text_bundle: Path, tmp_path: Path
 ) -> None:

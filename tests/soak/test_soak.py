@@ -85,6 +85,7 @@ async def test_a_mixed_load_on_failing_devices_loses_nothing(server: RunningServ
     assert leaks(server, before, SETTLE_S) == []
 
 
+@pytest.mark.exhaustive
 def test_damaged_bundles_are_refused_in_one_line(text_bundle: Path, tmp_path: Path) -> None:
     random, outcomes = Random(0), Counter[str]()
     for number in range(DAMAGED_BUNDLES):

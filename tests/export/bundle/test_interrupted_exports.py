@@ -49,7 +49,9 @@ def start() -> Iterator[Start]:
         yield run
 
 
-@pytest.mark.parametrize("early", [True, False], ids=["import", "export"])
+@pytest.mark.parametrize(
+    "early", [pytest.param(True, id="import", marks=pytest.mark.exhaustive), pytest.param(False, id="export")]
+)
 @pytest.mark.parametrize(
     ("number", "status", "message"),
     [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "headwaiter-export: interrupted: {} was not written\n")],

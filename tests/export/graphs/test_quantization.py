@@ -142,7 +142,8 @@ def test_no_activation_is_below_its_lower_bound() -> None:
         assert lowest <= ACTIVATIONS[activation](x).min() <= lowest + 2e-4
 
 
-@pytest.mark.parametrize("gated", [pytest.param(False, marks=pytest.mark.exhaustive), True])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("gated", [False, True])
 def test_layers_that_read_the_same_rows_quantise_them_once(gated: bool, tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, gated=gated)
     quantized, _ = quantize(encoder, Reference.compute(encoder), random_sequences(encoder.config, (40, 48)))
