@@ -196,7 +196,7 @@ def starting_server(bundle: Path, log: Path, address: str = "127.0.0.1:0") -> It
 
 
 # Terminals and supervisors send their signals to the whole group.
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_a_signal_to_all_processes_drains_the_server(number: signal.Signals, text_bundle: Path, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     log = tmp_path / "log"
@@ -341,6 +341,7 @@ def test_each_process_has_its_own_start_time_and_memory_and_the_server_counts_on
     assert metric_value(url, "headwaiter_version_state") == 1
 
 
+@pytest.mark.exhaustive
 async def test_requests_of_callers_that_have_gone_neither_fill_the_memory_nor_delay_the_next_call(
     shared: Watched,
 ) -> None:

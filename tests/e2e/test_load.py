@@ -3,6 +3,8 @@
 from pathlib import Path
 from statistics import mean
 
+import pytest
+
 from headwaiter_client import AsyncClient
 from testbed.server_process import running_server
 from tests.e2e.cancelling_load import CANCELLED, REQUESTS, CancellingLoad
@@ -13,6 +15,8 @@ from tests.server_processes import memory_bytes
 MEMORY_GROWTH_BYTES = 20e6
 
 
+# In every run, a load meets drains, swaps and rotations, and none of its requests is lost.
+@pytest.mark.exhaustive
 async def test_all_uncancelled_requests_are_answered_and_the_server_ends_idle(text_bundle: Path) -> None:
     samples_bytes: list[int] = []
     with running_server(text_bundle, ["--provider", "cpu"]) as server:

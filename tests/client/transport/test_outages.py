@@ -272,6 +272,7 @@ def test_calls_move_away_from_a_frozen_replica_before_their_deadline() -> None:
         assert load.errors == []
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_replica_fails_at_most_three_calls_of_one_caller_that_are_too_short_for_a_probe() -> None:
     long, long_async, *short = _freeze(
         4, (Client, 1, 2), (AsyncClient, 1, 2), (Client, 1, 0.24), (AsyncClient, 1, 0.24)

@@ -19,7 +19,10 @@ from tests.client.replica_process import ReplicaProcess, free_ports, running_rep
 TASKS = 8
 
 
-@pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "client_class",
+    [pytest.param(Client, id="sync"), pytest.param(AsyncClient, id="async", marks=pytest.mark.exhaustive)],
+)
 async def test_no_call_fails_while_replicas_die_drain_and_come_back(
     client_class: type[Client] | type[AsyncClient],
 ) -> None:
