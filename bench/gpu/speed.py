@@ -62,7 +62,7 @@ def speed(settings: Settings, findings: Findings) -> None:
     with findings.attempt("throughput and latency"), ExitStack() as stack:
         server = None
         with findings.attempt("server"):
-            flags = ["--provider", "cuda", "--precision", FASTEST, "--cache-dir", ""]
+            flags = ["--provider", "cuda", "--precision", FASTEST, "--cache-dir", "", "--front-ends", "auto"]
             server = stack.enter_context(running_server(model.bundle.folder, flags, program=settings.gpu.server))
         with findings.attempt("throughput"):
             _throughput(check, server)
@@ -122,7 +122,8 @@ def _runs(check: SpeedCheck, server: RunningServer | None) -> Iterator[tuple[str
 
 def _send(address: str, sequences: Sequence[Ids]) -> None:
     """Send a trace; enough requests are in flight to keep the server's batches full."""
-    raise_first_error(closed_loop(address, sequences, requesters=16, sequences_per_request=64))
+    # Connections for all front ends, of which there are at most eight.
+    raise_first_error(closed_loop(address, sequences, requesters=16, sequences_per_request=64, connections=16))
 
 
 def _latency(check: SpeedCheck, server: RunningServer) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count, cycle, pairwise, repeat, takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -44,15 +45,24 @@ def raise_first_error(load: Load) -> None:
             raise outcome.error
 
 
-def closed_loop(address: str, sequences: Sequence[Ids], requesters: int, sequences_per_request: int = 1) -> Load:
+def closed_loop(
+    address: str, sequences: Sequence[Ids], requesters: int, sequences_per_request: int = 1, connections: int = 1
+) -> Load:
     """Send sequences; each requester waits for its answer before it sends the next request."""
     requests = [request(*group) for group in in_groups(sequences, sequences_per_request)]
-    return send_all(address, requests, requesters)
+    return send_all(address, requests, requesters, connections=connections)
 
 
-def send_all(address: str, requests: Sequence[RawRequest], requesters: int, method: str = ENCODE) -> Load:
+def send_all(
+    address: str, requests: Sequence[RawRequest], requesters: int, method: str = ENCODE, connections: int = 1
+) -> Load:
     """Send requests; each requester waits for its answer before it sends the next request."""
-    return _run(address, lambda send: load_generator.closed_loop(send, requests, requesters), method=method)
+    return _run(
+        address,
+        lambda send: load_generator.closed_loop(send, requests, requesters),
+        method=method,
+        connections=connections,
+    )
 
 
 def closed_loop_beside(
@@ -90,11 +100,19 @@ def _run(
     load: Callable[[Send[RawRequest]], Awaitable[_Result]],
     deadline_s: float | None = None,
     method: str = ENCODE,
+    connections: int = 1,
 ) -> _Result:
     async def connect_and_run() -> _Result:
-        async with grpc.aio.insecure_channel(address) as channel:
-            await channel.channel_ready()
-            return await load(sender(channel, method, deadline_s))
+        # Otherwise the channels would share a connection.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with AsyncExitStack() as stack:
+            senders = []
+            for _ in range(connections):
+                channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
+                await channel.channel_ready()
+                senders.append(sender(channel, method, deadline_s))
+            turns = cycle(senders)
+            return await load(lambda raw, due_s: next(turns)(raw, due_s))
 
     return asyncio.run(connect_and_run())
 
