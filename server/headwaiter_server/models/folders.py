@@ -88,7 +88,8 @@ def _scan_model(model: Path) -> ModelFolder | None:
         name: "the name of a version is a whole number without leading zeros"
         for name in names
         if name.isprintable() and not name.startswith(".") and model / name not in folders.values()
-        if (model / name / MANIFEST).exists()
+        # `Path.exists` would raise an error for a folder that cannot be read, such as lost+found.
+        if os.path.exists(model / name / MANIFEST)  # noqa: PTH110
     }
     if MANIFEST in names and not (model / "1" / MANIFEST).exists():
         folders[1] = model

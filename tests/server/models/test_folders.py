@@ -38,6 +38,23 @@ def test_a_scan_reports_what_it_cannot_read_beside_what_it_can(tmp_path: Path) -
     assert {name: set(each.ignored) for name, each in found.items() if each.ignored} == {"a": {"02", "x", "4"}}
 
 
+def test_a_folder_that_cannot_be_read_hides_no_version_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bundle(tmp_path / "a" / "1")
+    (tmp_path / "a" / "lost+found").mkdir()
+    stat = os.stat
+
+    def stat_without_permission(path: str | Path, **options: bool) -> os.stat_result:
+        if "lost+found/" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat_without_permission)
+    found = scan(tmp_path)["a"]
+    assert (set(found.bundles), found.unreadable, found.ignored) == ({1}, {}, {})
+
+
 def test_a_missing_folder_of_models_is_an_error_and_no_absence(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         scan(tmp_path / "unmounted")
