@@ -24,6 +24,7 @@ from torch import Tensor
 _CONTRIB = "com.microsoft"
 # Index of the bias among the inputs of each operator that can add one.
 _BIAS = {"Gemm": 2, "BiasGelu": 1, "FastGelu": 1, "SkipLayerNormalization": 4}
+_LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 # Placeholders around the operators of one block.
 _DOMAIN = "headwaiter"
 _BEGIN, _END = "BeginBlock", "EndBlock"
@@ -55,7 +56,7 @@ def merge_projections(model: ir.Model) -> None:
     """
     for attention in [node for node in model.graph if node.op_type == "PackedMultiHeadAttention"]:
         gemms = [gemm for index in range(3) if (gemm := _producing_gemm(attention, index)) is not None]
-        if len(gemms) == 3 and len({gemm.inputs[0] for gemm in gemms}) == 1:
+        if len(gemms) == 3 and all(map(_is_linear, gemms)) and len({gemm.inputs[0] for gemm in gemms}) == 1:
             weights = [_numbers(gemm.inputs[1]) for gemm in gemms]
             if {(each.dtype, each.shape) for each in weights} == {(np.dtype(np.float16), weights[0].shape)}:
                 _merge(model.graph, attention, gemms, weights)
@@ -85,12 +86,19 @@ def _merge(
     bias = None if given == [None] * 3 else constant("bias", np.concatenate(biases))
     for index, value in enumerate((rows.outputs[0], None, None, bias)):
         attention.replace_input_with(index, value)
-    for gemm in gemms:
+    # Queries and keys of equal weights come from one Gemm.
+    for gemm in dict.fromkeys(gemms):
         if not gemm.outputs[0].uses():
             graph.remove(gemm, safe=True)
     for initializer, value in list(graph.initializers.items()):
         if not value.uses():
             del graph.initializers[initializer]
+
+
+def _is_linear(gemm: ir.Node) -> bool:
+    """Return whether a Gemm computes x Wᵀ + b, as a linear layer does."""
+    attributes = {name: attribute.value for name, attribute in gemm.attributes.items()}
+    return {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, **attributes} == _LINEAR
 
 
 def _numbers(value: ir.Value | None) -> NDArray[np.generic]:
