@@ -211,9 +211,14 @@ def cannot_listen(address: str) -> CannotListen:
     )
 
 
+# gRPC's options are numbers of 32 bits.
+_MOST_MS = 2**31 - 1
+
+
 def channel_options(settings: Settings, *, shares_port: bool = False) -> list[tuple[str, int]]:
     """Return the options of the gRPC server; `shares_port` lets other front ends of the server listen too."""
-    age = [("grpc.max_connection_age_ms", round(settings.max_connection_age_s * 1000))]
+    age_ms = min(max(1, round(settings.max_connection_age_s * 1000)), _MOST_MS)
+    age = [("grpc.max_connection_age_ms", age_ms)]
     return [
         # gRPC varies the age by a tenth, so that callers do not come back all at once. Calls in progress go on.
         *(age if settings.max_connection_age_s else []),
