@@ -1,4 +1,4 @@
-"""Sends unary gRPC calls with h2load, a load generator in C that never limits a server; it is part of nghttp2."""
+"""Sends unary gRPC calls with h2load, part of nghttp2, whose calls cost far less CPU time than those of a server."""
 
 import re
 import subprocess

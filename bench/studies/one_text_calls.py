@@ -23,7 +23,7 @@ from testbed.server_process import RunningServer, running_server
 _TEXT = "how do i cancel a hotel booking that i made with points last week without losing any of them"
 _FRONT_ENDS = ("0", "4", "8")
 # Connections with eight calls in flight each.
-_CONNECTIONS = (8, 32, 96)
+_CONNECTIONS = (8, 16, 32, 48)
 _WARM_UP_CALLS, _CALLS = 2_000, 20_000
 
 

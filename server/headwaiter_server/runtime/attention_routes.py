@@ -167,7 +167,10 @@ def padded_head_size(size: int) -> int:
 
 
 def padded_attention(*, half: bool, head_dim: int, value_dim: int, attention_bias: bool = False) -> PackedAttention:
-    """Return what the attention nodes of a CUDA graph compute, given the head sizes of the model."""
+    """Return what the attention nodes of a CUDA graph compute, given the head sizes of the model.
+
+    Some nodes have one input. Under this server's options, they have the same kernel as nodes with three.
+    """
     sizes = padded_head_size(head_dim), padded_head_size(value_dim)
     return PackedAttention(half, *sizes, attention_bias=attention_bias)
 

@@ -31,7 +31,7 @@ _FIT_INTERVAL_BATCHES, _FIT_INTERVAL_S = 32, 0.25
 # Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
 _SIMILAR_BATCHES = 32
 # Batches of at least this share of a full batch tell how long full batches take. Until one has run, the time of a full
-# batch follows the speed of smaller ones by this factor at most.
+# batch follows the speed of smaller ones by about this factor, once the terms are fitted.
 _LARGE_SHARE, _MOST_SCALING = 0.25, 2.0
 # Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
 _OUTLIER_RATIO = 1.5
