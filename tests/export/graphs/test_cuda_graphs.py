@@ -13,13 +13,15 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
+from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.export.conftest import keep_graphs
 from tests.export.helpers import (
     BATCH_LENGTHS,
@@ -215,3 +217,18 @@ def test_a_graph_of_wrong_types_or_shapes_is_refused_before_a_kernel_is_missed(
     onnx.save(model, path)
     with pytest.raises(error):
         missing_kernel(path)
+
+
+def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> None:
+    encoder = random_encoder(feature_width=6, layers=1, d_model=16, heads=2, d_ff=8, max_tokens=16)
+    weights = encoder.state_dict()
+    for name in list(weights):
+        if ".attention.key." in name:
+            weights[name] = weights[name.replace(".key.", ".query.")]
+    encoder = Encoder.with_weights(encoder.config, weights)
+    write_graph(to_float16(encoder), PackedCuda, tmp_path / "graph.onnx")
+    assert Counter(node.op_type for node in nodes_of(tmp_path / "graph.onnx"))["Gemm"] == 5
+    sequences = random_sequences(encoder.config, (3, 9))
+    actual = run_graph(tmp_path / "graph.onnx", "reference", sequences)
+    expected = concatenate(run_in_pytorch(encoder, sequences))
+    assert violation(difference(actual, expected), PRECISION_FP16) is None
