@@ -54,7 +54,10 @@ def start() -> Iterator[Start]:
 )
 @pytest.mark.parametrize(
     ("number", "status", "message"),
-    [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "headwaiter-export: interrupted: {} was not written\n")],
+    [
+        pytest.param(signal.SIGTERM, 143, "", marks=pytest.mark.exhaustive),
+        (signal.SIGINT, 130, "headwaiter-export: interrupted: {} was not written\n"),
+    ],
 )
 def test_a_stopped_export_deletes_what_it_wrote(
     early: bool, number: signal.Signals, status: int, message: str, start: Start, tmp_path: Path

@@ -116,6 +116,7 @@ def test_other_weights_or_another_tokenizer_change_the_digest_of_results(
     assert digest(folder) != digest(text_bundle)
 
 
+@pytest.mark.exhaustive
 def test_another_computation_with_the_same_weights_changes_the_digest_of_results(
     text_checkpoint: Path, text_bundle: Path, tmp_path: Path
 ) -> None:
