@@ -12,6 +12,7 @@ from urllib.request import urlopen
 
 import grpc
 import numpy as np
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.loads.raw_calls import failed_with
@@ -201,6 +202,12 @@ def ratio(ours: Sequence[Measurement], theirs: Sequence[Measurement], figure: st
 def rounds_of(measurements: Sequence[Measurement], figure: str) -> Rounds:
     """Return one figure of each round."""
     return Rounds(getattr(each, figure) for each in measurements)
+
+
+def server_cpu_s(server: RunningServer) -> tuple[float, float]:
+    """Return the CPU seconds of a server's process, and of its children."""
+    process = psutil.Process(server.process.pid)
+    return cpu_s(process.pid), sum(cpu_s(child.pid) for child in process.children())
 
 
 def counters(url: str) -> defaultdict[str, float]:

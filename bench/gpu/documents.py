@@ -24,7 +24,6 @@ _FIGURES = {
     "| fp16 | hidden rows, relative": (r".*, fp16: hidden, relative error",),
     "| fp32 and fp16 | values": (r".*: values changed by other sequences",),
 }
-_PARTS = ("correctness", "speed", "memory")
 
 
 def table_lines(document: Path) -> list[str]:

@@ -9,12 +9,9 @@ ends, one process does all work. Flags of the server may follow the bundle.
 import sys
 from pathlib import Path
 
-import psutil
-
-from bench.loads.c_calls import send_calls
+from bench.loads.h2load import send_calls
 from bench.loads.raw_calls import ENCODE
-from bench.measure import counters
-from bench.processes import cpu_s
+from bench.measure import counters, server_cpu_s
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.bundle import Bundle
 from testbed.server_process import RunningServer, running_server
@@ -22,29 +19,29 @@ from testbed.server_process import RunningServer, running_server
 # About 20 tokens, as a query has.
 _TEXT = "how do i cancel a hotel booking that i made with points last week without losing any of them"
 _FRONT_ENDS = ("0", "4", "8")
-# Connections with eight calls in flight each.
-_CONNECTIONS = (8, 16, 32, 48)
+_CONNECTIONS, _STREAMS = (8, 16, 32, 48), 8
 _WARM_UP_CALLS, _CALLS = 2_000, 20_000
 
 
 def main(bundle: Path, flags: list[str]) -> None:
     """Measure, and print the lines."""
-    request = pb.EncodeRequest(texts=pb.Texts(values=[_TEXT]))
-    message = request.SerializeToString()
+    message = pb.EncodeRequest(texts=pb.Texts(values=[_TEXT])).SerializeToString()
     print(f"{Bundle.open(bundle).manifest.name}: a text of {len(_TEXT)} characters a call", flush=True)
     print("| front ends | calls in flight | calls/s | sequences a batch | GPU busy | engine, µs | front ends, µs |")
     print("|---|---|---|---|---|---|---|")
     for front_ends in _FRONT_ENDS:
         with running_server(bundle, [*flags, "--front-ends", front_ends]) as server:
             for connections in _CONNECTIONS:
-                send_calls(server.address, ENCODE, message, _WARM_UP_CALLS, connections)
-                print(f"| {front_ends} | {8 * connections} | {_line(server, message, connections)} |", flush=True)
+                send_calls(server.address, ENCODE, message, _WARM_UP_CALLS, connections, _STREAMS)
+                print(
+                    f"| {front_ends} | {_STREAMS * connections} | {_line(server, message, connections)} |", flush=True
+                )
 
 
 def _line(server: RunningServer, message: bytes, connections: int) -> str:
-    before, (engine_s, front_ends_s) = counters(server.metrics_url), _cpu_s(server)
-    calls_per_s = send_calls(server.address, ENCODE, message, _CALLS, connections)
-    after, (engine_after_s, front_ends_after_s) = counters(server.metrics_url), _cpu_s(server)
+    before, (engine_s, front_ends_s) = counters(server.metrics_url), server_cpu_s(server)
+    calls_per_s = send_calls(server.address, ENCODE, message, _CALLS, connections, _STREAMS)
+    after, (engine_after_s, front_ends_after_s) = counters(server.metrics_url), server_cpu_s(server)
     grown = {name: after[name] - before[name] for name in after}
     assert grown["headwaiter_requests_total OK"] == _CALLS, "some calls failed"
     batches = grown["headwaiter_batch_sequences_count"]
@@ -58,12 +55,6 @@ def _line(server: RunningServer, message: bytes, connections: int) -> str:
             f"{(front_ends_after_s - front_ends_s) / _CALLS * 1e6:.0f}",
         )
     )
-
-
-def _cpu_s(server: RunningServer) -> tuple[float, float]:
-    """Return the CPU seconds of a server's process, and of its children."""
-    process = psutil.Process(server.process.pid)
-    return cpu_s(process.pid), sum(cpu_s(child.pid) for child in process.children())
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
-import psutil
 
-from bench.loads.c_calls import send_calls
+from bench.loads.h2load import send_calls
 from bench.loads.raw_calls import ENCODE, request
-from bench.measure import MINIMAL, Fleet, ServerSetup, counters
-from bench.processes import LOAD_CORE, cpu_s, pin
+from bench.measure import MINIMAL, Fleet, ServerSetup, counters, server_cpu_s
+from bench.processes import LOAD_CORE, pin
 from bench.rounds import Rounds
 from bench.studies.front_end import NULL
 from headwaiter_proto import encoder_pb2 as pb
@@ -81,18 +80,12 @@ def _reply_bytes(address: str, message: bytes) -> int:
 
 def _cost(server: RunningServer, method: str, message: bytes) -> _CallCost:
     send_calls(server.address, method, message, _WARM_UP_CALLS, _CONNECTIONS, _STREAMS)
-    before_s, children_before_s = _cpu_s(server)
+    before_s, children_before_s = server_cpu_s(server)
     calls_per_s = send_calls(server.address, method, message, _CALLS, _CONNECTIONS, _STREAMS)
-    after_s, children_after_s = _cpu_s(server)
+    after_s, children_after_s = server_cpu_s(server)
     return _CallCost(
         (after_s - before_s) / _CALLS * 1e6, (children_after_s - children_before_s) / _CALLS * 1e6, calls_per_s
     )
-
-
-def _cpu_s(server: RunningServer) -> tuple[float, float]:
-    """Return the CPU seconds of a server's process, and of its children."""
-    process = psutil.Process(server.process.pid)
-    return cpu_s(process.pid), sum(cpu_s(child.pid) for child in process.children())
 
 
 if __name__ == "__main__":

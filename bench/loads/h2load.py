@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 
-def send_calls(address: str, method: str, message: bytes, calls: int, connections: int, streams: int = 8) -> float:
+def send_calls(address: str, method: str, message: bytes, calls: int, connections: int, streams: int) -> float:
     """Send one message again and again, and return the calls/s.
 
     h2load sees only the status of HTTP, which is 200 for calls that fail, too: compare the server's own counts.
