@@ -37,7 +37,8 @@ def defer_biases(model: ir.Model) -> None:
         if node.op_type not in ("Gelu", "SkipLayerNormalization"):
             continue
         gemm = _producing_gemm(node, 0)
-        if gemm is None or len(gemm.inputs) <= _BIAS["Gemm"] or len(gemm.outputs[0].uses()) > 1:
+        bias = None if gemm is None else _bias(gemm)
+        if gemm is None or bias is None or len(gemm.outputs[0].uses()) > 1:
             continue
         if node.op_type == "Gelu":
             # FastGelu is the tanh approximation.
@@ -45,7 +46,7 @@ def defer_biases(model: ir.Model) -> None:
             node.domain, node.version = _CONTRIB, 1
             node.attributes.clear()
         node.resize_inputs(_BIAS[node.op_type] + 1)
-        node.replace_input_with(_BIAS[node.op_type], gemm.inputs[_BIAS["Gemm"]])
+        node.replace_input_with(_BIAS[node.op_type], bias)
         gemm.resize_inputs(_BIAS["Gemm"])
 
 
@@ -76,23 +77,31 @@ def _merge(
 
     # The operator takes rows [T, H, 3, head_dim], and biases [3 · H · head_dim].
     weight = np.stack([each.reshape(heads, width // heads, d_model) for each in weights], 1).reshape(-1, d_model)
-    given = [gemm.inputs[_BIAS["Gemm"]] if len(gemm.inputs) > _BIAS["Gemm"] else None for gemm in gemms]
-    biases = [np.zeros(width, weight.dtype) if each is None else _numbers(each) for each in given]
+    biases = [_bias(gemm) for gemm in gemms]
+    zeros = np.zeros(width, weight.dtype)
+    numbers_of_biases = [zeros if bias is None else _numbers(bias) for bias in biases]
     product = ir.node("Gemm", [gemms[0].inputs[0], constant("weight", weight)], {"transB": 1})
     shape = np.array([-1, heads, 3, width // heads])
     rows = ir.node("Reshape", [product.outputs[0], constant("shape", shape)])
     product.outputs[0].name, rows.outputs[0].name = f"{name}/product", f"{name}/rows"
     graph.insert_before(attention, [product, rows])
-    bias = None if given == [None] * 3 else constant("bias", np.concatenate(biases))
-    for index, value in enumerate((rows.outputs[0], None, None, bias)):
+    merged_bias = (
+        constant("bias", np.concatenate(numbers_of_biases)) if any(bias is not None for bias in biases) else None
+    )
+    for index, value in enumerate((rows.outputs[0], None, None, merged_bias)):
         attention.replace_input_with(index, value)
     # Queries and keys of equal weights come from one Gemm.
     for gemm in dict.fromkeys(gemms):
         if not gemm.outputs[0].uses():
+            weight_and_bias = gemm.inputs[1:]
             graph.remove(gemm, safe=True)
-    for initializer, value in list(graph.initializers.items()):
-        if not value.uses():
-            del graph.initializers[initializer]
+            for value in weight_and_bias:
+                if value is not None and value.name is not None and not value.uses():
+                    del graph.initializers[value.name]
+
+
+def _bias(gemm: ir.Node) -> ir.Value | None:
+    return gemm.inputs[_BIAS["Gemm"]] if len(gemm.inputs) > _BIAS["Gemm"] else None
 
 
 def _is_linear(gemm: ir.Node) -> bool:

@@ -231,4 +231,5 @@ def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> No
     sequences = random_sequences(encoder.config, (3, 9))
     actual = run_graph(tmp_path / "graph.onnx", "reference", sequences)
     expected = concatenate(run_in_pytorch(encoder, sequences))
-    assert violation(difference(actual, expected), PRECISION_FP16) is None
+    differences = difference(actual, expected)
+    assert violation(differences, PRECISION_FP16) is None
