@@ -44,7 +44,7 @@ class ModelFolder:
         bundles: the versions that can be read.
         unreadable: why a version, or with the key None the whole folder, cannot be read. What cannot be read may still
             be there.
-        ignored: why a folder that somebody may take for a version is none, by its name.
+        ignored: the folders that look like versions and are none: the name of each, and the reason.
     """
 
     bundles: Mapping[int, BundleFolder] = field(default_factory=dict)

@@ -109,9 +109,8 @@ class ModelRepository:
         # The version of each model that answers requests.
         self._current: dict[str, ModelVersion] = {}
         self._unloaded: set[str] = set()
-        # Why folders of models cannot be read, and since when scans have lacked served versions.
-        self._unreadable: dict[tuple[str, int | None], str] = {}
-        self._ignored: dict[str, str] = {}
+        # What is wrong with folders, as the log has said, and since when scans have lacked served versions.
+        self._reported: set[tuple[str, str]] = set()
         self._missing_since: dict[tuple[str, int], float] = {}
         self._scanning = asyncio.Lock()
         # For each model, or "" for all, the update that has not scanned the folder yet.
@@ -309,17 +308,15 @@ class ModelRepository:
 
     def _report(self, found: Mapping[str, ModelFolder]) -> None:
         """Log each folder that cannot be read or is no version, once."""
-        unreadable = {
-            (name, version): reason for name, folder in found.items() for version, reason in folder.unreadable.items()
-        }
-        for (name, version), reason in unreadable.items() - self._unreadable.items():
-            folder = name if version is None else f"{name}/{version}"
-            log.warning("%s cannot be read (%s): what is served of this model stays", folder, reason)
-        self._unreadable = unreadable
-        ignored = {f"{name}/{inside}": why for name, folder in found.items() for inside, why in folder.ignored.items()}
-        for path, reason in ignored.items() - self._ignored.items():
-            log.warning("%s is ignored: %s", path, reason)
-        self._ignored = ignored
+        problems = set()
+        for name, folder in found.items():
+            for version, reason in folder.unreadable.items():
+                path = name if version is None else f"{name}/{version}"
+                problems.add((path, f"cannot be read ({reason}): what is served of this model stays"))
+            problems |= {(f"{name}/{inside}", f"is ignored: {reason}") for inside, reason in folder.ignored.items()}
+        for path, problem in sorted(problems - self._reported):
+            log.warning("%s %s", path, problem)
+        self._reported = problems
 
     async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> ModelVersion | None:
         """Load the first of these bundles that can be served; return the first one that failed, if any did."""

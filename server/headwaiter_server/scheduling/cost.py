@@ -361,7 +361,10 @@ class LearntCost:
 
     def _anchor(self, samples: Sequence[Sample], level: float) -> Sample | None:
         """Return what the start predicts for a full batch; None if batches of a similar size have run."""
-        if self._full is None or any(_LARGE_SHARE * self._full.tokens <= each.shape.tokens for each in samples):
+        if self._full is None:
+            return None
+        largest_tokens = max(sample.shape.tokens for sample in samples)
+        if largest_tokens >= _LARGE_SHARE * self._full.tokens:
             return None
         factor = min(max(level, 1 / _MOST_SCALING), _MOST_SCALING)
         return Sample(self._full, factor * self._start.seconds(*self._full))
