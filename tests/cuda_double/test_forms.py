@@ -73,10 +73,9 @@ each_graph = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest, shared_folders: SharedFolders) -> Run:
+def run(graph: str, request: pytest.FixtureRequest, shared_folders: SharedFolders) -> Run:
     """What the graphs of every run did, or those of exhaustive tests if the test is about one of them."""
-    graph = request.node.callspec.params["graph"] if hasattr(request.node, "callspec") else ""
-    models = "other_forms" if graph.split(" ")[0] in OTHER_FORMS else "forms"
+    models = "other_forms" if graph.split()[0] in OTHER_FORMS else "forms"
     forms: Mapping[str, Path] = request.getfixturevalue(models)
 
     def run_forms(folder: Path) -> None:
