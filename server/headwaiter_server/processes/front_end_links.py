@@ -261,7 +261,7 @@ class _FrontEndLink(Link):
             asked = read_request(payload)
             running = self._engine.running_model(asked.model)
             failures = None if asked.failed is None else dict.fromkeys(asked.failed, _FAILED_BEFORE)
-            waiting = _Waiting(self, number, asked.deadline_s)
+            waiting = _Waiting(self, number)
             waiting.request = request = QueuedRequest(
                 running.queue, len(asked.values), asked.hidden, waiting, failures, asked.device_failures, asked.trace
             )
@@ -284,7 +284,7 @@ class _FrontEndLink(Link):
         waiting = self._requests.pop(number, None)
         if waiting is not None:
             waiting.is_done = True
-            self._engine.scheduler.withdraw(waiting.request, waiting.deadline_s)
+            self._engine.scheduler.withdraw(waiting.request)
 
     async def _check_room(self, model: int, tokens: int, deadline_s: float, priority: Priority) -> None:
         await self._engine.check_room(self._engine.running_model(model), tokens, deadline_s, priority)
@@ -319,12 +319,12 @@ class _FrontEndLink(Link):
 class _Waiting:
     """A request of a front end that waits for its answer; see `scheduling.queued_request.Answer`."""
 
-    __slots__ = ("_link", "deadline_s", "is_done", "number", "request")
+    __slots__ = ("_link", "is_done", "number", "request")
 
     request: QueuedRequest
 
-    def __init__(self, link: _FrontEndLink, number: int, deadline_s: float) -> None:
-        self._link, self.number, self.deadline_s, self.is_done = link, number, deadline_s, False
+    def __init__(self, link: _FrontEndLink, number: int) -> None:
+        self._link, self.number, self.is_done = link, number, False
 
     def done(self) -> bool:
         """Return whether the answer is sent, or no longer wanted."""

@@ -30,6 +30,7 @@ from headwaiter_proto.rules.status import code_of
 from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.errors import one_line
+from headwaiter_server.scheduling.errors import is_late
 
 if TYPE_CHECKING:
     from headwaiter_server.tracing.spans import RequestSpan
@@ -43,9 +44,6 @@ _PROCESS_ID, _REQUEST_NUMBERS = uuid.uuid4().hex[:16], count(1)
 # These end a task on purpose. All other exceptions are failures, also those that are no Exception: a panic of the
 # tokenizer's Rust code is a BaseException.
 NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-# A caller's cancellation may arrive this much before the deadline passes here, but at most this share of the time to
-# the deadline.
-_MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
 _TRACEPARENT = re.compile("(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACEPARENT_CHARACTERS = 55
@@ -99,14 +97,6 @@ class Call:
     def note_queued(self) -> None:
         """Record that the request has entered a queue."""
         self.queued = True
-
-    def is_late(self, now_s: float) -> bool:
-        """Return whether a call that is cancelled now has missed its deadline.
-
-        The caller's clock of the deadline started earlier, so the caller's cancellation may arrive a little before the
-        deadline passes here.
-        """
-        return now_s >= self.deadline_s - min(_MAX_EARLY_S, _MAX_EARLY_SHARE * (self.deadline_s - self.arrived_s))
 
     @property
     def trace_id(self) -> str:
@@ -181,7 +171,7 @@ class OutcomeRecorder:
                 _log(logging.DEBUG, call, StatusCode.OK, event, line_kind(f"{call.method}: OK"))
         elif isinstance(error, asyncio.CancelledError):
             # gRPC cancels the handler both when the caller cancels and when the deadline passes.
-            late = call.is_late(clock())
+            late = is_late(clock(), call.arrived_s, call.deadline_s)
             code = StatusCode.DEADLINE_EXCEEDED if late else StatusCode.CANCELLED
             event = "the deadline passed" if late else "the caller cancelled"
             _log(logging.INFO, call, code, event, line_kind(f"{call.method}: {event}"))

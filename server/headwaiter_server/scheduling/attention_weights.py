@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
-from headwaiter_server.scheduling.errors import deadline_passed, inference_failed, output_not_finite
+from headwaiter_server.scheduling.errors import deadline_passed, inference_failed, is_late, output_not_finite
 from headwaiter_server.scheduling.queued_request import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
@@ -107,10 +107,11 @@ class AttentionWeightsQueue:
 
     async def _wait_for_earlier_runs(self, deadline_s: float) -> None:
         self._waiting_count += 1
+        arrived_s = self._clock()
         try:
             await self._running.acquire()
         except asyncio.CancelledError:
-            if self._clock() >= deadline_s:
+            if is_late(self._clock(), arrived_s, deadline_s):
                 self._note_expired(1)
             raise
         finally:

@@ -2,6 +2,19 @@
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed
 
+# A caller's cancellation may arrive this much before the deadline passes here, but at most this share of the time to
+# the deadline.
+_MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
+
+
+def is_late(now_s: float, arrived_s: float, deadline_s: float) -> bool:
+    """Return whether a request that is cancelled now has missed its deadline.
+
+    The caller's clock of the deadline started earlier, and gRPC rounds deadlines of a second and more up on their way,
+    so the caller's cancellation may arrive a little before the deadline passes here.
+    """
+    return now_s >= deadline_s - min(_MAX_EARLY_S, _MAX_EARLY_SHARE * (deadline_s - arrived_s))
+
 
 def deadline_passed() -> DeadlineExceeded:
     """Return the error of a request whose deadline passed, or came too near, before it ran."""

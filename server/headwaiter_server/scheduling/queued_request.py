@@ -110,6 +110,8 @@ class QueuedRequest:
             request that fails with its first failed sequence.
         device_failures: number of devices of other servers that died while they ran the request.
         trace: the ids of the request's span; empty if the request is not sampled.
+        arrived_s: when the request came to the queue, on the scheduler's clock.
+        deadline_s: deadline, on the same clock; infinity without a deadline.
         not_started_count: number of the request's sequences that have not started to run.
         batches: the times of each batch that a sequence of the request ran in.
         number: the number of the request in this process.
@@ -122,6 +124,8 @@ class QueuedRequest:
     failures: dict[int, HeadwaiterError] | None = None
     device_failures: int = 0
     trace: bytes = b""
+    arrived_s: float = 0.0
+    deadline_s: float = float("inf")
     not_started_count: int = 0
     number: int = field(default_factory=count().__next__)
     batches: tuple[BatchTimes, ...] = ()

@@ -37,7 +37,7 @@ from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, ad
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import MAX_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.errors import deadline_passed
+from headwaiter_server.scheduling.errors import deadline_passed, is_late
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.model_queue import ModelQueue
@@ -162,7 +162,7 @@ class Scheduler:
         try:
             outcome = await answer
         except asyncio.CancelledError:
-            self.withdraw(request, deadline_s)
+            self.withdraw(request)
             raise
         except BaseException:
             queue.end_request(request)
@@ -178,7 +178,8 @@ class Scheduler:
         The owner of the request calls `ModelQueue.end_request` once the answer is there, or `withdraw` before.
         """
         queue, hidden, failures = request.queue, request.hidden, request.failures
-        if self._clock() >= deadline_s:
+        request.arrived_s, request.deadline_s = self._clock(), deadline_s
+        if request.arrived_s >= deadline_s:
             # Refuse early: queueing 1,000 expired sequences takes 2 ms.
             queue.observer.expired(len(values) - len(failures or ()))
             raise deadline_passed()
@@ -196,9 +197,9 @@ class Scheduler:
         self._batch_wait.note_arrival()
         self._wake_up.set()
 
-    def withdraw(self, request: QueuedRequest, deadline_s: float) -> None:
+    def withdraw(self, request: QueuedRequest) -> None:
         """Forget a request whose answer is no longer wanted, perhaps because its deadline has passed."""
-        if self._clock() >= deadline_s and request.not_started_count:
+        if is_late(self._clock(), request.arrived_s, request.deadline_s) and request.not_started_count:
             request.queue.observer.expired(request.not_started_count)
         request.queue.end_request(request)
 

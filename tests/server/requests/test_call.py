@@ -134,21 +134,3 @@ def test_a_request_that_succeeds_is_logged_with_its_stages_at_the_level_debug_on
     with OutcomeRecorder(answered, Recorder()):
         pass
     assert caplog.records == []
-
-
-@pytest.mark.parametrize(
-    ("deadline_s", "now_s", "late"),
-    [
-        (float("inf"), 1e9, False),
-        (5.0, 5.0, True),
-        (5.0, 4.95, True),  # The caller's deadline passed, and its cancellation arrived first.
-        (5.0, 4.85, False),
-        (0.05, 0.046, True),
-        (0.05, 0.02, False),
-        (-1.0, 0.0, True),
-    ],
-)
-def test_a_call_that_the_caller_cancels_just_before_the_deadline_is_late(
-    deadline_s: float, now_s: float, late: bool
-) -> None:
-    assert Call("Encode", 0.0, deadline_s).is_late(now_s) == late

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headwaiter_proto.rules.errors import DeadlineExceeded
+from headwaiter_server.scheduling.errors import is_late
 from headwaiter_server.scheduling.fair_start import Priority
 from tests.server.scheduling.fakes import Harness, sums
 
@@ -79,14 +80,35 @@ async def test_all_sequences_of_an_expired_request_are_dropped(harness: Harness)
     assert harness.observer.expired_sequences == 2
 
 
-async def test_a_request_that_is_cancelled_at_its_deadline_counts_as_expired(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    ("deadline_s", "now_s", "late"),
+    [
+        (float("inf"), 1e9, False),
+        (5.0, 5.0, True),
+        (5.0, 4.95, True),  # The caller's deadline passed, and its cancellation arrived first.
+        (5.0, 4.85, False),
+        (0.05, 0.046, True),
+        (0.05, 0.02, False),
+        (-1.0, 0.0, True),
+    ],
+)
+def test_a_request_that_its_caller_cancels_just_before_the_deadline_is_late(
+    deadline_s: float, now_s: float, late: bool
+) -> None:
+    assert is_late(now_s, 0.0, deadline_s) == late
+
+
+@pytest.mark.parametrize(("now_s", "expired"), [(1.0, 0), (4.95, 2), (5.0, 2)])
+async def test_a_request_that_is_cancelled_at_its_deadline_or_just_before_counts_as_expired(
+    harness: Harness, now_s: float, expired: int
+) -> None:
     (held,) = await harness.submit_behind_held_batch()
     late = harness.submit([2], [3], deadline_s=5.0)
     await asyncio.sleep(0)
-    harness.clock.now_s = 5.0
+    harness.clock.now_s = now_s
     late.cancel()
     await asyncio.wait([late])
-    assert harness.observer.expired_sequences == 2
+    assert harness.observer.expired_sequences == expired
     assert harness.queue.queued_sequences == 0
     harness.device.release()
     await held
