@@ -23,6 +23,7 @@ def _serving(kind: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:
         yield server, client
 
 
+@pytest.mark.exhaustive
 def test_the_null_server_answers_with_the_sum_and_the_number_of_the_ids(text_bundle: Path) -> None:
     with _serving("null", text_bundle) as (_, client):
         pooled = client.encode_tokens([[9, 6, 20]], normalize=False).pooled

@@ -37,6 +37,7 @@ def reference(text_checkpoint: Path) -> Any:
     return st.SentenceTransformer(modules=[transformer, *chain], device="cpu")
 
 
+@pytest.mark.exhaustive
 async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
     reference: Any, operators: None, tmp_path: Path
 ) -> None:

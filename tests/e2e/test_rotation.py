@@ -279,7 +279,7 @@ def survives_hang_ups(pid: int) -> bool:
     return any(int(mask, 16) & 1 << (signal.SIGHUP - 1) for mask in masks)
 
 
-@pytest.mark.parametrize("front_ends", [0, 2])
+@pytest.mark.parametrize("front_ends", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
 def test_hang_ups_of_all_processes_end_no_server_from_its_start_to_its_drain(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:

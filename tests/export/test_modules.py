@@ -176,6 +176,7 @@ def test_projected_heads_map_rows_to_another_width() -> None:
     assert PRESETS["projected-heads"]({"positions": "rotary"}).positions == "rotary"
 
 
+@pytest.mark.exhaustive
 def test_equal_seeds_give_a_preset_equal_random_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--set", "d_model=16", "--set", "heads=2", "--set", "max_tokens=8", "--set", "mask=none"]
     assert main(["preset", "masked-heads", *sizes, "--seed", "3", "-o", str(tmp_path / "bundle")]) == 0

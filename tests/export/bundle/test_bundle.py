@@ -47,8 +47,9 @@ def test_readers_that_would_ignore_the_types_of_tokens_refuse_the_schema_version
     assert Bundle.open(tmp_path / "bundle").manifest.schema_version == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("packed_cpu_alone")
-@pytest.mark.parametrize("prefix_rows", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.parametrize("prefix_rows", [1, 2])
 def test_the_manifest_says_what_takes_more_memory_and_how_many_rows_are_zeros(prefix_rows: int, tmp_path: Path) -> None:
     choices: dict[str, Any] = {"feature_width": 6, "gated": True, "d_ff": 40, "prefix_rows": prefix_rows}
     choices["distance_keys"] = prefix_rows > 1

@@ -49,6 +49,7 @@ def without_later_positions(encoder: Encoder) -> Encoder:
     return Encoder.with_weights(encoder.config, weights)
 
 
+@pytest.mark.exhaustive
 def test_golden_inputs_reach_the_maximum_length_and_parity_says_which_lengths_were_checked(
     encoder: Encoder, long_bundle: Path
 ) -> None:

@@ -38,7 +38,8 @@ def test_positions_follow_the_ids(family: str, tmp_path: Path) -> None:
         assert_close(hidden.numpy(), bert_hidden(model, ids))
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, pytest.param(Portable, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [PackedCpu, Portable])
 def test_positions_follow_the_ids_in_a_batch(layout: type[PackedCpu] | type[Portable], tmp_path: Path) -> None:
     model = save_family(tmp_path, "Roberta", pad_token_id=PAD, num_hidden_layers=1)
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]

@@ -62,7 +62,7 @@ def biased_encoder(form: str) -> Encoder:
 @pytest.mark.parametrize(
     ("form", "half"),
     [
-        ("linear", False),
+        pytest.param("linear", False, marks=pytest.mark.exhaustive),
         # The graph in fp16 is traced in the same way.
         pytest.param("tables", False, marks=pytest.mark.exhaustive),
         ("tables", True),

@@ -124,7 +124,8 @@ def test_of_equal_scores_those_of_the_first_experts_are_chosen(
         assert_close_to_scale(run_graph(path, runtime, sequences).hidden, rows)
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_content_of_other_sequences_changes_no_bit(precision: str, tmp_path: Path) -> None:
     encoder = random_encoder(**CHOICES)
     sequences = random_sequences(encoder.config, (5, 31, 1, 12))

@@ -11,6 +11,7 @@ from tests.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequenc
 from tests.oracle import unit
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)
 def test_in_a_causal_graph_a_token_changes_no_earlier_output(
     file: str, runtime: Runtime, causal_bundle: Path, causal_encoder: Encoder
@@ -45,6 +46,7 @@ def test_a_self_excluding_bundle_has_golden_inputs_of_two_tokens_and_more(self_e
     assert sorted({len(sequence) for sequence in bundle.golden().sequences})[:3] == [2, 3, 4]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("runtime", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_masked_fp16_graph_has_a_cosine_of_at_least_0_9999_to_its_formula(
     runtime: Runtime, causal_bundle: Path, causal_encoder: Encoder

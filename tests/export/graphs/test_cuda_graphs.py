@@ -112,6 +112,7 @@ def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bund
             assert len(packed) == (layers if merged else 0)
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
