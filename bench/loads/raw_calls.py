@@ -84,7 +84,13 @@ def closed_loop_beside(
 
 
 def open_loop(
-    address: str, sequences: Sequence[Ids], rate_per_s: float, duration_s: float, deadline_s: float | None, seed: int
+    address: str,
+    sequences: Sequence[Ids],
+    rate_per_s: float,
+    duration_s: float,
+    deadline_s: float | None,
+    seed: int,
+    method: str = ENCODE,
 ) -> Load:
     """Send one sequence per request at random times (Poisson arrivals), whether the server keeps up or not.
 
@@ -92,7 +98,9 @@ def open_loop(
     """
     requests = list(map(request, sequences))
     arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
-    return _run(address, lambda send: load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S), deadline_s)
+    return _run(
+        address, lambda send: load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S), deadline_s, method
+    )
 
 
 def _run(

@@ -23,8 +23,8 @@ import trustme
 from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_server.runtime.hardware import compute_capability
+from testbed.prometheus import running_prometheus, wait_until
 from testbed.server_process import RunningServer, free_port, running_server
-from tests.deploy.real_prometheus import running_prometheus, wait_until
 from tests.deploy.slow_server import SLOW_MODELS
 from tests.deploy.test_dashboard import DASHBOARD, RULES
 

@@ -12,8 +12,8 @@ from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from testbed.minilm import ROOT
 from testbed.server_process import free_port
-from tests.documents import ROOT
 
 _RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 
