@@ -84,7 +84,8 @@ class Oracle:
         head = self.choices["head"]
         if head is None:
             return None
-        rows = hidden if head["per_token"] else hidden.mean(0, keepdims=True) if head["mean"] else hidden[:1]
+        pooled = {"cls": hidden[:1], "mean": hidden.mean(0, keepdims=True), "last": hidden[-1:]}
+        rows = hidden if head["per_token"] else pooled[head["pooling"]]
         if head["activation"]:
             rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "head.dense"))
             rows = self._norm(rows, "head.norm") if head["norm"] else rows

@@ -160,6 +160,20 @@ EXAMPLES = [
         "Qwen3",
         {**_GROUPED, "head_dim": 12, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     ),
+    Example(
+        "Qwen2",
+        ("qwen2",),
+        ("Qwen/Qwen2.5-0.5B",),
+        "Qwen2",
+        {**_GROUPED, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+    Example(
+        "CLIP (texts)",
+        ("clip_text_model",),
+        ("openai/clip-vit-base-patch32",),
+        "CLIPText",
+        {"eos_token_id": 1, "projection_dim": 20},
+    ),
     Example("Llama", ("llama",), ("meta-llama/Llama-3.2-1B",), "Llama", _GROUPED),
     Example(
         "Mistral", ("mistral",), ("intfloat/e5-mistral-7b-instruct",), "Mistral", {**_GROUPED, "sliding_window": WINDOW}

@@ -97,10 +97,20 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "normalize": BOTH,
     "head": (
         HeadConfig(
-            ("one", "two", "three", "four"), ScoreFunction.SIGMOID, mean=True, activation=HeadActivation.GELU, norm=True
+            ("one", "two", "three", "four"),
+            ScoreFunction.SIGMOID,
+            pooling=Pooling.MEAN,
+            activation=HeadActivation.GELU,
+            norm=True,
         ),
         None,
-        HeadConfig(("one", "two", "three"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
+        HeadConfig(
+            ("one", "two", "three"),
+            ScoreFunction.SOFTMAX,
+            pooling=Pooling.LAST,
+            activation=HeadActivation.TANH,
+            bias=False,
+        ),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
     ),
 }

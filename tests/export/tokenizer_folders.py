@@ -103,6 +103,26 @@ def qwen2() -> Tokenizer:
     return tokenizer
 
 
+def clip() -> Tokenizer:
+    """Return the tokenizer of CLIP's texts, which has each byte with and without the mark of the end of a word."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<|startoftext|>", "<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    _train(tokenizer, trainer)
+    content = json_of(tokenizer)
+    vocabulary = content["model"]["vocab"]
+    for byte in pre_tokenizers.ByteLevel.alphabet():
+        vocabulary.setdefault(f"{byte}</w>", len(vocabulary))
+    return Tokenizer.from_str(json.dumps(content))
+
+
 def gemma() -> Tokenizer:
     """Return the tokenizer of EmbeddingGemma."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))

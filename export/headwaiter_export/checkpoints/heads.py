@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoints.families.family import ACTIVATIONS, Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 
@@ -44,7 +45,7 @@ _FUNCTION_OF_PROBLEM = {
 _ACTIVATIONS = {"tanh": HeadActivation.TANH} | {
     name: HeadActivation(activation) for name, activation in ACTIVATIONS.items() if activation in [*HeadActivation]
 }
-_TAKES_MEAN = {"cls": False, "mean": True}
+_POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -83,10 +84,25 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         labels,
         ScoreFunction.SOFTMAX if per_token else function,
         per_token=per_token,
-        mean=bool(names.pooling_field) and not per_token and config_json.choice(names.pooling_field, _TAKES_MEAN),
+        pooling=Pooling.CLS if per_token else _read_pooling(config_json, names),
         activation=_read_activation(config_json, family, names),
         norm=bool(names.norm),
+        bias=config_json.flag("token_classification_bias", default=True) if per_token else names.bias,
     )
+
+
+def check_last_token(head: HeadConfig, text: TextConfig, config_json: CheckpointJson) -> None:
+    """Check that no text ends with the padding token: transformers scores the last token that is another one.
+
+    Raises:
+        CheckpointError: the tokenizer adds the padding token after texts.
+    """
+    if head.pooling is not Pooling.LAST or config_json.values.get("pad_token_id") is None:
+        return
+    if config_json.values["pad_token_id"] in text.last_ids():
+        raise config_json.error(
+            "pad_token_id", "the tokenizer ends texts with this token, and the head scores the token before it"
+        )
 
 
 def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson, default: Pooling) -> None:
@@ -173,6 +189,11 @@ def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, l
         # One score has no other scores to be compared with.
         return ScoreFunction.SIGMOID if problem is ScoreFunction.SOFTMAX and labels == 1 else problem
     return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
+
+
+def _read_pooling(config_json: CheckpointJson, names: SequenceHead) -> Pooling:
+    """Return the row that the head of sequences scores."""
+    return config_json.choice(names.pooling_field, _POOLINGS) if names.pooling_field else names.pooling
 
 
 def _read_activation(config_json: CheckpointJson, family: Family, names: SequenceHead) -> HeadActivation | None:

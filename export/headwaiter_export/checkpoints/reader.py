@@ -19,6 +19,7 @@ from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
+    check_last_token,
     read_head,
     with_head,
     without_head,
@@ -131,8 +132,21 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
+    if text is not None:
+        if head:
+            check_last_token(head, text, config_json)
+        if family.end_id_field:
+            _check_end_token(text, config_json, family.end_id_field)
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
     return LoadedModel(encoder, text, image, tuple(assumptions))
+
+
+def _check_end_token(text: TextConfig, config_json: CheckpointJson, field: str) -> None:
+    """Check that texts end with the token whose row transformers pools: a server pools the last row."""
+    last = text.last_ids()[0]
+    # In configurations of old releases, which have 2, it is the token of the largest id.
+    if config_json.values[field] not in (last, 2):
+        raise config_json.error(field, f"the tokenizer ends texts with another token, {last}")
 
 
 def _pooling_assumptions(

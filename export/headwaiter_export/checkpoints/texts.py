@@ -71,6 +71,12 @@ class TextConfig:
     pooling_skips_prompt: bool = False
     pairs: bool = False
 
+    def last_ids(self) -> list[int]:
+        """Return the last token id of a text and, if the model takes pairs, of a pair."""
+        tokenizer = Tokenizer.from_str(self.tokenizer)
+        encoded = [tokenizer.encode("a"), *([tokenizer.encode("a", "b")] if self.pairs else [])]
+        return [each.ids[-1] for each in encoded]
+
 
 def read_text(
     folder: Path, config_json: CheckpointJson, config: EncoderConfig, assumptions: list[str]

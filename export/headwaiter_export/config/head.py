@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headwaiter_export.config.choices import Pooling
+
 
 class HeadActivation(StrEnum):
     """Activation between the two linear layers of a head."""
@@ -30,17 +32,20 @@ class HeadConfig:
         labels: names of the labels, one for each logit.
         function: how logits become scores.
         per_token: whether each token has logits; otherwise each sequence has.
-        mean: whether the logits of a sequence are those of the mean of its rows; otherwise those of its first row.
+        pooling: the row that the logits of a sequence are computed from: its first row (cls), the mean of its rows
+            (mean) or its last row (last).
         activation: the activation; None for a head without W_1.
         norm: whether a head with W_1 has the norm, which is that of the encoder.
+        bias: whether there is b_2.
     """
 
     labels: tuple[str, ...]
     function: ScoreFunction
     per_token: bool = False
-    mean: bool = False
+    pooling: Pooling = Pooling.CLS
     activation: HeadActivation | None = None
     norm: bool = False
+    bias: bool = True
 
     @property
     def output(self) -> str:

@@ -99,9 +99,11 @@ class Encoder(nn.Module):
 
     def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
         """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""
-        if self.config.head is None or self.head is None:
+        head = self.config.head
+        if head is None or self.head is None:
             return None
-        logits: Tensor = self.head(x, layout, pool(x, layout, Pooling.MEAN) if self.config.head.mean else None)
+        pooled = None if head.per_token or head.pooling is Pooling.CLS else pool(x, layout, head.pooling)
+        logits: Tensor = self.head(x, layout, pooled)
         return logits
 
 

@@ -23,14 +23,14 @@ class Head(nn.Module):
         if self._activation:
             self.dense = nn.Linear(config.width, config.width)
             self.norm = make_norm(config, config.width) if head.norm else self.norm
-        self.output = nn.Linear(config.width, len(head.labels))
+        self.output = nn.Linear(config.width, len(head.labels), head.bias)
 
-    def forward(self, x: Tensor, layout: AttentionLayout, mean: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, pooled: Tensor | None = None) -> Tensor:
         """Return the logits of hidden rows [R, d]: float32 [B, labels], or one row for each token.
 
-        With `mean`, the means of the rows of each sequence [B, d], they are the logits of the means.
+        The logits of sequences are those of `pooled` [B, d]; without it, those of the first row of each sequence.
         """
-        rows = x if self._per_token else layout.pad(x)[:, 0] if mean is None else mean.to(x.dtype)
+        rows = x if self._per_token else layout.pad(x)[:, 0] if pooled is None else pooled.to(x.dtype)
         if self._activation:
             rows = self.norm(self._activation(self.dense(rows)))
         logits: Tensor = self.output(rows).float()

@@ -196,7 +196,7 @@ def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, v
         # Distances of 128 and more share a bucket.
         ("MPNet", {"max_position_embeddings": 302}),
         ("Gte", {"type_vocab_size": 0}),
-        *((name, {"is_causal": False}) for name in ("Llama", "Mistral", "Qwen3")),
+        *((name, {"is_causal": False}) for name in ("Llama", "Mistral", "Qwen2", "Qwen3")),
         ("EuroBert", {"is_causal": True}),
         # All tables of embeddings are folded.
         ("DebertaV2", {"position_biased_input": True, "type_vocab_size": 2}),

@@ -30,8 +30,10 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.export.tokenizer_folders import qwen2
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
+WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral")
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
@@ -56,16 +58,25 @@ LABELS = {0: "no", 1: "perhaps", 2: "yes"}
         ("Gte", 2),
         ("Gte", 0),
         ("JinaEmbeddingsV3", 0),
+        ("Qwen2", 0),
+        ("Qwen3", 0),
+        ("Llama", 0),
+        ("Mistral", 0),
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {} if name == "DistilBert" else {"type_vocab_size": token_types or 1}
+    sizes: dict[str, Any] = {} if name in WITHOUT_TYPES else {"type_vocab_size": token_types or 1}
     model = save_example(tmp_path, name, kind, id2label=LABELS, label2id={}, **sizes)
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.token_types == token_types
     assert encoder.config.head is not None
     assert encoder.config.head.labels == ("no", "perhaps", "yes")
     assert_equal_logits(encoder, model, (1, 2, 20), token_types)
+
+
+def test_a_sequence_head_of_gemma_equals_transformers(tmp_path: Path) -> None:
+    model = save_example(tmp_path, "Gemma3", "TextForSequenceClassification", id2label=LABELS, label2id={})
+    assert_equal_logits(read_checkpoint(tmp_path).encoder, model, (1, 2, 20))
 
 
 @pytest.mark.parametrize(
@@ -156,12 +167,12 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+@pytest.mark.parametrize(("name", "settings"), [("ModernBert", {"classifier_pooling": "mean"}), ("Qwen2", {})])
 @pytest.mark.parametrize("layout", RUNTIMES)
-def test_the_served_head_of_modernbert_equals_transformers(
-    layout: type[Packed] | type[Portable], kind: str, tmp_path: Path
+def test_a_served_head_equals_transformers(
+    layout: type[Packed] | type[Portable], name: str, settings: dict[str, Any], kind: str, tmp_path: Path
 ) -> None:
-    settings = {"classifier_pooling": "mean", "id2label": LABELS, "label2id": {}}
-    model = save_example(tmp_path, "ModernBert", kind, **settings)
+    model = save_example(tmp_path, name, kind, id2label=LABELS, label2id={}, **settings)
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
     rng = np.random.default_rng(0)
     sequences = [rng.integers(2, 60, n) for n in (1, 2, 4, 5, 6, 24)]
@@ -172,6 +183,22 @@ def test_the_served_head_of_modernbert_equals_transformers(
         assert logits is not None
         for actual, rows in zip(logits, expected, strict=True):
             assert_close_to_scale(actual, np.atleast_2d(rows))
+
+
+@pytest.mark.parametrize("pad_token", ["<|endoftext|>", "<|im_end|>"])
+def test_a_head_of_the_last_token_needs_a_tokenizer_that_ends_texts_with_another_token_than_padding(
+    pad_token: str, tmp_path: Path
+) -> None:
+    tokenizer = qwen2()
+    pad_id, vocabulary = tokenizer.token_to_id(pad_token), tokenizer.get_vocab_size()
+    save_example(tmp_path, "Qwen3", "ForSequenceClassification", vocab_size=vocabulary, pad_token_id=pad_id)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if pad_token == "<|endoftext|>":  # The tokenizer adds this token to each text.
+        assert_checkpoint_refused(tmp_path, f"pad_token_id {pad_id}", "ends texts")
+    else:
+        text = read_checkpoint(tmp_path).text
+        assert text is not None
+        assert text.pairs
 
 
 def test_a_classifier_of_images_equals_transformers(tmp_path: Path) -> None:
@@ -224,7 +251,7 @@ def test_the_score_function_is_that_of_the_checkpoint(
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("Bert", "ForQuestionAnswering"), ("Bert", "ForMultipleChoice"), ("Qwen3", "ForSequenceClassification")],
+    [("Bert", "ForQuestionAnswering"), ("Bert", "ForMultipleChoice")],
 )
 def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(name: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's"

@@ -1,4 +1,4 @@
-"""The families whose layers are those of decoders, causal or bidirectional: Llama, Mistral, Qwen3 and EuroBERT."""
+"""The families whose layers are those of decoders, causal or bidirectional: Llama, Mistral, Qwen and EuroBERT."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family
+from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.families.rotary import SplitHalfInput, pair_neighbours, read_layer_types
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.config.choices import Mask, Norm, Positions
+from headwaiter_export.config.choices import Mask, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 
 
@@ -99,7 +99,7 @@ class MistralInput(DecoderInput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qwen3Input(DecoderInput):
+class QwenInput(DecoderInput):
     """The input of a decoder in which config.json says which layers attend locally."""
 
     @override
@@ -115,6 +115,8 @@ class Qwen3Input(DecoderInput):
         return local_layers
 
 
+# The head that transformers gives all decoders: it scores the last token, which attends to all others.
+_HEAD = SequenceHead("score", pooling=Pooling.LAST, bias=False, scores_tokens=True)
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),
     tensor_prefix="model.",
@@ -152,6 +154,7 @@ LLAMA = Family(
     norm_eps_field="rms_norm_eps",
     default_norm_eps=1e-6,
     default_values={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    sequence_head=_HEAD,
 )
 MISTRAL = replace(
     LLAMA,
@@ -163,7 +166,7 @@ MISTRAL = replace(
 )
 QWEN3 = replace(
     LLAMA,
-    input=Qwen3Input(theta=10_000.0),
+    input=QwenInput(theta=10_000.0),
     boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
     fixed_fields={**LLAMA.fixed_fields, "up_bias": False, "down_bias": False, "query_key_norm": True},
     default_values={
@@ -176,4 +179,11 @@ QWEN3 = replace(
         "max_window_layers": 28,
     },
 )
-EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), default_norm_eps=1e-5)
+_NOT_IN_QWEN2 = ("attention_bias", "head_dim")
+QWEN2 = replace(
+    QWEN3,
+    boolean_fields={},
+    fixed_fields={**LLAMA.fixed_fields, **NO_BIASES, "query_bias": True, "key_bias": True, "value_bias": True},
+    default_values={name: value for name, value in QWEN3.default_values.items() if name not in _NOT_IN_QWEN2},
+)
+EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), default_norm_eps=1e-5, sequence_head=None)

@@ -58,7 +58,7 @@ class Input(Protocol):
 
 @dataclass(frozen=True)
 class SequenceHead:
-    """The head of a family that scores each sequence, by its first row unless config.json says otherwise.
+    """The head of a family that scores each sequence.
 
     Attributes:
         output: module of the linear layer that computes the logits.
@@ -66,8 +66,9 @@ class SequenceHead:
         activation: activation between the two; None for the activation that config.json names.
         activation_field: the field that names the activation; empty for the field of the feed-forward layers.
         norm: module of the norm after the activation; empty for a head without a norm.
-        pooling_field: field of config.json that says whether the head scores the first row or the mean of the rows;
-            empty for a head of the first row.
+        pooling: the row that the head scores.
+        pooling_field: field of config.json that says which row that is, in place of `pooling`; empty if none does.
+        bias: whether `output` has a bias where it scores sequences.
         scores_tokens: whether the head that scores each token has the same modules; otherwise it is one linear layer,
             "classifier".
     """
@@ -77,7 +78,9 @@ class SequenceHead:
     activation: HeadActivation | None = None
     activation_field: str = ""
     norm: str = ""
+    pooling: Pooling = Pooling.CLS
     pooling_field: str = ""
+    bias: bool = True
     scores_tokens: bool = False
 
 
@@ -113,6 +116,7 @@ class Family:
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
         translate: function that translates the configuration of this code into the fields of the family.
+        end_id_field: field of config.json that has the id of the token whose row is pooled; empty if none has.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -142,6 +146,7 @@ class Family:
     sequence_head: SequenceHead | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
+    end_id_field: str = ""
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 

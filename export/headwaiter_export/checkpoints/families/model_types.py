@@ -15,8 +15,9 @@ from headwaiter_export.checkpoints.families.bert import (
     ROFORMER,
     XLM_ROBERTA_XL,
 )
+from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT
 from headwaiter_export.checkpoints.families.deberta import DEBERTA_V2
-from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN3
+from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.families.gemma3 import GEMMA3
 from headwaiter_export.checkpoints.families.images import (
@@ -56,10 +57,12 @@ FAMILIES: dict[str, Family] = {
     "jina_embeddings_v3": JINA_V3,
     "llama": LLAMA,
     "mistral": MISTRAL,
+    "qwen2": QWEN2,
     "qwen3": QWEN3,
     "eurobert": EUROBERT,
     "gemma3_text": GEMMA3,
     "t5": T5,
+    "clip_text_model": CLIP_TEXT,
 }
 # The class of the tokenizer, for a checkpoint that names none.
 TOKENIZER_CLASSES = {
@@ -80,6 +83,7 @@ TOKENIZER_CLASSES = {
     "jina_embeddings_v3": "XLMRobertaTokenizer",
     # transformers knows no class for this model type; a checkpoint must name one.
     "new": "",
+    "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "gemma3_text": "GemmaTokenizer",
     "t5": "T5Tokenizer",
@@ -87,6 +91,7 @@ TOKENIZER_CLASSES = {
     # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
     "llama": "PreTrainedTokenizer",
     "eurobert": "PreTrainedTokenizer",
+    "clip_text_model": "PreTrainedTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

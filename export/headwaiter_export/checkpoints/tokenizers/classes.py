@@ -34,6 +34,7 @@ _BYTE_LEVEL_BPE: Parts = {
 _QWEN2_PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_CLIP_PIECES = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,20 @@ def _qwen2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
     }
 
 
+def _clip_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of CLIP's BPE tokenizer, in which the last piece of a word has a mark."""
+    split = {"type": "Split", "pattern": {"Regex": _CLIP_PIECES}, "behavior": "Removed", "invert": True}
+    spaces = {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "}
+    return {
+        "model": {**_BYTE_LEVEL_BPE, "end_of_word_suffix": "</w>", "unk_token": tokens.name("unk_token")},
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, spaces, {"type": "Lowercase"}]},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [split, _byte_level(add_prefix_space=False, use_regex=True)],
+        },
+    }
+
+
 def _gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of Gemma's BPE tokenizer."""
     unknown = {"unk_token": tokens.name("unk_token"), "fuse_unk": True, "byte_fallback": True}
@@ -353,6 +368,19 @@ def _roberta_post_processor(
     )
 
 
+def _clip_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts CLIP's special tokens around a text."""
+    begin, end = tokens.name("bos_token"), tokens.name("eos_token")
+    return processors.RobertaProcessing(
+        (end, _token_id(tokenizer, end)),
+        (begin, _token_id(tokenizer, begin)),
+        trim_offsets=False,
+        add_prefix_space=False,
+    )
+
+
 def _albert_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
@@ -486,6 +514,12 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _qwen2_parts,
         _kept_post_processor,
         removes_flags=True,
+    ),
+    "CLIPTokenizer": TokenizerClass(
+        "BPE",
+        {**dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"), "bos_token": "<|startoftext|>"},
+        _clip_parts,
+        _clip_post_processor,
     ),
     "GemmaTokenizer": TokenizerClass(
         "BPE",

@@ -1,0 +1,63 @@
+"""The family of CLIP's encoders of texts (https://arxiv.org/abs/2103.00020)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, TokenInput
+from headwaiter_export.checkpoints.families.images import SIGLIP_VISION
+from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
+from headwaiter_export.config.choices import Mask, Norm, Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+
+
+@dataclass(frozen=True)
+class ClipTextInput(TokenInput):
+    """Token ids without types; every token has a position."""
+
+    has_types: bool = False
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        return {
+            "vocabulary_size": config_json.size("vocab_size"),
+            "max_tokens": config_json.size("max_position_embeddings"),
+        }
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Leave the tensors as they are: they have the form of the encoder's."""
+
+
+def _projection(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
+    """Return the projection to the vectors that texts and images share, if the checkpoint has it."""
+    if not any(name.endswith("WithProjection") for name in config_json.strings("architectures")):
+        return ()
+    return (PooledModule(kind=ModuleKind.DENSE, width=encoder_json.size("projection_dim"), bias=False),)
+
+
+CLIP_TEXT = Family(
+    input=ClipTextInput(),
+    tensor_prefix="text_model.",
+    size_fields=USUAL_SIZES,
+    activation_field="hidden_act",
+    module_names={
+        "embedding.tokens": "embeddings.token_embedding",
+        "embedding.positions.table": "embeddings.position_embedding",
+        "norm": "final_layer_norm",
+        "after_pooling.0.linear": "text_projection",
+    },
+    layer_prefix=SIGLIP_VISION.layer_prefix,
+    layer_module_names=SIGLIP_VISION.layer_module_names,
+    ignored_prefixes=("embeddings.position_ids", "text_projection."),
+    fixed_fields={"mask": Mask.CAUSAL, "norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    default_pooling=Pooling.LAST,
+    default_norm_eps=1e-5,
+    default_values={"hidden_act": "quick_gelu", "projection_dim": 512, "eos_token_id": 49407},
+    own_modules=_projection,
+    required_fields={"is_causal": True},
+    end_id_field="eos_token_id",
+)
