@@ -8,34 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from testbed.minilm import bundle, checkpoint
+from headwaiter_export.cli import main
+from testbed.minilm import checkpoint
 from testbed.server_process import RunningServer, running_server
 from tests.shared_folders import SharedFolders
 from tests.stored_costs import store_cost
 
 
 @pytest.fixture(scope="session")
-def real_model(shared_folders: SharedFolders) -> tuple[Path, Path]:
-    """The checkpoint and the bundle of all-MiniLM-L6-v2; both stay on disk for later test runs."""
-
-    def make(_: Path) -> None:
-        checkpoint()
-        store_cost(bundle(), 1)
-
-    shared_folders.get("all-MiniLM-L6-v2", make)
-    return checkpoint(), bundle()
+def real_checkpoint(shared_folders: SharedFolders) -> Path:
+    """The checkpoint folder of all-MiniLM-L6-v2, which stays on disk for later test runs."""
+    shared_folders.get("all-MiniLM-L6-v2-checkpoint", lambda _: checkpoint())
+    return checkpoint()
 
 
 @pytest.fixture(scope="session")
-def real_checkpoint(real_model: tuple[Path, Path]) -> Path:
-    """The checkpoint folder of all-MiniLM-L6-v2."""
-    return real_model[0]
+def real_bundle(real_checkpoint: Path, shared_folders: SharedFolders) -> Path:
+    """A bundle of all-MiniLM-L6-v2 with the only graph that the tests run, because the others take a minute."""
 
+    def export(folder: Path) -> None:
+        graph = ["--graphs", "packed-cpu", "--precision", "fp32"]
+        assert main(["checkpoint", str(real_checkpoint), "-o", str(folder), "--name", "all-MiniLM-L6-v2", *graph]) == 0
+        store_cost(folder, 1)
 
-@pytest.fixture(scope="session")
-def real_bundle(real_model: tuple[Path, Path]) -> Path:
-    """The bundle folder of all-MiniLM-L6-v2."""
-    return real_model[1]
+    return shared_folders.get("all-MiniLM-L6-v2", export)
 
 
 @pytest.fixture(scope="session")

@@ -72,9 +72,8 @@ def test_the_features_example_refuses_a_text_model(text_server: RunningServer, m
         runpy.run_path(str(PYTHON / "features.py"))
 
 
-@pytest.mark.timeout(600)  # The first run downloads and exports the model.
 def test_the_demo_finds_neighbours_of_the_same_group(
-    real_server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    real_bundle: Path, real_server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
     def already_running(folder: Path, flags: list[str]) -> Iterator[RunningServer]:
@@ -82,6 +81,7 @@ def test_the_demo_finds_neighbours_of_the_same_group(
         assert (settings.provider, settings.precision) == ("cpu", "auto")
         yield real_server
 
+    monkeypatch.setattr(demo, "bundle", lambda: real_bundle)
     monkeypatch.setattr(demo, "running_server", already_running)
     monkeypatch.setattr("sys.argv", ["demo.py", "--provider", "cpu"])
     assert demo.main() == 0
