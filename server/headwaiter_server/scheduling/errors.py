@@ -1,19 +1,20 @@
-"""The errors of requests that expire, or that the model or the device fails on."""
+"""The errors of requests that expire, or that the model or the device fails on, and which requests are late."""
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed
 
 # A caller's cancellation may arrive this much before the deadline passes here, but at most this share of the time to
-# the deadline.
-_MAX_EARLY_S, _MAX_EARLY_SHARE = 0.1, 0.1
+# the deadline. gRPC rounds a deadline of a second and more up, by at most 1 %.
+_MAX_EARLY_S, _MAX_EARLY_SHARE, _MAX_ROUNDING = 0.1, 0.1, 0.01
 
 
 def is_late(now_s: float, arrived_s: float, deadline_s: float) -> bool:
     """Return whether a request that is cancelled now has missed its deadline.
 
-    The caller's clock of the deadline started earlier, and gRPC rounds deadlines of a second and more up on their way,
-    so the caller's cancellation may arrive a little before the deadline passes here.
+    The caller's clock of the deadline started earlier, and has the deadline without the rounding of its way, so the
+    caller's cancellation may arrive a little before the deadline passes here.
     """
-    return now_s >= deadline_s - min(_MAX_EARLY_S, _MAX_EARLY_SHARE * (deadline_s - arrived_s))
+    allowed_s = deadline_s - arrived_s
+    return now_s >= deadline_s - min(_MAX_EARLY_SHARE * allowed_s, _MAX_EARLY_S + _MAX_ROUNDING * allowed_s)
 
 
 def deadline_passed() -> DeadlineExceeded:

@@ -1,5 +1,6 @@
 """The log lines of a request name the request, its model and its caller, as text and as fields."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -70,6 +71,21 @@ def test_a_caller_whose_address_is_not_known_is_left_out(
     (record,) = caplog.records
     assert record.getMessage().startswith(beginning)
     assert "caller" not in vars(record)["request"]
+
+
+# With 60 s left of 10,000 s, gRPC may have rounded the deadline; with 60 s left of 70 s, the caller has cancelled.
+@pytest.mark.parametrize(("allowed_s", "code"), [(10_000.0, "DEADLINE_EXCEEDED"), (70.0, "CANCELLED")])
+async def test_a_cancelled_request_has_missed_its_deadline_if_little_of_its_time_is_left(
+    allowed_s: float, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    cancelled = call()
+    cancelled.deadline_s = clock() + 60
+    cancelled.arrived_s = cancelled.deadline_s - allowed_s
+    with pytest.raises(asyncio.CancelledError), OutcomeRecorder(cancelled, Recorder()):
+        raise asyncio.CancelledError
+    (record,) = caplog.records
+    assert vars(record)["request"]["code"] == code
 
 
 def test_failed_sequences_of_a_partial_request_name_the_same(caplog: pytest.LogCaptureFixture) -> None:
