@@ -64,7 +64,10 @@ class Example:
         family = {**FAMILIES, **FEATURE_FAMILIES}[self.model_types[0]]
         if family.sequence_head is None:
             return ""
-        return "image" if self.takes_features else "sequence, token"
+        if self.takes_features:
+            return "image"
+        # transformers has no class for a head of tokens on Gemma 3.
+        return "sequence" if self.name == "Gemma3" else "sequence, token"
 
     def difference(self, folder: Path) -> float:
         """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.

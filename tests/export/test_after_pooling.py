@@ -91,6 +91,7 @@ def sentence_transformer_modules(kind: str) -> list[Any]:
         ],
         "SGPT": lambda: [st.Pooling(WIDTH, "weightedmean")],
         "LayerNorm": lambda: [st.Pooling(WIDTH, "lasttoken"), st.LayerNorm(WIDTH), st.Normalize()],
+        "Dropout": lambda: [st.Pooling(WIDTH, "cls"), st.Dropout(0.3), st.Dense(WIDTH, 12), st.Dropout(0.5)],
         "mixed": lambda: [
             st.Pooling(WIDTH, "mean_sqrt_len_tokens"),
             st.Normalize(),
@@ -106,7 +107,7 @@ def sentence_transformer_modules(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("safetensors", [True, False], ids=["safetensors", "bin"])
-@pytest.mark.parametrize("kind", ["LaBSE", "EmbeddingGemma", "SGPT", "LayerNorm", "mixed"])
+@pytest.mark.parametrize("kind", ["LaBSE", "EmbeddingGemma", "SGPT", "LayerNorm", "Dropout", "mixed"])
 def test_a_chain_of_modules_equals_sentence_transformers(
     kind: str, safetensors: bool, folder: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_setting_of_a_dense_module_that_is_not_supported_is_named(
         (("Transformer", "Pooling", "CNN"), ["modules.json", "CNN"]),
         (("Transformer", "Pooling", "Pooling"), ["modules.json", "Pooling, Pooling"]),
         (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
+        (("StaticEmbedding",), ["modules.json", "StaticEmbedding", "without attention"]),
     ],
 )
 def test_an_unsupported_module_of_a_sentence_transformer_is_named(

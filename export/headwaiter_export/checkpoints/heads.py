@@ -87,12 +87,12 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         pooling=Pooling.CLS if per_token else _read_pooling(config_json, names),
         activation=_read_activation(config_json, family, names),
         norm=bool(names.norm),
-        bias=config_json.flag("token_classification_bias", default=True) if per_token else names.bias,
+        bias=_has_bias(config_json, names, per_token=per_token),
     )
 
 
 def check_last_token(head: HeadConfig, text: TextConfig, config_json: CheckpointJson) -> None:
-    """Check that no text ends with the padding token: transformers scores the last token that is another one.
+    """Check that the tokenizer does not end texts with the padding token: transformers scores the token before it.
 
     Raises:
         CheckpointError: the tokenizer adds the padding token after texts.
@@ -192,8 +192,14 @@ def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, l
 
 
 def _read_pooling(config_json: CheckpointJson, names: SequenceHead) -> Pooling:
-    """Return the row that the head of sequences scores."""
+    """Return how the rows of a sequence become the vector that the head scores."""
     return config_json.choice(names.pooling_field, _POOLINGS) if names.pooling_field else names.pooling
+
+
+def _has_bias(config_json: CheckpointJson, names: SequenceHead, *, per_token: bool) -> bool:
+    if not per_token:
+        return names.bias
+    return not names.bias_field or config_json.flag(names.bias_field, default=True)
 
 
 def _read_activation(config_json: CheckpointJson, family: Family, names: SequenceHead) -> HeadActivation | None:

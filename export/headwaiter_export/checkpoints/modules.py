@@ -34,6 +34,8 @@ _DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.GELU": DenseActivation.GELU,
     "torch.nn.modules.activation.SiLU": DenseActivation.SILU,
 }
+# A module that changes vectors only in training.
+_DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 # The supported values of fields of `sentence-transformers` that could change results.
 _VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
@@ -102,14 +104,19 @@ def read_modules(folder: Path) -> Modules:
     if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
         settings.require(_CROSS_ENCODER_FIELDS)
         return Modules(paths[0], cross_encoder=settings)
-    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= _READERS.keys():
+    if kinds[:1] == ["StaticEmbedding"]:
+        raise CheckpointError(
+            "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "
+            "program that needs them, because a call to a server takes longer than that"
+        )
+    if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {*_READERS, _DROPOUT}:
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
-            f"{', '.join(_READERS)}"
+            f"{', '.join((*_READERS, _DROPOUT))}"
         )
     transformer, pooling, *others = paths
     config_json = CheckpointJson.read(pooling / "config.json")
-    after_pooling = [_READERS[kind](path) for kind, path in zip(kinds[2:], others, strict=True)]
+    after_pooling = [_READERS[kind](path) for kind, path in zip(kinds[2:], others, strict=True) if kind != _DROPOUT]
     normalize = False
     while after_pooling and after_pooling[-1].module.kind is ModuleKind.NORMALIZE:
         after_pooling.pop()

@@ -38,6 +38,8 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_server.runtime.bundle import MANIFEST
 
+# With this id in its configuration, CLIP pools the row of the token with the largest id.
+_LARGEST_ID = 2
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
@@ -135,7 +137,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if text is not None:
         if head:
             check_last_token(head, text, config_json)
-        if family.end_id_field:
+        if family.end_id_field and is_own_pooling:
             _check_end_token(text, config_json, family.end_id_field)
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
     return LoadedModel(encoder, text, image, tuple(assumptions))
@@ -143,10 +145,14 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
 
 def _check_end_token(text: TextConfig, config_json: CheckpointJson, field: str) -> None:
     """Check that texts end with the token whose row transformers pools: a server pools the last row."""
-    last = text.last_ids()[0]
-    # In configurations of old releases, which have 2, it is the token of the largest id.
-    if config_json.values[field] not in (last, 2):
-        raise config_json.error(field, f"the tokenizer ends texts with another token, {last}")
+    last, pooled = text.last_ids()[0], config_json.values[field]
+    if pooled == _LARGEST_ID:
+        pooled = text.largest_id()
+    if pooled != last:
+        raise config_json.error(
+            field,
+            f"transformers pools the row of token {pooled}, and the tokenizer ends texts with {last}: choose a pooling",
+        )
 
 
 def _pooling_assumptions(

@@ -77,6 +77,10 @@ class TextConfig:
         encoded = [tokenizer.encode("a"), *([tokenizer.encode("a", "b")] if self.pairs else [])]
         return [each.ids[-1] for each in encoded]
 
+    def largest_id(self) -> int:
+        """Return the largest id of a token."""
+        return max(Tokenizer.from_str(self.tokenizer).get_vocab().values())
+
 
 def read_text(
     folder: Path, config_json: CheckpointJson, config: EncoderConfig, assumptions: list[str]

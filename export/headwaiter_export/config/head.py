@@ -32,8 +32,7 @@ class HeadConfig:
         labels: names of the labels, one for each logit.
         function: how logits become scores.
         per_token: whether each token has logits; otherwise each sequence has.
-        pooling: the row that the logits of a sequence are computed from: its first row (cls), the mean of its rows
-            (mean) or its last row (last).
+        pooling: how the rows of a sequence become the vector that its logits are computed from: cls, mean or last.
         activation: the activation; None for a head without W_1.
         norm: whether a head with W_1 has the norm, which is that of the encoder.
         bias: whether there is b_2.

@@ -1,7 +1,6 @@
 """CLIP's encoder of texts gives the vectors of `transformers`, alone and with the projection."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,18 +17,21 @@ from tests.export.tokenizer_folders import clip
 TEXTS = ("a photo of a cat", "Rain, rain!", "the bread is fresh " * 9)
 
 
-def _save(folder: Path, kind: str, **settings: Any) -> transformers.PreTrainedModel:
+def _save(folder: Path, kind: str, end: str, eos_token_id: int) -> transformers.PreTrainedModel:
+    """Save a checkpoint whose tokenizer ends texts with the token `end`, which gets the largest id if it is new."""
     tokenizer = clip()
+    tokenizer.add_special_tokens([end])
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer"})
-    sizes = {"vocab_size": tokenizer.get_vocab_size(), "projection_dim": 20, "eos_token_id": 1, **settings}
-    return save_family(folder, "CLIPText", kind, **sizes)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer", "eos_token": end})
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "projection_dim": 20, "eos_token_id": eos_token_id}
+    return save_family(folder, "CLIPText", kind, "CLIPTextConfig", **sizes)
 
 
 @pytest.mark.parametrize("kind", ["Model", "ModelWithProjection"])
-@pytest.mark.parametrize("eos_token_id", [1, 2])
-def test_the_vectors_of_texts_equal_transformers(eos_token_id: int, kind: str, tmp_path: Path) -> None:
-    model = _save(tmp_path, kind, config_class="CLIPTextConfig", eos_token_id=eos_token_id)
+# Configurations of old releases have 2: transformers then pools the row of the largest id.
+@pytest.mark.parametrize(("end", "eos_token_id"), [("<|endoftext|>", 1), ("[END]", 2)])
+def test_the_vectors_of_texts_equal_transformers(end: str, eos_token_id: int, kind: str, tmp_path: Path) -> None:
+    model = _save(tmp_path, kind, end, eos_token_id)
     loaded = read_checkpoint(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.encoder.config.pooling is Pooling.LAST
@@ -37,8 +39,6 @@ def test_the_vectors_of_texts_equal_transformers(eos_token_id: int, kind: str, t
     assert loaded.text is not None
     for text in TEXTS:
         ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt").input_ids
-        # The old rule takes the token of the largest id, which is the last one in CLIP's own vocabulary.
-        ids = ids if eos_token_id == 1 else torch.cat([ids[:, :-1], torch.tensor([[tokenizer.vocab_size - 1]])], 1)
         with torch.inference_mode():
             pooled, _ = loaded.encoder(ids[0], SingleSequence(ids.shape[1]))
             expected = model(input_ids=ids)
@@ -47,6 +47,8 @@ def test_the_vectors_of_texts_equal_transformers(eos_token_id: int, kind: str, t
         assert_close(pooled.numpy(), vectors.numpy())
 
 
-def test_a_tokenizer_that_ends_texts_with_another_token_is_refused(tmp_path: Path) -> None:
-    _save(tmp_path, "Model", config_class="CLIPTextConfig", eos_token_id=7)
-    assert_checkpoint_refused(tmp_path, "eos_token_id 7", "another token, 1")
+@pytest.mark.parametrize("eos_token_id", [2, 7])
+def test_a_tokenizer_that_ends_texts_with_another_token_is_refused(eos_token_id: int, tmp_path: Path) -> None:
+    _save(tmp_path, "Model", "<|endoftext|>", eos_token_id)
+    assert_checkpoint_refused(tmp_path, f"eos_token_id {eos_token_id}", "ends texts with 1", "pooling")
+    assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+from tokenizers import processors
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
@@ -18,9 +19,10 @@ from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.graphs.layouts import Packed, Portable
-from tests.checkpoints import save_sentence_transformer, save_tokenizer, save_vit, write_json
+from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.family_examples import save_example
+from tests.export.feature_checkpoints import save_feature_model
 from tests.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
@@ -185,30 +187,58 @@ def test_a_served_head_equals_transformers(
             assert_close_to_scale(actual, np.atleast_2d(rows))
 
 
-@pytest.mark.parametrize("pad_token", ["<|endoftext|>", "<|im_end|>"])
+@pytest.mark.parametrize(
+    ("pad_token", "pair", "refused"),
+    [
+        ("<|endoftext|>", "$A $B <|im_end|>", True),
+        ("<|im_end|>", "$A $B <|endoftext|>", False),
+        ("<|im_end|>", "$A $B <|im_end|>", True),
+    ],
+)
 def test_a_head_of_the_last_token_needs_a_tokenizer_that_ends_texts_with_another_token_than_padding(
-    pad_token: str, tmp_path: Path
+    pad_token: str, pair: str, refused: bool, tmp_path: Path
 ) -> None:
     tokenizer = qwen2()
-    pad_id, vocabulary = tokenizer.token_to_id(pad_token), tokenizer.get_vocab_size()
-    save_example(tmp_path, "Qwen3", "ForSequenceClassification", vocab_size=vocabulary, pad_token_id=pad_id)
+    ids = {token: tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>")}
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", pair=pair, special_tokens=[*ids.items()]
+    )
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": ids[pad_token]}
+    save_example(tmp_path, "Qwen3", "ForSequenceClassification", **sizes)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    if pad_token == "<|endoftext|>":  # The tokenizer adds this token to each text.
-        assert_checkpoint_refused(tmp_path, f"pad_token_id {pad_id}", "ends texts")
+    if refused:
+        assert_checkpoint_refused(tmp_path, f"pad_token_id {ids[pad_token]}", "ends texts")
     else:
         text = read_checkpoint(tmp_path).text
         assert text is not None
-        assert text.pairs
+        assert text.last_ids() == [ids["<|endoftext|>"]] * 2
 
 
-def test_a_classifier_of_images_equals_transformers(tmp_path: Path) -> None:
-    model = save_vit(tmp_path, "ViTForImageClassification", id2label=LABELS, label2id={})
+def test_a_head_scores_the_last_token_whatever_padding_tokens_are_before_it(tmp_path: Path) -> None:
+    model = save_example(tmp_path, "Qwen2", "ForSequenceClassification", pad_token_id=5)
+    encoder, ids = read_checkpoint(tmp_path).encoder, torch.tensor([7, 5, 5, 9])
+    layout = SingleSequence(4)
+    with torch.inference_mode():
+        logits = encoder.logits(encoder(ids, layout)[1], layout)
+        expected = model(input_ids=ids[None]).logits
+    assert logits is not None
+    assert_close(logits.numpy(), expected.numpy())
+
+
+def test_a_decoders_head_of_tokens_without_a_bias_equals_transformers(tmp_path: Path) -> None:
+    model = save_example(tmp_path, "Llama", "ForTokenClassification", token_classification_bias=False)
+    assert_equal_logits(read_checkpoint(tmp_path).encoder, model, (1, 20))
+
+
+@pytest.mark.parametrize("name", ["ViT", "DeiT"])
+def test_a_classifier_of_images_equals_transformers(name: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name, "ForImageClassification", id2label=LABELS, label2id={})
     encoder = read_checkpoint(tmp_path).encoder
     image = torch.randn(3, 12, 12)
     patches = image.reshape(3, 3, 4, 3, 4).permute(1, 3, 0, 2, 4).reshape(9, 48)
-    layout = SingleSequence(10)
+    layout = SingleSequence(encoder.config.max_tokens)
     with torch.inference_mode():
-        _, hidden = encoder(torch.cat([torch.zeros(1, 48), patches]), layout)
+        _, hidden = encoder(torch.cat([torch.zeros(encoder.config.prefix_rows, 48), patches]), layout)
         logits = encoder.logits(hidden, layout)
         expected = model(image[None]).logits
     assert logits is not None

@@ -116,7 +116,13 @@ class QwenInput(DecoderInput):
 
 
 # The head that transformers gives all decoders: it scores the last token, which attends to all others.
-_HEAD = SequenceHead("score", pooling=Pooling.LAST, bias=False, scores_tokens=True)
+_HEAD = SequenceHead(
+    "score",
+    pooling=Pooling.LAST,
+    bias=False,
+    bias_field="token_classification_bias",
+    scores_tokens=True,
+)
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),
     tensor_prefix="model.",

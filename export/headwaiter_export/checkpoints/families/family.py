@@ -66,9 +66,11 @@ class SequenceHead:
         activation: activation between the two; None for the activation that config.json names.
         activation_field: the field that names the activation; empty for the field of the feed-forward layers.
         norm: module of the norm after the activation; empty for a head without a norm.
-        pooling: the row that the head scores.
-        pooling_field: field of config.json that says which row that is, in place of `pooling`; empty if none does.
+        pooling: how the rows of a sequence become the vector that the head scores.
+        pooling_field: field of config.json that names this pooling; empty if the pooling is always `pooling`.
         bias: whether `output` has a bias where it scores sequences.
+        bias_field: field of config.json that says whether `output` has a bias where it scores tokens; empty if it
+            always has.
         scores_tokens: whether the head that scores each token has the same modules; otherwise it is one linear layer,
             "classifier".
     """
@@ -81,6 +83,7 @@ class SequenceHead:
     pooling: Pooling = Pooling.CLS
     pooling_field: str = ""
     bias: bool = True
+    bias_field: str = ""
     scores_tokens: bool = False
 
 

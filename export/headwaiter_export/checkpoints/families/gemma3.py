@@ -97,6 +97,7 @@ GEMMA3 = replace(
         "sliding_window": 4096,
         "sliding_window_pattern": 6,
         "use_bidirectional_attention": None,
+        "pad_token_id": 0,
     },
     required_fields={"attn_logit_softcapping": None, "is_causal": True},
 )

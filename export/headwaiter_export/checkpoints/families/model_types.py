@@ -99,7 +99,7 @@ TOKENIZER_CLASSES = {
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
     "vit": replace(VIT, sequence_head=SequenceHead("classifier")),
-    "deit": DEIT,
+    "deit": replace(DEIT, sequence_head=SequenceHead("classifier")),
     "audio-spectrogram-transformer": AST,
     "clip": CLIP,
     "clip_vision_model": CLIP_VISION,
