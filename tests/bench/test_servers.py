@@ -31,6 +31,7 @@ def test_the_null_server_answers_with_the_sum_and_the_number_of_the_ids(text_bun
         assert pooled[0, :2].tolist() == [35, 3]
 
 
+@pytest.mark.exhaustive
 def test_the_poisoned_server_fails_only_on_poisoned_sequences(text_bundle: Path) -> None:
     with _serving("poisoned", text_bundle) as (_, client):
         assert client.encode_tokens([[9, 6, 20]]).pooled is not None

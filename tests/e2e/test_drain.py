@@ -99,6 +99,7 @@ async def test_after_sigterm_a_server_with_a_delay_reports_not_serving_and_answe
         assert await asyncio.to_thread(server.process.wait, EXIT_TIMEOUT_S) == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_server_with_a_delay_answers_all_calls_until_the_delay_is_over(text_bundle: Path) -> None:
     delay_s = 1.5
     with running_server(text_bundle, ["--provider", "cpu", "--drain-delay-s", f"{delay_s:g}"]) as server:

@@ -252,6 +252,7 @@ def test_a_front_end_ignores_the_signals_that_a_supervisor_sends_to_all_processe
     assert "has ended" not in shared.lines()
 
 
+@pytest.mark.exhaustive
 def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundle: Path, tmp_path: Path) -> None:
     with watched_server(text_bundle, tmp_path, "--drain-s", "1") as watched:
         hanging = front_ends(watched.server)[0]
@@ -264,6 +265,7 @@ def test_a_front_end_that_hangs_does_not_delay_the_stop_and_is_killed(text_bundl
         assert not alive
 
 
+@pytest.mark.exhaustive
 def test_a_front_end_that_starts_while_the_server_is_leaving_is_not_ready_and_answers(
     text_bundle: Path, tmp_path: Path
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_
         assert len(client.encode(["rain"]).lengths) == 1
 
 
+@pytest.mark.exhaustive
 def test_each_process_has_its_own_start_time_and_memory_and_the_server_counts_once(lasting: Watched) -> None:
     url, now_s = lasting.server.metrics_url, time.time()
     for process in ("engine", "front end 1", "front end 2"):

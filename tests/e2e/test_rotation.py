@@ -241,7 +241,8 @@ def test_no_call_fails_while_tokens_certificates_and_authorities_rotate(
     assert "t0ken-" not in text
 
 
-@pytest.mark.parametrize("front_ends", [0, pytest.param(2, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("front_ends", [0, 2])
 def test_files_that_cannot_be_used_change_nothing_and_are_named_once(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def rows_of(patches: int) -> Array:
     return rows
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_others(tmp_path: Path) -> None:
     save_vit(tmp_path / "vit", num_hidden_layers=1)

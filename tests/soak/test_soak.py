@@ -73,6 +73,7 @@ def test_calls_with_oversized_headers_are_freed_without_further_calls(
     assert metrics(server)["soak_held_calls"] == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_mixed_load_on_failing_devices_loses_nothing(server: RunningServer) -> None:
     load = MixedLoad(server.address, seed=0)
     await load.learn_answers()

@@ -177,6 +177,7 @@ async def test_no_call_of_64_fails_when_each_is_refused_twice_with_a_delay(
     assert server.refusals_left == 0
 
 
+@pytest.mark.exhaustive
 def test_no_call_fails_while_the_only_server_restarts() -> None:
     with running_replicas(free_ports(1)) as replicas, ExitStack() as stack:
         (address,) = _addresses(replicas)
@@ -267,6 +268,7 @@ def _freeze(seconds: float, *settings: tuple[type[Client] | type[AsyncClient], i
     return loads
 
 
+@pytest.mark.exhaustive
 def test_calls_move_away_from_a_frozen_replica_before_their_deadline() -> None:
     for load in _freeze(3, (Client, 16, 2), (AsyncClient, 16, 2)):
         assert load.errors == []

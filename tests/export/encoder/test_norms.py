@@ -20,7 +20,8 @@ def operators_of(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, pytest.param(Portable, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", [PackedCpu, Portable])
 def test_onnx_runtime_fuses_rms_norms_of_standard_operators(
     layout: type[PackedCpu] | type[Portable], tmp_path: Path
 ) -> None:

@@ -52,18 +52,11 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "learned_temperature": True,
     },
 }
-# Tracing a graph takes seconds.
-EVERY_RUN = ("biases by distance",)
 GRAPH = "attend.fp32.onnx"
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        pytest.param(choices, id=name, marks=[pytest.mark.exhaustive] * (name not in EVERY_RUN))
-        for name, choices in ENCODERS.items()
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("choices", [pytest.param(choices, id=name) for name, choices in ENCODERS.items()])
 def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
     encoder = random_encoder(**choices)
     config, formula = encoder.config, oracle_of(encoder)
