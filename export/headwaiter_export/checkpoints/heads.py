@@ -97,9 +97,7 @@ def check_last_token(head: HeadConfig, text: TextConfig, config_json: Checkpoint
     Raises:
         CheckpointError: the tokenizer adds the padding token after texts.
     """
-    if head.pooling is not Pooling.LAST or config_json.values.get("pad_token_id") is None:
-        return
-    if config_json.values["pad_token_id"] in text.last_ids():
+    if head.pooling is Pooling.LAST and config_json.values.get("pad_token_id") in text.last_ids():
         raise config_json.error(
             "pad_token_id", "the tokenizer ends texts with this token, and the head scores the token before it"
         )

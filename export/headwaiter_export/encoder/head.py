@@ -30,7 +30,12 @@ class Head(nn.Module):
 
         The logits of sequences are those of `pooled` [B, d]; without it, those of the first row of each sequence.
         """
-        rows = x if self._per_token else layout.pad(x)[:, 0] if pooled is None else pooled.to(x.dtype)
+        if self._per_token:
+            rows = x
+        elif pooled is None:
+            rows = layout.pad(x)[:, 0]
+        else:
+            rows = pooled.to(x.dtype)
         if self._activation:
             rows = self.norm(self._activation(self.dense(rows)))
         logits: Tensor = self.output(rows).float()

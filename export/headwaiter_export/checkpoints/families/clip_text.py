@@ -1,7 +1,6 @@
 """The family of CLIP's encoders of texts (https://arxiv.org/abs/2103.00020)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 from typing_extensions import override
@@ -16,20 +15,11 @@ from headwaiter_export.config.encoder import EncoderConfig
 
 @dataclass(frozen=True)
 class ClipTextInput(TokenInput):
-    """Token ids without types; every token has a position."""
-
-    has_types: bool = False
-
-    @override
-    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
-        return {
-            "vocabulary_size": config_json.size("vocab_size"),
-            "max_tokens": config_json.size("max_position_embeddings"),
-        }
+    """Token ids whose tables of vectors and positions are those of an encoder."""
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Leave the tensors as they are: they have the form of the encoder's."""
+        """Leave the tensors as they are."""
 
 
 def _projection(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
@@ -40,7 +30,7 @@ def _projection(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tu
 
 
 CLIP_TEXT = Family(
-    input=ClipTextInput(),
+    input=ClipTextInput(has_types=False),
     tensor_prefix="text_model.",
     size_fields=USUAL_SIZES,
     activation_field="hidden_act",
