@@ -16,6 +16,7 @@ from testbed.minilm import ROOT
 from testbed.server_process import free_port
 
 _RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
+_DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "headwaiter.json"
 
 
 class Prometheus:
@@ -101,3 +102,14 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None
     while not condition():
         assert time.monotonic() < end_s, condition
         time.sleep(0.2)
+
+
+def panel_queries(**variables: str) -> Iterator[tuple[str, str]]:
+    """Yield the title and the expression of each query of the dashboard, with values for its variables."""
+    values = {"instance": ".*", "model": ".*", "__rate_interval": "5s", **variables}
+    for panel in json.loads(_DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"]
+            for name, value in values.items():
+                expression = expression.replace(f"${name}", value)
+            yield panel["title"], expression

@@ -7,7 +7,6 @@ expressions give, the same percentiles at the callers, and the difference. The l
 server that only echoes: the part of a call's time that no server sees.
 """
 
-import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,11 +17,9 @@ from bench.loads.raw_calls import closed_loop, open_loop
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace
 from bench.measure import HEADWAITER, MINIMAL, Fleet, warn_if_late
 from bench.processes import LOAD_CORE, pin
-from testbed.minilm import ROOT
-from testbed.prometheus import Prometheus, running_prometheus
+from testbed.prometheus import Prometheus, panel_queries, running_prometheus
 from testbed.server_process import RunningServer
 
-_DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "headwaiter.json"
 _PANEL = "Request duration"
 _LOADS = (0.5, 1.0, 2.0)
 _SECONDS, _ECHO_SECONDS, _DEADLINE_S, _REQUESTERS = 60, 10, 2.0, 32
@@ -72,16 +69,8 @@ def _echo_p50(echo: RunningServer, trace: Trace, rate_per_s: float) -> str:
 
 def _expressions(window: str) -> list[str]:
     """Return the panel's queries of the p50 and of the p99, for one window."""
-    panels = json.loads(_DASHBOARD.read_text())["panels"]
-    targets = next(panel["targets"] for panel in panels if panel["title"] == _PANEL)
-    values = {"$instance": ".*", "$model": ".*", "$__rate_interval": window}
-    expressions = []
-    for quantile in ("0.5", "0.99"):
-        expression = next(each["expr"] for each in targets if f"histogram_quantile({quantile}," in each["expr"])
-        for name, value in values.items():
-            expression = expression.replace(name, value)
-        expressions.append(expression)
-    return expressions
+    queries = [expression for title, expression in panel_queries(__rate_interval=window) if title == _PANEL]
+    return [next(each for each in queries if f"histogram_quantile({quantile}," in each) for quantile in ("0.5", "0.99")]
 
 
 if __name__ == "__main__":

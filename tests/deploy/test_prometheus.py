@@ -23,10 +23,10 @@ import trustme
 from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_server.runtime.hardware import compute_capability
-from testbed.prometheus import running_prometheus, wait_until
+from testbed.prometheus import panel_queries, running_prometheus, wait_until
 from testbed.server_process import RunningServer, free_port, running_server
 from tests.deploy.slow_server import SLOW_MODELS
-from tests.deploy.test_dashboard import DASHBOARD, RULES
+from tests.deploy.test_dashboard import RULES
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -38,20 +38,9 @@ TEXTS = ["the bread is fresh", "rain falls on the stone"]
 GPU_PANELS = {"GPU memory in use"}
 
 
-def panels(**variables: str) -> Iterator[tuple[str, str]]:
-    """Yield the title and the expression of each query of the dashboard, with values for its variables."""
-    values = {"instance": ".*", "model": ".*", "__rate_interval": "5s", **variables}
-    for panel in DASHBOARD["panels"]:
-        for target in panel.get("targets", ()):
-            expression = target["expr"]
-            for name, value in values.items():
-                expression = expression.replace(f"${name}", value)
-            yield panel["title"], expression
-
-
 def panel(title: str, **variables: str) -> str:
     """Return the first query of a panel."""
-    return next(expression for name, expression in panels(**variables) if name == title)
+    return next(expression for name, expression in panel_queries(**variables) if name == title)
 
 
 async def call(
@@ -141,7 +130,7 @@ def test_in_calm_every_panel_has_data_and_no_alert_fires(calm: RunningServer, tm
     with running_prometheus(tmp_path, {"calm": target(calm)}) as prometheus:
         wait_until(lambda: prometheus.value("sum(rate(headwaiter_requests_total[5s]))") > 5)
         time.sleep(5)
-        for title, expression in panels():
+        for title, expression in panel_queries():
             values = list(prometheus.query(expression).values())
             assert title in GPU_PANELS or (values and not any(map(isnan, values))), (title, expression, values)
         assert prometheus.firing() == set()
