@@ -17,8 +17,8 @@ from bench.gpu.settings import PRECISIONS, Precision, Settings
 from bench.studies.numerics import figures
 from headwaiter_export.bundle.verification import measure_graph
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import (
     Reference,
     clear_sequences,

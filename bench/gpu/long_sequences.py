@@ -14,8 +14,8 @@ from bench.gpu.routes import packed_attention
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.presets import masked_heads
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_server.runtime.graph import EncoderGraph

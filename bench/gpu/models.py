@@ -6,14 +6,14 @@ from typing import Any
 
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS, GraphPlan
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
-from headwaiter_export.graphs.layouts import GraphLayout
-from headwaiter_export.graphs.plans import GRAPHS, GraphPlan
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 

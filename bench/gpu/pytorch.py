@@ -14,7 +14,8 @@ from bench.gpu.settings import Settings
 from bench.loads.traces import Ids
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.score_terms import ScoreTerms
-from headwaiter_export.graphs.layouts import Axes, Packed, Portable
+from headwaiter_export.graphs.graph_layout import Axes, Packed
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.packing import pack
 
 PADDED_SEQUENCES = 32

@@ -21,8 +21,9 @@ from bench.loads.traces import Ids, Trace, in_batches, in_groups
 from bench.studies.in_process import Planner, run_batches
 from headwaiter_client import Client
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.layouts import GraphLayout, Portable
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.config.presets import PRESETS
-from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto.encoder_pb2 import GraphParity
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.numeric_tolerances import Difference

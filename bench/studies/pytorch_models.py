@@ -16,10 +16,10 @@ from bench.processes import SERVER_CORE, own_cpu_s, pin
 from bench.studies.ceiling import floor_s, in_process_s, one_thread_session
 from bench.studies.in_process import Planner
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model

@@ -25,7 +25,7 @@ from headwaiter_proto.command_line import CommandParser
 if TYPE_CHECKING:
     from headwaiter_export.checkpoints.reader import LoadedModel
 
-# The choices of `--graphs` and `--precision`; `graphs/plans.py` has the graphs.
+# The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
 GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
 PRECISIONS = ("fp32", "fp16", "int8")
 # Packages of the extra `export` that this command imports.
@@ -52,8 +52,8 @@ def _export(options: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for torch, and works without the extra.
     from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.bundle.export import export_model
+    from headwaiter_export.bundle.graphs import chosen_plans
     from headwaiter_export.checkpoints.json_files import CheckpointError
-    from headwaiter_export.graphs.plans import chosen_plans
 
     name = options.default_name(options) if options.name is None else options.name
     try:

@@ -63,8 +63,8 @@ class Served:
 def export(folder: Path, checkpoint: Path, kind: str, labels: int, seed: int) -> None:
     """Write a bundle of a tiny BERT with random weights."""
     from headwaiter_export.bundle.export import export_bundle
+    from headwaiter_export.bundle.graphs import GRAPHS
     from headwaiter_export.checkpoints.reader import read_checkpoint
-    from headwaiter_export.graphs.plans import GRAPHS
 
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}

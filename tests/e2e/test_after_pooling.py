@@ -8,8 +8,8 @@ import pytest
 
 from headwaiter_client import InvalidInput
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.runtime.bundle import Bundle
 from tests.e2e.in_process_server import connect, serving

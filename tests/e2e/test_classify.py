@@ -44,8 +44,8 @@ Export = Callable[[str, int], Exported]
 def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolders, operators: None) -> Export:
     """Return a function that exports a random BERT with a head: a class of transformers, and its number of labels."""
     from headwaiter_export.bundle.export import export_bundle
+    from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
     from headwaiter_export.checkpoints.reader import read_checkpoint
-    from headwaiter_export.graphs.plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 
     def export(kind: str, labels: int) -> Exported:
         checkpoint = tmp_path_factory.mktemp("checkpoint")

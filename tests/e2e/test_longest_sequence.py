@@ -10,10 +10,10 @@ import torch
 from bench.processes import memory_mib
 from headwaiter_client import Client
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from headwaiter_export.graphs.plans import GRAPHS
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from testbed.server_process import running_server
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from headwaiter_export.bundle import export
+from headwaiter_export.bundle import export, graphs
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS, WEIGHTS_FILES
 from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs import plans
 from headwaiter_export.graphs.float16 import to_float16
-from headwaiter_export.graphs.plans import GRAPHS, WEIGHTS_FILES
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from tests.export.helpers import random_encoder
@@ -42,7 +41,7 @@ def folder(text_checkpoint: Path, tmp_path: Path) -> Path:
 
 def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
     """Limit bundles to these graphs, because tracing a graph takes a second or two."""
-    for module in (export, plans):
+    for module in (export, graphs):
         monkeypatch.setattr(module, "EVERY_GRAPH", [plan for plan in GRAPHS if plan.file in files])
 
 

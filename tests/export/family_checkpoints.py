@@ -8,8 +8,8 @@ import numpy as np
 import torch
 import transformers
 
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import bert_hidden, randomize
 from tests.export.helpers import assert_close_to_scale
 

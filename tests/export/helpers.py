@@ -16,9 +16,10 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack

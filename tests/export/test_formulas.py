@@ -19,8 +19,9 @@ from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.graphs.float16 import to_float16
-from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
 from headwaiter_server.runtime.graph import Outputs

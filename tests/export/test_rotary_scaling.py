@@ -11,8 +11,8 @@ import transformers
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family

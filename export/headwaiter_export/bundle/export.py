@@ -18,6 +18,13 @@ from google.protobuf.message import Message
 
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.bundle.golden_writer import write_golden
+from headwaiter_export.bundle.graphs import (
+    ATTENTION_WEIGHTS_GRAPH,
+    EVERY_GRAPH,
+    WEIGHTS_FILES,
+    GraphPlan,
+    suitable_plans,
+)
 from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (
@@ -37,13 +44,6 @@ from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.float16 import limiting_magnitude, to_float16
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
-from headwaiter_export.graphs.plans import (
-    ATTENTION_WEIGHTS_GRAPH,
-    EVERY_GRAPH,
-    WEIGHTS_FILES,
-    GraphPlan,
-    suitable_plans,
-)
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace

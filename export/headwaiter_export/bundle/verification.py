@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.graphs import GraphPlan
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -28,9 +29,8 @@ from headwaiter_export.encoder.reference import (
     normalize_outputs,
     rows_of,
 )
+from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
-from headwaiter_export.graphs.layouts import AttentionWeightsLayout
-from headwaiter_export.graphs.plans import GraphPlan
 from headwaiter_export.graphs.tracing import free_memory
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity

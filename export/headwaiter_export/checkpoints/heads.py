@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from headwaiter_export.checkpoints.families.family import ACTIVATIONS, Family, SequenceHead
+from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
+from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.choices import Pooling
@@ -40,10 +41,6 @@ _FUNCTION_OF_PROBLEM = {
     "regression": ScoreFunction.IDENTITY,
     "multi_label_classification": ScoreFunction.SIGMOID,
     "single_label_classification": ScoreFunction.SOFTMAX,
-}
-# Activations by their names in transformers; a head has no other activations.
-_ACTIVATIONS = {"tanh": HeadActivation.TANH} | {
-    name: HeadActivation(activation) for name, activation in ACTIVATIONS.items() if activation in [*HeadActivation]
 }
 _POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
 # The number of labels that transformers assumes.
@@ -204,4 +201,4 @@ def _read_activation(config_json: CheckpointJson, family: Family, names: Sequenc
     """Return the activation of the head; None for a head of one linear layer."""
     if not names.dense or names.activation is not None:
         return names.activation
-    return config_json.choice(names.activation_field or family.activation_field, _ACTIVATIONS)
+    return config_json.choice(names.activation_field or family.activation_field, HEAD_ACTIVATIONS)

@@ -26,7 +26,7 @@ from headwaiter_export.checkpoints.heads import (
 )
 from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
-from headwaiter_export.checkpoints.modules import ModuleFolder, Modules, check_widths, read_modules, read_weights
+from headwaiter_export.checkpoints.modules_json import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from headwaiter_export.config.choices import Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.experts import ExpertOutput, ExpertValues
-from headwaiter_export.encoder.layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.positions import GridRotaryPositions, NoPositions, RotaryPositions, alibi_slopes
 from headwaiter_export.encoder.score_terms import ScoreTerms

@@ -18,8 +18,8 @@ from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.after_pooling import build_modules, merge_dense
 from headwaiter_export.encoder.attention import LearnedTemperature, SelfAttention
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.head import Head
-from headwaiter_export.encoder.layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.encoder.positions import LearnedPositions, NoPositions, SinusoidalPositions

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.activations import ACTIVATIONS
-from headwaiter_export.encoder.layout import AttentionLayout
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.layout import AttentionLayout
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 
 
 def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
-from headwaiter_export.encoder.layout import AttentionLayout
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 
 
 class NoPositions(nn.Module):

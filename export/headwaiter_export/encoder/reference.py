@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import (
     normalize_pooled,

@@ -22,7 +22,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.activations import LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, normalize_outputs, run_in_pytorch
-from headwaiter_export.graphs.layouts import Packed
+from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import (
     Difference,

@@ -11,7 +11,7 @@ from headwaiter_export.config.choices import Mask
 from headwaiter_export.encoder.attention import attention, head_indices, split_heads
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.fusions import begin_block, end_block, loop_over_blocks
-from headwaiter_export.graphs.layouts import Axes, Fusions, Packed
+from headwaiter_export.graphs.graph_layout import Axes, Fusions, Packed
 
 
 class PackedCpu(Packed):

@@ -1,7 +1,7 @@
 """The packed layout for CUDA, written with ONNX Runtime's own operators where they are faster.
 
 `PackedCuda` is the layout of the graphs that a server runs on a GPU. Its operators belong to the domain com.microsoft,
-so only ONNX Runtime can run these graphs. Shapes are those of `encoder/layout.py`.
+so only ONNX Runtime can run these graphs. Shapes are those of `encoder/attention_layout.py`.
 """
 
 import math
@@ -17,7 +17,7 @@ from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
 from headwaiter_export.graphs.fusions import defer_biases, merge_projections
-from headwaiter_export.graphs.layouts import Axes, Fusions, Packed
+from headwaiter_export.graphs.graph_layout import Axes, Fusions, Packed
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
 

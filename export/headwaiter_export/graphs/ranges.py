@@ -2,7 +2,7 @@
 
 Two decisions need it. float16 holds at most 65,504, so a model with larger weights or activations cannot run in fp16.
 And SkipLayerNormalization on CUDA is inexact for rows whose mean is much larger than their deviation, see
-`skip_layer_norm.py`. `plans.py` decides which graphs to write.
+`skip_layer_norm.py`. `bundle/graphs.py` decides which graphs to write.
 """
 
 import itertools
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.skip_layer_norm import fused_error
 

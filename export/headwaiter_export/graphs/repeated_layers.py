@@ -14,8 +14,8 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor, nn
 
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import AttentionLayout
 
 _DOMAIN = "headwaiter.layers"
 _BEGIN, _END = "BeginLayer", "EndLayer"

@@ -18,7 +18,7 @@ from torch.export import Dim
 
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import random_sequences
-from headwaiter_export.graphs.layouts import GraphLayout
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.repeated_layers import mark_layers, repeat_layers
 from headwaiter_server.runtime.packing import pack
 

@@ -33,8 +33,8 @@ from headwaiter_export.checkpoints import weights
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs import tracing
-from headwaiter_export.graphs.layouts import Portable
 from headwaiter_export.graphs.packed_cuda import bias_heads
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_server import cli
 from headwaiter_server.models import calibration
 from headwaiter_server.runtime import graph

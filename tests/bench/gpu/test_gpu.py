@@ -20,8 +20,8 @@ from bench.gpu.routes import read_routes, routes_of_layers
 from bench.gpu.settings import FULL, Precision, Settings
 from bench.gpu.timing import encoder_flops, rounds_of
 from bench.loads.traces import in_batches
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import concatenate, random_sequences, run_in_pytorch
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.scheduling.cost import BatchLimits

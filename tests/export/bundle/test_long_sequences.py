@@ -12,7 +12,7 @@ from headwaiter_export.bundle.golden_writer import golden_lengths
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import long_lengths
-from headwaiter_export.graphs.layouts import GraphLayout
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.tracing import trace
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded

@@ -19,7 +19,7 @@ from headwaiter_export.checkpoints.texts import read_text
 from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.export.changed_files import changed_file, changed_files
 from tests.export.family_examples import TEXT_EXAMPLES, save_example

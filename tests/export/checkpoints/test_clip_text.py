@@ -8,7 +8,7 @@ import transformers
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.checkpoints import write_json
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_checkpoint_refused, assert_close

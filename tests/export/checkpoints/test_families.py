@@ -17,8 +17,9 @@ from torch import Tensor
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling, Positions
-from headwaiter_export.encoder.layout import SingleSequence
-from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_export.graphs.portable import Portable
 from tests.checkpoints import bert_hidden, write_json
 from tests.export.family_checkpoints import LINEAR, PROPORTIONAL, ROPE, SIZES, assert_equals_transformers
 from tests.export.family_examples import TEXT_EXAMPLES, WINDOW, save_example

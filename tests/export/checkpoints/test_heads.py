@@ -16,9 +16,10 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
-from headwaiter_export.graphs.layouts import Packed, Portable
+from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_export.graphs.portable import Portable
 from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.family_examples import save_example

@@ -9,10 +9,10 @@ import torch
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
-from headwaiter_export.graphs.layouts import Portable
 from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.portable import Portable
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import save_family
 from tests.export.helpers import assert_close, run_graph, write_graphs

@@ -11,7 +11,7 @@ import transformers
 from headwaiter_client import patches
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.layout import SingleSequence
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.checkpoints import randomize
 from tests.export.feature_checkpoints import (
     FEED_FORWARD,

@@ -9,8 +9,8 @@ from torch import Tensor
 from headwaiter_export.config.choices import Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError, WeightsError
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from tests.export.helpers import assert_mentions, random_encoder, random_sequences
 
 

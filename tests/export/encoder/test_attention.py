@@ -8,7 +8,7 @@ from headwaiter_export.config.choices import Mask, Pooling
 from headwaiter_export.encoder.attention import attention
 from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
-from headwaiter_export.graphs.layouts import Portable
+from headwaiter_export.graphs.portable import Portable
 
 HEAD_DIM = 64
 

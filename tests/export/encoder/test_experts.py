@@ -13,9 +13,10 @@ from torch import Tensor
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
 from headwaiter_export.encoder.reference import Reference, clear_sequences, random_sequences, run_in_pytorch
+from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.int8 import measure_encoder, quantize
-from headwaiter_export.graphs.layouts import Packed, Portable
 from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.portable import Portable
 from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,

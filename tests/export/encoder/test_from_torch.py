@@ -12,9 +12,9 @@ from torch import nn
 
 from headwaiter_export.config.choices import Mask, Pooling
 from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from tests.checkpoints import randomize
 from tests.export.helpers import assert_close_to_scale, assert_mentions, random_sequences
 from tests.oracle import Array

@@ -11,9 +11,11 @@ import torch
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.layouts import AttentionWeightsLayout, Packed, Portable
+from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
+from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headwaiter_export.encoder.norms import RmsNorm
-from headwaiter_export.graphs.layouts import Portable
 from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.graph import open_session, session_options
 from tests.export.helpers import assert_close_to_scale, oracle_of, random_encoder, run_graph, write_graphs
 from tests.oracle import rms_norm

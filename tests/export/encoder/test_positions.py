@@ -8,8 +8,8 @@ import torch
 
 from headwaiter_export.config.choices import Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.positions import RotaryPositions
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack

@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS, suitable_plans
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.layout import SingleSequence
 from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.float16 import limiting_magnitude
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
-from headwaiter_export.graphs.plans import GRAPHS, suitable_plans
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, normalize_fused
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32

@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.bundle.verification import AttentionReference, check_attention_weights
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
-from headwaiter_export.graphs.layouts import AttentionWeightsLayout
-from headwaiter_export.graphs.plans import ATTENTION_WEIGHTS_GRAPH, GRAPHS
+from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND

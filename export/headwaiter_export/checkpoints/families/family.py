@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import PooledModule
@@ -21,16 +22,6 @@ from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation
 
-# Activations by their names in `transformers`.
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
-    "quick_gelu": Activation.QUICK_GELU,
-    "relu": Activation.RELU,
-    "silu": Activation.SILU,
-    "swish": Activation.SILU,
-}
 # The names of the sizes in most families, for `size_fields`.
 USUAL_SIZES: dict[str, str] = {
     "d_model": "hidden_size",

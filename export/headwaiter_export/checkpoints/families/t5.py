@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
-from headwaiter_export.checkpoints.families.family import ACTIVATIONS, Family, TokenInput
+from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.config.choices import Activation, Norm, Positions
 from headwaiter_export.config.encoder import EncoderConfig

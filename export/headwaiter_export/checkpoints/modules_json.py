@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from headwaiter_export.checkpoints.activations import DENSE_ACTIVATIONS
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, path_inside, read_json
 from headwaiter_export.checkpoints.weights import read_tensors, take_tensor
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
@@ -24,16 +25,6 @@ _POOLINGS = {
 _FLAG_PREFIX = "pooling_mode_"
 _FLAG_NAMES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "weightedmean_tokens": "weightedmean"}
 _POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
-_DENSE_ACTIVATIONS = {
-    "torch.nn.modules.linear.Identity": DenseActivation.IDENTITY,
-    "torch.nn.modules.activation.Tanh": DenseActivation.TANH,
-    "torch.nn.modules.activation.Sigmoid": DenseActivation.SIGMOID,
-    "torch.nn.modules.activation.ReLU": DenseActivation.RELU,
-    "torch.nn.modules.activation.LeakyReLU": DenseActivation.LEAKY_RELU,
-    "torch.nn.modules.activation.ELU": DenseActivation.ELU,
-    "torch.nn.modules.activation.GELU": DenseActivation.GELU,
-    "torch.nn.modules.activation.SiLU": DenseActivation.SILU,
-}
 # A module that changes vectors only in training.
 _DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
@@ -176,7 +167,7 @@ def _read_dense(folder: Path) -> ModuleFolder:
     config_json.require({**_VECTOR_FIELDS, "use_residual": False}, known=_DENSE_FIELDS)
     activation = DenseActivation.TANH
     if "activation_function" in config_json.values:
-        activation = config_json.choice("activation_function", _DENSE_ACTIVATIONS)
+        activation = config_json.choice("activation_function", DENSE_ACTIVATIONS)
     module = PooledModule(
         kind=ModuleKind.DENSE,
         width=config_json.size("out_features"),

@@ -9,9 +9,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.graphs.layouts import AttentionWeightsLayout, GraphLayout, Portable
+from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import (
     LOWERING_ATTEND,

@@ -1,7 +1,7 @@
-"""The layouts of graphs: how a graph arranges the sequences of a batch in rows, and how it writes attention over them.
+"""What the layouts of graphs share: how a graph arranges the sequences of a batch in rows, and attends over them.
 
-The layouts of the packed graphs for CPUs and for CUDA are in files of their own. `plans.py` lists the layout of each
-graph of a bundle. Shapes are those of `encoder/layout.py`.
+Each layout is in a file of its own: `packed_cpu.py`, `packed_cuda.py`, `portable.py` and `attention_weights.py`.
+`bundle/graphs.py` lists the layout of each graph of a bundle. Shapes are those of `encoder/attention_layout.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from typing_extensions import override
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention import attention, head_indices, split_heads
-from headwaiter_export.encoder.layout import AttentionLayout, SingleSequence
+from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.score_terms import ScoreTerms
 
 # Names of a graph's inputs, each with the names of its axes.
@@ -54,82 +54,6 @@ class GraphLayout(AttentionLayout):
     def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
         """Turn the encoder's results into the graph's outputs, in the order of `output_names`."""
         return [output for output in (pooled, self.from_rows(hidden), logits) if output is not None]
-
-
-class AttentionWeightsLayout(SingleSequence, GraphLayout):
-    """One sequence, in a graph that returns the attention weights and contexts of every layer.
-
-    Output `weights_i` [H, N, N] of layer i has one row for each query; the weight of a masked key is exactly 0. Output
-    `context_i` [H, N, value_dim] is each head's context before the output projection.
-    """
-
-    TOKEN_AXES = ("tokens",)
-    INPUT_AXES: ClassVar[Axes] = {}
-
-    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        tokens, *_ = inputs.values()
-        super().__init__(tokens.shape[0])
-        self._weights_and_contexts: list[Tensor] = []
-
-    @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs = terms.allowed_pairs(self._tokens)
-        bias = terms.bias(q, k)
-        weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
-        self._weights_and_contexts += [weights, context]
-        return context.transpose(0, 1).flatten(1)
-
-    @override
-    @classmethod
-    def output_names(cls, config: EncoderConfig) -> list[str]:
-        return [f"{output}_{layer}" for layer in range(config.layers) for output in ("weights", "context")]
-
-    @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
-        return self._weights_and_contexts
-
-
-class Portable(GraphLayout):
-    """Padded sequences with a mask, in standard ONNX operators. Every grid cell is a row: R = B·N."""
-
-    TOKEN_AXES = ("batch", "sequence")
-    INPUT_AXES: ClassVar[Axes] = {"attention_mask": ("batch", "sequence")}
-
-    def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        self._token_mask = inputs["attention_mask"] > 0
-
-    @property
-    @override
-    def positions(self) -> Tensor:
-        return torch.arange(self._token_mask.shape[1]).expand(self._token_mask.shape).flatten()
-
-    @property
-    @override
-    def token_mask(self) -> Tensor:
-        return self._token_mask
-
-    @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        batch, longest = self._token_mask.shape
-        q, k, v = (
-            rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
-        )
-        bias = terms.bias(q, k)
-        _, context = attention(q, k, v, terms.mask(self._token_mask), bias)
-        return context.transpose(1, 2).reshape(value.shape)
-
-    @override
-    def pad(self, rows: Tensor) -> Tensor:
-        return rows.view(*self._token_mask.shape, rows.shape[1])
-
-    @override
-    def to_rows(self, tokens: Tensor) -> Tensor:
-        return tokens.flatten(0, 1)
-
-    @override
-    def from_rows(self, rows: Tensor) -> Tensor:
-        return self.pad(rows)
 
 
 class Packed(GraphLayout):

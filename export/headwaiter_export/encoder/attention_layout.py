@@ -2,7 +2,7 @@
 
 Linear layers, norms and activations treat each row alone, so `encoder.py` defines them once for all graphs. Positions,
 attention and pooling need to know which rows form a sequence; they ask the layout. `SingleSequence` is the layout of
-the reference in PyTorch. `graphs/layouts.py` has those of the graphs.
+the reference in PyTorch. Those of the graphs are in `graphs/`.
 
 Shapes: R rows, T tokens of a batch, B sequences, N tokens of the longest sequence, H heads, d = d_model. R is T without
 padding, and B·N with padding.
