@@ -8,6 +8,7 @@ and the gated feed-forward block from https://arxiv.org/abs/1910.07467 and https
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     **{name: ACTIVATIONS[name] for name in ("relu", "gelu", "silu")},
 }
 HEAD_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {**ACTIVATIONS, "tanh": np.tanh}
+_DISTANCES = ("distance_bias", "distance_keys", "distance_queries")
 POOLINGS: dict[str, Callable[[Array], Array]] = {
     "mean": lambda x: x.mean(0),
     "max": lambda x: x.max(0),
@@ -63,7 +65,27 @@ class Oracle:
             x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
-        return self._norm(x, "norm") if self.choices["final_norm"] else x
+        x = self._norm(x, "norm") if self.choices["final_norm"] else x
+        return self._decode(sequence, x) if self.choices["decoder"] else x
+
+    def _decode(self, sequence: Array, source: Array) -> Array:
+        """Return the decoder's rows [n, width], given the encoder's: "Attention Is All You Need", section 3.1."""
+        prefix, decoder = "decoder.", self.choices["decoder"]
+        weights = {name.removeprefix(prefix): each for name, each in self.weights.items() if name.startswith(prefix)}
+        weights["embedding.tokens.weight"] = self.weights["embedding.tokens.weight"]
+        choices = {**self.choices, **decoder, "mask": "causal", "local_layers": (), "token_types": 0}
+        stack = Oracle(weights, choices)
+        anywhere = {"mask": "none", "positions": "none"}
+        across = Oracle(weights, {**choices, **anywhere, **dict.fromkeys(_DISTANCES, False)})
+        stack._attention = across._attention = self._attention
+        ids = sequence.reshape(len(sequence), -1)[:, 0]
+        x = stack._embed(np.array([decoder["start_id"], *ids[:-1]]))
+        for i in range(decoder["layers"]):
+            name = f"layers.{i}"
+            x = stack._block(x, stack._attend, f"{name}.attention", has_norm=i > 0 or self.choices["first_norm"])
+            x = stack._block(x, partial(across._attend, source=source), f"{name}.cross_attention")
+            x = stack._block(x, stack._feed_forward, f"{name}.feed_forward")
+        return stack._norm(x, "norm") if self.choices["final_norm"] else x
 
     def pooled(self, rows: Array) -> Array:
         """Return the pooled vector of hidden rows [n, width], after all modules but the last scaling to unit length."""
@@ -141,9 +163,12 @@ class Oracle:
         inner = activation(self._linear(x, f"{name}.gate")) * y if self.choices["gated"] else activation(y)
         return self._linear(inner, f"{name}.down")
 
-    def _attend(self, x: Array, name: str) -> Array:
-        q, k = (self._linear(x, f"{name}.{part}") for part in ("query", "key"))
-        v = self._expert_values(x, f"{name}.value") if self.choices["experts"] else self._linear(x, f"{name}.value")
+    def _attend(self, x: Array, name: str, source: Array | None = None) -> Array:
+        """Attend from rows x to the rows of the source, which are also x in the encoder."""
+        source = x if source is None else source
+        q, k = self._linear(x, f"{name}.query"), self._linear(source, f"{name}.key")
+        experts = self.choices["experts"]
+        v = self._expert_values(x, f"{name}.value") if experts else self._linear(source, f"{name}.value")
         heads = [self._head(q, k, v, head, name) for head in range(self.choices["heads"])]
         weights, contexts = [weights for weights, _ in heads], [context for _, context in heads]
         self._attention.append((np.stack(weights), np.stack(contexts)))

@@ -13,6 +13,7 @@ from bench.findings import Findings
 from bench.gpu.correctness import check_model
 from bench.gpu.models import random_model, write_random_model
 from bench.gpu.settings import PRECISIONS, Precision, Settings
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 
@@ -53,6 +54,7 @@ FORMS: Mapping[str, EncoderConfig] = {
     "distance products, as DeBERTa": _form(
         positions="none", distance_keys=True, distance_queries=True, heads=4, max_tokens=517
     ),
+    "decoder over an encoder, as BART": _form(decoder=DecoderConfig(layers=1, d_ff=512, start_id=2), pooling="last"),
     "image patches with registers and heads of 80, as DINOv2": _form(
         vocabulary_size=0, feature_width=192, prefix_rows=5, heads=16, head_dim=80, norm="pre", pooling="cls"
     ),

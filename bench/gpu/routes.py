@@ -97,13 +97,13 @@ def find_routes(
 def routes_of_layers(config: EncoderConfig, precision: Precision, capability: tuple[int, int]) -> str:
     """Return the kernels of all layers, like `read_routes`: local and global layers may have different kernels."""
     everywhere = config.mask is not Mask.NONE or config.distance_bias or config.positions is Positions.ALIBI
+    biases = {everywhere or layer in config.local_layers for layer in range(config.layers)}
+    if config.decoder is not None:
+        biases |= {True, False}  # A decoder's attention to its own rows is causal, and that to the encoder is not.
     routes = set()
-    for layer in range(config.layers):
+    for has_bias in biases:
         attention = padded_attention(
-            half=precision == "fp16",
-            head_dim=config.head_dim,
-            value_dim=config.value_dim,
-            attention_bias=everywhere or layer in config.local_layers,
+            half=precision == "fp16", head_dim=config.head_dim, value_dim=config.value_dim, attention_bias=has_bias
         )
         by_content = config.distance_keys or config.distance_queries
         gathered = by_content or not is_always_fused(attention)

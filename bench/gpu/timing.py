@@ -44,9 +44,10 @@ def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:
     inner = config.heads * config.value_dim
     linear = config.d_model * (2 * config.heads * config.head_dim + inner)
     linear += inner * config.d_model if config.output_projection else 0
-    linear += 2 * config.width * config.d_ff
     attention = config.heads * (config.head_dim + config.value_dim)
-    return sum(2 * n * config.layers * (linear + n * attention) for n in lengths)
+    inner_widths = config.layers * config.d_ff + (config.decoder.layers * config.decoder.d_ff if config.decoder else 0)
+    feed_forward = 2 * config.width * inner_widths
+    return sum(2 * n * (config.attention_layers * (linear + n * attention) + feed_forward) for n in lengths)
 
 
 def matrix_rate(settings: Settings, dtype: torch.dtype) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
@@ -73,6 +74,8 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
             },
         ),
         "experts": Form("fp32", {"experts": 4, "active_experts": 2, "max_tokens": 64}),
+        # The layers of the encoder, and the attention to them, have no mask.
+        "decoder": Form("fp16", {"decoder": DecoderConfig(layers=1, d_ff=16, start_id=2), "max_tokens": 512}),
         "large-heads": Form("fp16", {"head_dim": 256, "max_tokens": 64}),
     }
 )
@@ -106,7 +109,7 @@ def write_model(folder: Path, form: Form) -> Path:
         max_tokens=config.max_tokens,
         fixed_length=config.fixed_length,
         width=config.pooled_width,
-        layers=config.layers,
+        layers=config.attention_layers,
         heads=config.heads,
         head_dim=config.head_dim,
         value_dim=config.value_dim,

@@ -36,11 +36,12 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
     "deberta fp16": ({SOFTMAX}, {SOFTMAX}),
     "registers fp16": ({EFFICIENT}, {FLASH}),
     "experts fp32": ({EFFICIENT}, {EFFICIENT}),
+    "decoder fp16": ({EFFICIENT}, {EFFICIENT, FLASH}),
     "large-heads fp16": ({EFFICIENT}, {FLASH}),
 }
 # A graph with a kernel has this route. Several kernels count as the one that comes first.
 ROUTES = {SOFTMAX: Route.GATHERED, EFFICIENT: Route.MEMORY_EFFICIENT, FLASH: Route.FLASH}
-WITH_DISTANCES = {"causal", "local", "alibi", "t5", "deberta"}
+WITH_DISTANCES = {"causal", "local", "alibi", "t5", "deberta", "decoder"}
 # The operators that may run on the CPU, because they compute sizes of arrays from the shapes of inputs.
 OPERATORS_ON_CPU = {"Add", "Cast", "Concat", "Mul", "Reshape", "Squeeze", "Sub"}
 MOST_BYTES_ON_CPU = 40

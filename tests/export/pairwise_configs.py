@@ -15,6 +15,7 @@ import numpy as np
 
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
@@ -92,6 +93,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
+    "decoder": (None, DecoderConfig(layers=2, d_ff=18, start_id=3)),
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
@@ -183,6 +185,8 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         drawn["active_experts"] = min(drawn["active_experts"], drawn["experts"])
         drawn["output_projection"] = drawn["output_projection"] or drawn["experts"] > 0
         drawn["gated"] = drawn["gated"] and drawn["d_ff"] > 0
+        takes_decoder = drawn["vocabulary_size"] and drawn["output_projection"] and not drawn["experts"]
+        drawn["decoder"] = drawn["decoder"] if takes_decoder else None
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
         drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):

@@ -170,7 +170,7 @@ class _Written:
             # Left out for other models, so that their digests do not change.
             hidden_width=config.width if config.after_pooling else 0,
             fixed_pooling=bool(config.after_pooling),
-            layers=config.layers,
+            layers=config.attention_layers,
             heads=config.heads,
             gated_width=config.d_ff if config.gated else 0,
             distance_products=config.distance_keys or config.distance_queries,

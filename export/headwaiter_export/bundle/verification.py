@@ -188,7 +188,7 @@ def measure_attention_weights(path: Path, reference: AttentionReference) -> tupl
     graph, config = AttentionWeightsGraph.open(path), reference.config
     differences, cosines = [], []
     for sequence, weights, contexts in zip(reference.sequences, reference.weights, reference.contexts, strict=True):
-        selection = AttentionSelection(range(config.layers), range(config.heads), len(sequence) // 2)
+        selection = AttentionSelection(range(config.attention_layers), range(config.heads), len(sequence) // 2)
         actual = graph.run(sequence, selection)
         assert actual.context is not None
         differences += [

@@ -1,11 +1,12 @@
 """The configuration of an encoder, validated when it is created."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
 from headwaiter_export.config.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
@@ -14,6 +15,8 @@ _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
     "active_experts"
 )
+
+_PARTS = ("decoder", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +102,9 @@ class EncoderConfig:
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
 
+    Decoder:
+        decoder: the decoder after the encoder, if there is one; its rows are then the hidden rows.
+
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
@@ -164,6 +170,8 @@ class EncoderConfig:
     rotary_scaling: RotaryScaling | None = None
     local_rotary_scaling: RotaryScaling | None = None
     rotary_float32: bool = False
+    # Decoder
+    decoder: DecoderConfig | None = None
     # Pooling, and what follows it
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
@@ -208,6 +216,8 @@ class EncoderConfig:
         check_eps("norm_eps", self.norm_eps)
         resolve_modules(self)
         resolve_rotary(self)
+        if self.decoder is not None:
+            self._check_decoder(self.decoder)
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
         if self.normalize and self.pooling is Pooling.NONE:
@@ -265,6 +275,29 @@ class EncoderConfig:
                 f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"
             )
 
+    def _check_decoder(self, decoder: DecoderConfig) -> None:
+        """Check the fields of a decoder, and that each of its attention layers has the usual form."""
+        check_size("decoder.layers", decoder.layers)
+        check_size("decoder.d_ff", decoder.d_ff)
+        if type(decoder.start_id) is not int or not 0 <= decoder.start_id < self.vocabulary_size:
+            raise ConfigError(f"decoder.start_id is {decoder.start_id!r}: it must be a token id")
+        if self.width != self.d_model or self.experts:
+            raise ConfigError("a decoder needs an output projection, and has no experts: leave the decoder out")
+
+    @property
+    def decoder_layers(self) -> "EncoderConfig":
+        """The configuration of the decoder's layers, as if they were an encoder; there must be a decoder."""
+        assert self.decoder is not None
+        layers, d_ff = self.decoder.layers, self.decoder.d_ff
+        return replace(
+            self, decoder=None, head=None, layers=layers, d_ff=d_ff, mask=Mask.CAUSAL, local_layers=(), window=0
+        )
+
+    @property
+    def attention_layers(self) -> int:
+        """Number of attention layers: one in each layer of the encoder, and two in each layer of a decoder."""
+        return self.layers + (2 * self.decoder.layers if self.decoder else 0)
+
     @property
     def width(self) -> int:
         """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
@@ -313,8 +346,8 @@ class EncoderConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
         """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
-        # Only checkpoints have heads.
-        known = {each.name for each in fields(cls) if each.name != "head" or values.get("head") is None}
+        # Only checkpoints have decoders and heads.
+        known = {each.name for each in fields(cls) if each.name not in _PARTS or values.get(each.name) is None}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
         if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:

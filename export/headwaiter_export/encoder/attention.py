@@ -1,11 +1,12 @@
-"""Multi-head self-attention: the formula, and the PyTorch module around it."""
+"""Multi-head attention: the formula, and the PyTorch modules around it."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.experts import ExpertOutput, ExpertValues
@@ -92,18 +93,42 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
-        query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(x), self.key_norm)
+        return self._attend(x, x, layout)
+
+    def _attend(self, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
+        """Transform rows [R, d_model] to [R, width]; a row attends to the source rows [R, d_model] of its sequence."""
+        query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(source), self.key_norm)
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
         by_distance = (self.distances, self.distance_keys, self.distance_queries)
         tables = (None if each is None else each.table for each in by_distance)
         terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
-        context = layout.attend(query, key, self.value(x), self.heads, terms)
+        context = layout.attend(query, key, self.value(source), self.heads, terms)
         projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
         return projected
 
     def _normalize(self, rows: Tensor, norm: nn.Module | None) -> Tensor:
         """Normalise each head of queries or keys [R, H·head_dim]."""
         return rows if norm is None else norm(rows.view(rows.shape[0], self.heads, -1)).flatten(1)
+
+
+class CrossAttention(SelfAttention):
+    """Attention from the rows of a decoder to all rows of the same sequence in the encoder, wherever they are."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        anywhere = replace(
+            config,
+            mask=Mask.NONE,
+            positions=Positions.NONE,
+            pad_id=None,
+            distance_bias=False,
+            distance_keys=False,
+            distance_queries=False,
+        )
+        super().__init__(anywhere, 0)
+
+    def forward(self, x: Tensor, layout: AttentionLayout, source: Tensor) -> Tensor:  # type: ignore[override]
+        """Transform decoder rows [R, d_model] to [R, d_model], given encoder rows [R, d_model]."""
+        return self._attend(x, source, layout)
 
 
 class DistanceBias(nn.Module):

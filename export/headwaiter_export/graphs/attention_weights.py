@@ -41,7 +41,7 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     @override
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
-        return [f"{output}_{layer}" for layer in range(config.layers) for output in ("weights", "context")]
+        return [f"{output}_{layer}" for layer in range(config.attention_layers) for output in ("weights", "context")]
 
     @override
     def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:

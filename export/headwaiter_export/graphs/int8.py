@@ -9,8 +9,9 @@ import copy
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -194,14 +195,15 @@ class PackedBatches:
             self.inputs.append([feeds.pop(name) for name in config.row_inputs])
             self.layouts.append(Packed(feeds))
 
-    def embed(self, encoder: Encoder) -> list[Tensor]:
-        """Return the rows of each batch before the first block."""
-        pairs = zip(self.inputs, self.layouts, strict=True)
-        return [encoder.embedding(tokens, layout, *types) for (tokens, *types), layout in pairs]
-
-    def run(self, layer: nn.Module, rows: list[Tensor]) -> list[Tensor]:
-        """Return the rows of each batch after a block, given those before it."""
-        return [layer(x, layout) for x, layout in zip(rows, self.layouts, strict=True)]
+    def stacks(self, encoder: Encoder) -> Iterator["Stack"]:
+        """Yield the blocks of an encoder, then those of its decoder."""
+        pairs = [(tokens, types, layout) for (tokens, *types), layout in zip(self.inputs, self.layouts, strict=True)]
+        rows = [encoder.embedding(tokens, layout, *types) for tokens, types, layout in pairs]
+        yield Stack("layers", encoder.layers, rows, [(layout,) for layout in self.layouts])
+        if encoder.decoder is not None:
+            sources = [encoder.encode(tokens, layout, *types) for tokens, types, layout in pairs]
+            rows = [encoder.decoder.embed(encoder.embedding.tokens, tokens, layout) for tokens, _, layout in pairs]
+            yield Stack("decoder.layers", encoder.decoder.layers, rows, list(zip(self.layouts, sources, strict=True)))
 
     @torch.no_grad()
     def outputs(self, encoder: Encoder) -> Outputs:
@@ -218,6 +220,27 @@ class PackedBatches:
                 )
             )
         return normalize_outputs(self.config, concatenate(outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """The blocks of an encoder or of a decoder.
+
+    Attributes:
+        name: name of the blocks in the encoder.
+        blocks: the blocks.
+        rows: the rows of each batch before the first block.
+        arguments: what a block takes for each batch, besides the rows.
+    """
+
+    name: str
+    blocks: nn.ModuleList
+    rows: list[Tensor]
+    arguments: list[tuple[Any, ...]]
+
+    def run(self, block: nn.Module, rows: list[Tensor]) -> list[Tensor]:
+        """Return the rows of each batch after a block, given those before it."""
+        return [block(x, *arguments) for x, arguments in zip(rows, self.arguments, strict=True)]
 
 
 def _batches_by_length(sequences: list[Sequence]) -> list[list[Sequence]]:
@@ -269,12 +292,13 @@ def _quantize_all(encoder: Encoder, batches: PackedBatches) -> dict[str, nn.Modu
     The blocks run one after the other, so only the rows between two blocks are kept in memory.
     """
     quantized: dict[str, nn.Module] = {}
-    rows = batches.embed(encoder)
-    for number, layer in enumerate(encoder.layers):
-        with _Inputs(layer) as inputs:
-            rows = batches.run(layer, rows)
-        copies = _quantized_linears(inputs, LOWEST[encoder.config.activation])
-        quantized.update({f"layers.{number}.{name}": linear for name, linear in copies.items()})
+    for stack in batches.stacks(encoder):
+        rows = stack.rows
+        for number, block in enumerate(stack.blocks):
+            with _Inputs(block) as inputs:
+                rows = stack.run(block, rows)
+            copies = _quantized_linears(inputs, LOWEST[encoder.config.activation])
+            quantized.update({f"{stack.name}.{number}.{name}": linear for name, linear in copies.items()})
     return quantized
 
 
@@ -282,15 +306,16 @@ def _quantize_all(encoder: Encoder, batches: PackedBatches) -> dict[str, nn.Modu
 def _worst_first(encoder: Encoder, linears: Mapping[str, nn.Module], batches: PackedBatches) -> list[str]:
     """Rank int8 layers by the error that each one alone causes in the rows after its block."""
     errors: dict[str, float] = {}
-    rows = batches.embed(encoder)
-    for number, layer in enumerate(encoder.layers):
-        after = batches.run(layer, rows)
-        prefix = f"layers.{number}."
-        for name in (name for name in linears if name.startswith(prefix)):
-            changed = _with_modules(layer, {name.removeprefix(prefix): linears[name]})
-            runs = zip(batches.run(changed, rows), after, strict=True)
-            errors[name] = sum(_relative_error(y, expected).sum().item() for y, expected in runs)
-        rows = after
+    for stack in batches.stacks(encoder):
+        rows = stack.rows
+        for number, block in enumerate(stack.blocks):
+            after = stack.run(block, rows)
+            prefix = f"{stack.name}.{number}."
+            for name in (name for name in linears if name.startswith(prefix)):
+                changed = _with_modules(block, {name.removeprefix(prefix): linears[name]})
+                runs = zip(stack.run(changed, rows), after, strict=True)
+                errors[name] = sum(_relative_error(y, expected).sum().item() for y, expected in runs)
+            rows = after
     return sorted(errors, key=errors.__getitem__, reverse=True)
 
 

@@ -1,5 +1,7 @@
 """Trace one layer of each kind, and copy its operators for all layers of that kind.
 
+An encoder is a stack of layers, and a decoder another one; each stack has its own kinds.
+
 PyTorch needs about 0.2 CPU-seconds to trace a layer into each graph. The layers of an encoder are alike: they have the
 same modules, and differ only in their weights. `mark_layers` makes an encoder with one layer of each kind, whose inputs
 and outputs are marked by placeholders. In its graph, `repeat_layers` replaces the marked operators by copies, one for
@@ -27,12 +29,19 @@ def mark_layers(encoder: Encoder) -> Encoder:
     PyTorch's tracer keeps the weights of the last traced module in memory, so it must not see those of the encoder.
     Memory that nobody writes to takes no room.
     """
-    layers = nn.ModuleList(map(_MarkedLayer, _first_of_each_kind(encoder).values()))
-    tensors = [tensor for module in (encoder, layers) for _, tensor in _tensors(module)]
-    memo: dict[int, object] = {id(tensor): _without_values(tensor) for tensor in tensors}
-    marked = copy.deepcopy(encoder, {**memo, id(encoder.layers): nn.ModuleList()})
-    marked.layers = copy.deepcopy(layers, memo)
+    stacks = _stacks(encoder)
+    memo: dict[int, object] = {id(tensor): _without_values(tensor) for _, tensor in _tensors(encoder)}
+    marked = copy.deepcopy(encoder, {**memo, **{id(layers): nn.ModuleList() for layers in stacks.values()}})
+    for name, layers in stacks.items():
+        first = nn.ModuleList(map(_MarkedLayer, _first_of_each_kind(layers).values()))
+        marked.set_submodule(name, copy.deepcopy(first, memo))
     return marked
+
+
+def _stacks(encoder: Encoder) -> dict[str, nn.ModuleList]:
+    """Return the layers of the encoder and of its decoder, by their names in the encoder."""
+    stacks = {"layers": encoder.layers}
+    return stacks if encoder.decoder is None else {**stacks, "decoder.layers": encoder.decoder.layers}
 
 
 def _without_values(tensor: Tensor) -> Tensor:
@@ -46,35 +55,44 @@ def repeat_layers(model: ir.Model, encoder: Encoder) -> None:
     The graph gets the encoder's weights. An output that a layer computes becomes one output for each layer.
     """
     graph = model.graph
-    kinds = [_TracedLayer(begin) for begin in graph if begin.op_type == _BEGIN]
-    of_kind = dict(zip(_first_of_each_kind(encoder), kinds, strict=True))
-    for number, (layer, kind) in enumerate(zip(_first_of_each_kind(encoder).values(), kinds, strict=True)):
-        # Other initializers are constants of the code, such as a zero point.
-        names = {f"encoder.layers.{number}.layer.{name}": name for name, _ in _tensors(layer)}
-        kind.weights = {value: names[name] for name, value in graph.initializers.items() if name in names}
-        kind.find_operators(graph)
-    rows, outputs = kinds[0].begin.inputs[0], list[ir.Value]()
-    last_end = kinds[-1].end
-    for number, layer in enumerate(encoder.layers):
-        assert rows is not None
-        kind = of_kind[_kind(layer)]
-        copies = {kind.begin.outputs[0]: rows, **_weights(layer, kind.weights, number, graph)}
-        for node in kind.operators:
-            graph.insert_before(last_end, _copy(node, copies, number))
-        outputs += [copies[output] for output in graph.outputs if output in copies]
-        rows = copies[kind.end.inputs[0]] if kind.end.inputs[0] in copies else kind.end.inputs[0]
-    assert rows is not None
-    last_end.outputs[0].replace_all_uses_with(rows, replace_graph_outputs=True)
-    if outputs:
-        graph.outputs[:] = outputs
-    graph.remove([node for kind in kinds for node in (kind.begin, *kind.operators, kind.end)], safe=True)
-    for value in {value for kind in kinds for value in kind.weights}:
-        assert value.name is not None
-        del graph.initializers[value.name]
+    begins = iter([node for node in graph if node.op_type == _BEGIN])
+    for name, layers in _stacks(encoder).items():
+        _repeat_stack(graph, name, layers, [_TracedLayer(next(begins)) for _ in _first_of_each_kind(layers)])
     del graph.opset_imports[_DOMAIN]
     for name, tensor in _tensors(encoder):
         if f"encoder.{name}" in graph.initializers:
             graph.initializers[f"encoder.{name}"].const_value = TorchTensor(tensor.detach(), f"encoder.{name}")
+
+
+def _repeat_stack(graph: ir.Graph, stack: str, layers: nn.ModuleList, kinds: list["_TracedLayer"]) -> None:
+    """Replace the marked operators of one stack by copies for each layer."""
+    of_kind = dict(zip(_first_of_each_kind(layers), kinds, strict=True))
+    for number, (layer, kind) in enumerate(zip(_first_of_each_kind(layers).values(), kinds, strict=True)):
+        # Other initializers are constants of the code, such as a zero point.
+        names = {f"encoder.{stack}.{number}.layer.{name}": name for name, _ in _tensors(layer)}
+        kind.weights = {value: names[name] for name, value in graph.initializers.items() if name in names}
+        kind.find_operators(graph)
+    rows, outputs = kinds[0].begin.inputs[0], list[ir.Value]()
+    last_end = kinds[-1].end
+    for number, layer in enumerate(layers):
+        assert rows is not None
+        kind = of_kind[_kind(layer)]
+        copies = {kind.begin.outputs[0]: rows, **_weights(layer, kind.weights, f"{stack}.{number}", graph)}
+        for node in kind.operators:
+            # Operators of layer 3 are named layer_3/…, and those of a decoder decoder_layer_3/….
+            graph.insert_before(last_end, _copy(node, copies, f"{stack.replace('.', '_').removesuffix('s')}_{number}"))
+        outputs += [copies[output] for output in graph.outputs if output in copies]
+        rows = copies[kind.end.inputs[0]] if kind.end.inputs[0] in copies else kind.end.inputs[0]
+    assert rows is not None
+    last_end.outputs[0].replace_all_uses_with(rows, replace_graph_outputs=True)
+    traced = {output for kind in kinds for node in kind.operators for output in node.outputs}
+    places = [place for place, output in enumerate(graph.outputs) if output in traced]
+    if places:
+        graph.outputs[places[0] : places[-1] + 1] = outputs
+    graph.remove([node for kind in kinds for node in (kind.begin, *kind.operators, kind.end)], safe=True)
+    for value in {value for kind in kinds for value in kind.weights}:
+        assert value.name is not None
+        del graph.initializers[value.name]
 
 
 class _MarkedLayer(nn.Module):
@@ -84,8 +102,8 @@ class _MarkedLayer(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        return _placeholder(_END, self.layer(_placeholder(_BEGIN, x), layout))
+    def forward(self, x: Tensor, layout: AttentionLayout, *source: Tensor) -> Tensor:
+        return _placeholder(_END, self.layer(_placeholder(_BEGIN, x), layout, *source))
 
 
 class _TracedLayer:
@@ -119,11 +137,11 @@ def _placeholder(name: str, x: Tensor) -> Tensor:
     return torch.onnx.ops.symbolic(f"{_DOMAIN}::{name}", (x,), dtype=x.dtype, shape=x.shape, version=1)
 
 
-def _first_of_each_kind(encoder: Encoder) -> dict[object, nn.Module]:
-    layers: dict[object, nn.Module] = {}
-    for layer in encoder.layers:
-        layers.setdefault(_kind(layer), layer)
-    return layers
+def _first_of_each_kind(layers: nn.ModuleList) -> dict[object, nn.Module]:
+    kinds: dict[object, nn.Module] = {}
+    for layer in layers:
+        kinds.setdefault(_kind(layer), layer)
+    return kinds
 
 
 def _kind(layer: nn.Module) -> object:
@@ -137,20 +155,20 @@ def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _weights(layer: nn.Module, names: dict[ir.Value, str], number: int, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
+def _weights(layer: nn.Module, names: dict[ir.Value, str], place: str, graph: ir.Graph) -> dict[ir.Value, ir.Value]:
     """Add the weights of a layer to the graph, and return them by the traced weights that they replace."""
     tensors, weights = dict(_tensors(layer)), {}
     for traced, name in names.items():
-        full_name = f"encoder.layers.{number}.{name}"
+        full_name = f"encoder.{place}.{name}"
         tensor = TorchTensor(tensors[name].detach(), full_name)
         weights[traced] = ir.Value(name=full_name, shape=traced.shape, type=traced.type, const_value=tensor)
         graph.register_initializer(weights[traced])
     return weights
 
 
-def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], number: int) -> ir.Node:
+def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], place: str) -> ir.Node:
     """Return a copy of an operator that reads the copies of its inputs, and add its outputs to `copies`."""
-    outputs = [ir.Value(name=f"layer_{number}/{each.name}", shape=each.shape, type=each.type) for each in node.outputs]
+    outputs = [ir.Value(name=f"{place}/{each.name}", shape=each.shape, type=each.type) for each in node.outputs]
     copies.update(zip(node.outputs, outputs, strict=True))
     inputs = [None if each is None else copies.get(each, each) for each in node.inputs]
     return ir.Node(

@@ -12,6 +12,7 @@ import pytest
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.bundle.verification import AttentionReference, check_attention_weights
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
@@ -44,6 +45,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "d_ff": 0,
         "positions": "sinusoidal",
     },
+    "a decoder, whose layers also attend to the encoder": {
+        "vocabulary_size": 50,
+        "decoder": DecoderConfig(layers=2, d_ff=30, start_id=4),
+    },
     "rotary positions, learned temperatures, wide values": {
         "feature_width": 6,
         "positions": "rotary",
@@ -66,13 +71,14 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
         (sequence,) = random_sequences(config, (length,))
         expected = formula.attention(sequence)
         for query in (0, length - 1):
-            actual = graph.run(sequence, AttentionSelection(range(config.layers), range(config.heads), query))
+            actual = graph.run(sequence, AttentionSelection(range(config.attention_layers), range(config.heads), query))
             assert_close(actual.weights, np.stack([layer for layer, _ in expected]))
             assert_close_to_scale(actual.context, np.stack([context[:, query] for _, context in expected]))
         np.testing.assert_allclose(actual.weights.sum(-1), 1, rtol=0, atol=1e-6)
         masked = np.stack([layer for layer, _ in expected]) == 0
         assert (actual.weights[masked] == 0).all()
-        assert masked.any() == (config.mask != "none" and length > 1)
+        has_mask = config.mask != "none" or config.decoder is not None
+        assert masked.any() == (has_mask and length > 1)
 
 
 @pytest.mark.exhaustive

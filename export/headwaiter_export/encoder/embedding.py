@@ -1,0 +1,55 @@
+"""From token ids or features to the rows before the first layer.
+
+Shapes: R rows, d = d_model.
+"""
+
+from torch import Tensor, nn
+
+from headwaiter_export.config.choices import Positions
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention_layout import AttentionLayout
+from headwaiter_export.encoder.norms import make_norm
+from headwaiter_export.encoder.positions import LearnedPositions, NoPositions, SinusoidalPositions
+
+
+class PositionedRows(nn.Module):
+    """Adds positions to vectors of tokens, normalises the sums, and projects them to d_model."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.positions: nn.Module = NoPositions()
+        if config.learns_positions:
+            self.positions = LearnedPositions(config)
+        elif config.positions is Positions.SINUSOIDAL:
+            self.positions = SinusoidalPositions(config)
+        self.norm = make_norm(config, config.embedding_width) if config.embedding_norm else nn.Identity()
+        self.projection: nn.Module = nn.Identity()
+        if config.embedding_width != config.d_model:
+            self.projection = nn.Linear(config.embedding_width, config.d_model)
+
+    def arrange(self, x: Tensor, layout: AttentionLayout, tokens: Tensor) -> Tensor:
+        """Return rows [R, d] for the vectors [R, embedding_width] of tokens [R]."""
+        rows: Tensor = self.projection(self.norm(self.positions(x, layout, tokens)))
+        return rows
+
+
+class Embedding(PositionedRows):
+    """Turns token ids or features into rows, and adds positions."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        self.tokens: nn.Module
+        if config.takes_tokens:
+            self.tokens = nn.Embedding(config.vocabulary_size, config.embedding_width)
+        else:
+            self.tokens = (
+                nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
+            )
+        self.types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
+
+    def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
+        """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
+        x = self.tokens(tokens)
+        if self.types is not None:
+            x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
+        return self.arrange(x, layout, tokens)
