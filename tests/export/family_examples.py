@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import transformers
 
-from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.graphs.packed_cpu import PackedCpu
@@ -21,6 +21,8 @@ from tests.oracle import Array
 
 WINDOW = 5
 _ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1) | {"pad_token_id": 0}
+# transformers has no class for a head of tokens.
+_WITHOUT_TOKEN_HEADS = ("Gemma3", "Bart")
 _GROUPED = {"num_key_value_heads": 2}
 
 
@@ -62,12 +64,11 @@ class Example:
     def heads(self) -> str:
         """The heads that the export takes, for people."""
         family = {**FAMILIES, **FEATURE_FAMILIES}[self.model_types[0]]
-        if family.sequence_head is None:
+        if family.sequence_head is None and self.model_types[0] not in {name for name, _ in FAMILIES_WITH_HEADS}:
             return ""
         if self.takes_features:
             return "image"
-        # transformers has no class for a head of tokens on Gemma 3.
-        return "sequence" if self.name == "Gemma3" else "sequence, token"
+        return "sequence" if self.name in _WITHOUT_TOKEN_HEADS else "sequence, token"
 
     def difference(self, folder: Path) -> float:
         """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
@@ -199,7 +200,7 @@ EXAMPLES = [
         "Gemma3TextConfig",
     ),
     Example(
-        "T5 (encoder)",
+        "T5 (encoder, or a head)",
         ("t5",),
         ("sentence-transformers/sentence-t5-base", "sentence-transformers/gtr-t5-base"),
         "T5",
@@ -213,8 +214,25 @@ EXAMPLES = [
             "relative_attention_num_buckets": 16,
             "relative_attention_max_distance": 40,
             "feed_forward_proj": "gated-gelu",
+            "decoder_start_token_id": 0,
         },
         "EncoderModel",
+    ),
+    Example(
+        "BART",
+        ("bart",),
+        ("facebook/bart-large-mnli", "valhalla/distilbart-mnli-12-3"),
+        "Bart",
+        {
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 40,
+            "scale_embedding": True,
+        },
     ),
     Example("ViT", ("vit",), ("google/vit-base-patch16-224",), "ViT"),
     Example("DeiT", ("deit",), ("facebook/deit-base-distilled-patch16-224",), "DeiT"),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.families.images import ImageInput
-from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
@@ -38,8 +38,6 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_server.runtime.bundle import MANIFEST
 
-# With this id in its configuration, CLIP pools the row of the token with the largest id.
-_LARGEST_ID = 2
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
@@ -92,7 +90,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
-    family = _read_family(config_json)
+    family = _read_family(config_json, with_head=modules.pooling is None)
     whole_json, config_json = config_json, family.encoder_json(config_json)
     head = None
     if modules.pooling is not None:
@@ -137,22 +135,25 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if text is not None:
         if head:
             check_last_token(head, text, config_json)
-        if family.end_id_field and is_own_pooling:
-            _check_end_token(text, config_json, family.end_id_field)
+        own_pooling = head.pooling if head else pooling if is_own_pooling else None
+        if family.end_id_field and own_pooling is Pooling.LAST:
+            _check_end_token(text, config_json, family)
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
-def _check_end_token(text: TextConfig, config_json: CheckpointJson, field: str) -> None:
-    """Check that texts end with the token whose row transformers pools: a server pools the last row."""
-    last, pooled = text.last_ids()[0], config_json.values[field]
-    if pooled == _LARGEST_ID:
-        pooled = text.largest_id()
-    if pooled != last:
-        raise config_json.error(
-            field,
-            f"transformers pools the row of token {pooled}, and the tokenizer ends texts with {last}: choose a pooling",
-        )
+def _check_end_token(text: TextConfig, config_json: CheckpointJson, family: Family) -> None:
+    """Check that texts end with the token whose row transformers takes: a server takes the last row."""
+    taken = config_json.values[family.end_id_field]
+    if taken == family.largest_id:
+        taken = text.largest_id()
+    for last in text.last_ids():
+        if taken != last:
+            raise config_json.error(
+                family.end_id_field,
+                f"transformers takes the row of token {taken}, and the tokenizer ends texts with {last}: choose a "
+                "pooling",
+            )
 
 
 def _pooling_assumptions(
@@ -190,9 +191,11 @@ def _input_assumptions(
     return lines
 
 
-def _read_family(config_json: CheckpointJson) -> Family:
+def _read_family(config_json: CheckpointJson, *, with_head: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
+    for architecture in config_json.strings("architectures") if with_head else ():
+        family = FAMILIES_WITH_HEADS.get((config_json.values["model_type"], architecture), family)
     # The last two name other files, which transformers then reads instead.
     config_json.require(dict.fromkeys(("quantization_config", "configuration_files", "transformers_weights")))
     code = config_json.values.get("auto_map") or {}

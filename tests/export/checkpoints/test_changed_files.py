@@ -287,6 +287,42 @@ def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> 
     assert differences(tmp_path / "config.json", expected, actual, every_run=every_run) == []
 
 
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_a_changed_configuration_of_a_decoder_with_a_head(name: str, tmp_path: Path) -> None:
+    save_example(tmp_path, name, "ForSequenceClassification")
+
+    def sequences() -> list[Array]:
+        drawn = [np.random.default_rng(n).integers(5, 60, n) for n in (1, 7, 20)]
+        end = transformers.AutoConfig.from_pretrained(tmp_path).eos_token_id
+        for ids in drawn:
+            ids[-1] = end  # transformers scores the row of this token
+        return drawn
+
+    def actual() -> list[Array]:
+        encoder = read_checkpoint(tmp_path).encoder
+        results = []
+        for ids in sequences():
+            layout = SingleSequence(len(ids))
+            with torch.inference_mode():
+                _, hidden = encoder(torch.from_numpy(ids), layout)
+                logits = encoder.logits(hidden, layout)
+            assert logits is not None
+            results.append(logits.numpy())
+        return results
+
+    def expected() -> list[Array]:
+        model, info = getattr(transformers, f"{name}ForSequenceClassification").from_pretrained(
+            tmp_path, dtype=torch.float32, output_loading_info=True
+        )
+        assert not info["missing_keys"]
+        with torch.inference_mode():
+            return [model.eval()(torch.from_numpy(ids)[None]).logits.numpy() for ids in sequences()]
+
+    assert differences(tmp_path / "config.json", expected, actual, every_run=False) == []
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "every_run"), _parts([*_TOKENIZERS], every_run=("BERT", "Qwen3", "T5")))
 def test_a_changed_tokenizer(name: str, every_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,4 +50,6 @@ CLIP_TEXT = Family(
     own_modules=_projection,
     required_fields={"is_causal": True},
     end_id_field="eos_token_id",
+    # Configurations of before transformers 4.29 have this id.
+    largest_id=2,
 )

@@ -8,14 +8,16 @@ layer on rows of features. Checkpoints have more tensors at their input; `fold_t
 an encoder.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from typing_extensions import override
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
-from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import PooledModule
 from headwaiter_export.config.choices import Activation, Pooling
@@ -78,21 +80,45 @@ class SequenceHead:
     scores_tokens: bool = False
 
 
-@dataclass(frozen=True)
-class Family:
-    """The names of one family. In mappings, the keys are Headwaiter's names and the values are the checkpoint's names.
+@dataclass(frozen=True, kw_only=True)
+class TensorNames:
+    """The checkpoint's names for the modules of a stack of layers, by Headwaiter's names.
 
     Attributes:
+        module_names: modules outside the layers.
+        layer_prefix: name of a layer without its number.
+        shared_module_names: modules that all layers share.
+        layer_module_names: modules inside a layer.
+    """
+
+    module_names: Mapping[str, str]
+    layer_prefix: str
+    layer_module_names: Mapping[str, str]
+    shared_module_names: Mapping[str, str] = field(default_factory=dict)
+
+    def tensor_name(self, name: str) -> str:
+        """Return the checkpoint's name for a tensor of `Encoder.state_dict()` or `Decoder.state_dict()`."""
+        module, _, kind = name.rpartition(".")
+        if module.startswith("layers."):
+            _, number, part = module.split(".", 2)
+            if part in self.shared_module_names:
+                return f"{self.shared_module_names[part]}.{kind}"
+            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
+        return f"{self.module_names[module]}.{kind}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family(TensorNames):
+    """The names of one family. In mappings, the keys are Headwaiter's names and the values are the checkpoint's names.
+
+    Attributes, besides those of `TensorNames`:
         input: the encoder's input.
         tensor_prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
         outer_prefix: prefix that all tensors may have, before `tensor_prefix`.
         size_fields: integers of EncoderConfig, and their fields in config.json.
         optional_size_fields: integers of EncoderConfig, and their fields in config.json, which may be absent.
         activation_field: field of config.json that names the activation.
-        module_names: modules outside the layers.
-        layer_prefix: name of a layer without its number.
-        shared_module_names: modules that all layers share.
-        layer_module_names: modules inside a layer.
+        decoder_names: names of the tensors of the decoder; None for a family without a decoder.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
         boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
@@ -110,7 +136,9 @@ class Family:
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
         translate: function that translates the configuration of this code into the fields of the family.
-        end_id_field: field of config.json that has the id of the token whose row is pooled; empty if none has.
+        end_id_field: field of config.json that has the id of the token whose row is pooled or scored, the last one;
+            empty if none has.
+        largest_id: the value of this field with which the row of the token with the largest id is pooled.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -119,9 +147,6 @@ class Family:
     tensor_prefix: str
     size_fields: Mapping[str, str]
     activation_field: str
-    module_names: Mapping[str, str]
-    layer_prefix: str
-    layer_module_names: Mapping[str, str]
     ignored_prefixes: tuple[str, ...]
     boolean_fields: Mapping[str, str] = field(default_factory=dict)
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -131,7 +156,6 @@ class Family:
     norm_eps_field: str = "layer_norm_eps"
     default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
-    shared_module_names: Mapping[str, str] = field(default_factory=dict)
     layer_scales: Mapping[str, str] = field(default_factory=dict)
     optional_size_fields: Mapping[str, str] = field(default_factory=dict)
     config_fields: tuple[str, ...] = ()
@@ -141,6 +165,8 @@ class Family:
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
     end_id_field: str = ""
+    largest_id: int | None = None
+    decoder_names: TensorNames | None = None
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 
@@ -158,15 +184,11 @@ class Family:
         values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
         return replace(config_json, values={**self.default_values, **values})
 
+    @override
     def tensor_name(self, name: str) -> str:
-        """Return the checkpoint's name for a tensor of `Encoder.state_dict()`."""
-        module, _, kind = name.rpartition(".")
-        if module.startswith("layers."):
-            _, number, part = module.split(".", 2)
-            if part in self.shared_module_names:
-                return f"{self.shared_module_names[part]}.{kind}"
-            return f"{self.layer_prefix}.{number}.{self.layer_module_names[part]}.{kind}"
-        return f"{self.module_names[module]}.{kind}"
+        if self.decoder_names is not None and name.startswith("decoder."):
+            return self.decoder_names.tensor_name(name.removeprefix("decoder."))
+        return super().tensor_name(name)
 
 
 @dataclass(frozen=True)
@@ -205,6 +227,18 @@ class TokenInput:
 
 def _pad_id(config_json: CheckpointJson) -> int:
     return config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1
+
+
+def keep_shared_words(tensors: dict[str, Tensor], shared: str, copies: Iterable[str]) -> None:
+    """Remove the copies of a table of tokens that several parts of a model share; checkpoints may have any of them.
+
+    Raises:
+        CheckpointError: a copy differs from the table.
+    """
+    for name in copies:
+        words = tensors.pop(name, None)
+        if words is not None and not torch.equal(tensors.setdefault(shared, words), words):
+            raise CheckpointError(f"tensors {shared} and {name} differ: transformers uses one table for both")
 
 
 def with_only_type(table: Tensor, tensors: dict[str, Tensor], config: EncoderConfig) -> Tensor:

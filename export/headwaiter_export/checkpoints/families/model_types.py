@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from headwaiter_export.checkpoints.families.audio import AST, WHISPER
+from headwaiter_export.checkpoints.families.bart import BART
 from headwaiter_export.checkpoints.families.bert import (
     ALBERT,
     BERT,
@@ -33,7 +34,7 @@ from headwaiter_export.checkpoints.families.images import (
 )
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
 from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
-from headwaiter_export.checkpoints.families.t5 import T5
+from headwaiter_export.checkpoints.families.t5 import T5, T5_SEQUENCE_HEAD, T5_TOKEN_HEAD
 
 # Families of texts.
 FAMILIES: dict[str, Family] = {
@@ -62,7 +63,13 @@ FAMILIES: dict[str, Family] = {
     "eurobert": EUROBERT,
     "gemma3_text": GEMMA3,
     "t5": T5,
+    "bart": BART,
     "clip_text_model": CLIP_TEXT,
+}
+# Families by `model_type` and architecture, for models that have other tensors with a head.
+FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
+    ("t5", "T5ForSequenceClassification"): T5_SEQUENCE_HEAD,
+    ("t5", "T5ForTokenClassification"): T5_TOKEN_HEAD,
 }
 # The class of the tokenizer, for a checkpoint that names none.
 TOKENIZER_CLASSES = {
@@ -93,6 +100,7 @@ TOKENIZER_CLASSES = {
     "eurobert": "PreTrainedTokenizer",
     "clip_text_model": "PreTrainedTokenizer",
     "roberta": "RobertaTokenizer",
+    "bart": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }

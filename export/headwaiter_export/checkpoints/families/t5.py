@@ -1,22 +1,29 @@
-"""The family of T5's encoders (https://arxiv.org/abs/1910.10683)."""
+"""The family of T5 (https://arxiv.org/abs/1910.10683): its encoder alone, or with a decoder over the same sequence."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
-from headwaiter_export.checkpoints.families.family import Family, TokenInput
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.config.choices import Activation, Norm, Positions
+from headwaiter_export.checkpoints.families.family import (
+    Family,
+    SequenceHead,
+    TensorNames,
+    TokenInput,
+    keep_shared_words,
+)
+from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.config.choices import Activation, Norm, Pooling, Positions
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadActivation
 
-_SHARED, _WORDS = "shared.weight", "encoder.embed_tokens.weight"
-_BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"
+_SHARED = "shared.weight"
+_BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias"
 _GATED = "gated-"
 # transformers reads gelu of a gated block as its approximation.
 _ACTIVATIONS = {
@@ -28,7 +35,13 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class T5Input(TokenInput):
-    """Token ids of an encoder that adds a number to each score, one for each bucket of distances."""
+    """Token ids of an encoder that adds a number to each score, one for each bucket of distances.
+
+    Attributes:
+        has_decoder: whether a decoder has the same tokens, one place later.
+    """
+
+    has_decoder: bool = False
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
@@ -41,9 +54,12 @@ class T5Input(TokenInput):
         if config_json.flag("is_gated_act", default=gated) != gated:
             raise config_json.error("is_gated_act", f"it must fit feed_forward_proj, {name}")
         buckets = config_json.size("relative_attention_num_buckets", least=4)
-        if config_json.size("relative_attention_max_distance") <= buckets // 4:
-            raise config_json.error("relative_attention_max_distance", f"it must be more than {buckets // 4}")
+        # Each of these distances has a bucket of its own; the decoder has no buckets for later tokens.
+        exact = buckets // (2 if self.has_decoder else 4)
+        if config_json.size("relative_attention_max_distance") <= exact:
+            raise config_json.error("relative_attention_max_distance", f"it must be more than {exact}")
         return {
+            "decoder": _decoder(config_json) if self.has_decoder else None,
             "vocabulary_size": config_json.size("vocab_size"),
             "max_tokens": config_json.size("n_positions"),
             "gated": gated,
@@ -52,18 +68,34 @@ class T5Input(TokenInput):
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Give each distance its number, and multiply the queries by √head_dim: T5 does not scale its scores."""
-        words = tensors.pop(_WORDS, None)
-        if words is not None and not torch.equal(tensors.setdefault(_SHARED, words), words):
-            raise CheckpointError(f"tensors {_SHARED} and {_WORDS} differ: transformers uses one table for both")
+        stacks = ("encoder", "decoder") if self.has_decoder else ("encoder",)
+        keep_shared_words(tensors, _SHARED, [f"{stack}.embed_tokens.weight" for stack in stacks])
         buckets, farthest = (config_json.size(f"relative_attention_{name}") for name in ("num_buckets", "max_distance"))
-        fold_buckets(tensors, _BIAS, config, buckets, farthest)
+        for stack in stacks:
+            fold_buckets(tensors, _BIAS.format(stack), config, buckets, farthest, causal=stack == "decoder")
         for name, tensor in list(tensors.items()):
-            if name.startswith("encoder.") and name.endswith(".SelfAttention.q.weight"):
+            if name.startswith(stacks) and name.endswith("Attention.q.weight"):
                 tensors[name] = tensor.float() * math.sqrt(config.head_dim)
             elif name.endswith(".DenseReluDense.wi.weight") and not config.gated:
                 tensors[name.replace(".wi.", ".wi_1.")] = tensors.pop(name)
 
 
+def _decoder(config_json: CheckpointJson) -> DecoderConfig:
+    layers = "num_decoder_layers" if config_json.values.get("num_decoder_layers") is not None else "num_layers"
+    return DecoderConfig(
+        layers=config_json.size(layers),
+        d_ff=config_json.size("d_ff"),
+        start_id=config_json.size("decoder_start_token_id", least=0),
+    )
+
+
+_SELF_ATTENTION = {
+    "attention.query": "layer.0.SelfAttention.q",
+    "attention.key": "layer.0.SelfAttention.k",
+    "attention.value": "layer.0.SelfAttention.v",
+    "attention.output": "layer.0.SelfAttention.o",
+    "attention_norm": "layer.0.layer_norm",
+}
 T5 = Family(
     input=T5Input(has_types=False),
     tensor_prefix="",
@@ -79,17 +111,13 @@ T5 = Family(
     module_names={"embedding.tokens": "shared", "norm": "encoder.final_layer_norm"},
     layer_prefix="encoder.block",
     layer_module_names={
-        "attention.query": "layer.0.SelfAttention.q",
-        "attention.key": "layer.0.SelfAttention.k",
-        "attention.value": "layer.0.SelfAttention.v",
-        "attention.output": "layer.0.SelfAttention.o",
-        "attention_norm": "layer.0.layer_norm",
+        **_SELF_ATTENTION,
         "feed_forward.gate": "layer.1.DenseReluDense.wi_0",
         "feed_forward.up": "layer.1.DenseReluDense.wi_1",
         "feed_forward.down": "layer.1.DenseReluDense.wo",
         "feed_forward_norm": "layer.1.layer_norm",
     },
-    shared_module_names={"attention.distances": _BIAS},
+    shared_module_names={"attention.distances": _BIAS.format("encoder")},
     ignored_prefixes=("decoder.", "lm_head."),
     fixed_fields={
         **dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False),
@@ -115,5 +143,37 @@ T5 = Family(
         "n_positions": 512,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
+        "eos_token_id": 1,
     },
+)
+# T5ForTokenClassification.
+T5_TOKEN_HEAD = replace(T5, tensor_prefix="transformer.", sequence_head=SequenceHead("classifier"))
+# T5ForSequenceClassification.
+T5_SEQUENCE_HEAD = replace(
+    T5,
+    input=T5Input(has_types=False, has_decoder=True),
+    tensor_prefix="transformer.",
+    decoder_names=TensorNames(
+        module_names={"norm": "decoder.final_layer_norm"},
+        layer_prefix="decoder.block",
+        layer_module_names={
+            **_SELF_ATTENTION,
+            "cross_attention.query": "layer.1.EncDecAttention.q",
+            "cross_attention.key": "layer.1.EncDecAttention.k",
+            "cross_attention.value": "layer.1.EncDecAttention.v",
+            "cross_attention.output": "layer.1.EncDecAttention.o",
+            "cross_attention_norm": "layer.1.layer_norm",
+            "feed_forward.gate": "layer.2.DenseReluDense.wi_0",
+            "feed_forward.up": "layer.2.DenseReluDense.wi_1",
+            "feed_forward.down": "layer.2.DenseReluDense.wo",
+            "feed_forward_norm": "layer.2.layer_norm",
+        },
+        shared_module_names={"attention.distances": _BIAS.format("decoder")},
+    ),
+    # Old checkpoints have a table of distances that transformers does not use.
+    ignored_prefixes=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
+    sequence_head=SequenceHead(
+        "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
+    ),
+    end_id_field="eos_token_id",
 )

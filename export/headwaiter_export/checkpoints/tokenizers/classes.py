@@ -466,7 +466,10 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
-    "RobertaTokenizer": TokenizerClass("BPE", _ROBERTA_TOKENS, _roberta_parts, _roberta_post_processor),
+    **dict.fromkeys(
+        ("RobertaTokenizer", "BartTokenizer"),
+        TokenizerClass("BPE", _ROBERTA_TOKENS, _roberta_parts, _roberta_post_processor),
+    ),
     "XLMRobertaTokenizer": TokenizerClass(
         "Unigram", _ROBERTA_TOKENS, _xlm_roberta_parts, _sentencepiece_post_processor
     ),
