@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headwaiter_proto import encoder_pb2 as headwaiter__proto_dot_encoder__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadwaiter_proto/manifest.proto\x12\x14headwaiter.bundle.v1\x1a\x1eheadwaiter_proto/encoder.proto\"\xba\x01\n\x05Graph\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x30\n\x08lowering\x18\x02 \x01(\x0e\x32\x1e.headwaiter.bundle.v1.Lowering\x12+\n\tprecision\x18\x03 \x01(\x0e\x32\x18.headwaiter.v1.Precision\x12\x14\n\x0cweights_file\x18\x04 \x01(\t\x12\x16\n\x0e\x66loat32_layers\x18\x05 \x03(\t\x12\x16\n\x0eseparate_norms\x18\x06 \x01(\x08\"(\n\tMagnitude\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"8\n\x04\x46ile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\x85\x08\n\x08Manifest\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\r\x12\x15\n\rfeature_width\x18\x04 \x01(\r\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x17\n\x0fmax_text_tokens\x18\x06 \x01(\r\x12\r\n\x05width\x18\x07 \x01(\r\x12\x0e\n\x06layers\x18\x08 \x01(\r\x12\r\n\x05heads\x18\t \x01(\r\x12\'\n\x07pooling\x18\n \x01(\x0e\x32\x16.headwaiter.v1.Pooling\x12\x12\n\nnormalized\x18\x0b \x01(\x08\x12+\n\x06graphs\x18\x0c \x03(\x0b\x32\x1b.headwaiter.bundle.v1.Graph\x12)\n\x05\x66iles\x18\r \x03(\x0b\x32\x1a.headwaiter.bundle.v1.File\x12>\n\x08versions\x18\x0e \x03(\x0b\x32,.headwaiter.bundle.v1.Manifest.VersionsEntry\x12\x12\n\nmin_tokens\x18\x0f \x01(\r\x12+\n\x06\x61ttend\x18\x10 \x01(\x0b\x32\x1b.headwaiter.bundle.v1.Graph\x12&\n\x07prompts\x18\x11 \x03(\x0b\x32\x15.headwaiter.v1.Prompt\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x12 \x01(\t\x12\x1c\n\x14pooling_skips_prompt\x18\x13 \x01(\x08\x12\x14\n\x0c\x66ixed_length\x18\x14 \x01(\x08\x12\x11\n\tclass_row\x18\x15 \x01(\x08\x12\x10\n\x08head_dim\x18\x16 \x01(\r\x12\x11\n\tvalue_dim\x18\x17 \x01(\r\x12:\n\x11largest_magnitude\x18\x18 \x01(\x0b\x32\x1f.headwaiter.bundle.v1.Magnitude\x12\x1b\n\x13residual_norm_ratio\x18\x19 \x01(\x01\x12\x14\n\x0chidden_width\x18\x1a \x01(\r\x12\x15\n\rfixed_pooling\x18\x1b \x01(\x08\x12\x13\n\x0bprefix_rows\x18\x1c \x01(\r\x12)\n\x05image\x18\x1d \x01(\x0b\x32\x1a.headwaiter.v1.ImageFormat\x12!\n\x04head\x18\x1e \x01(\x0b\x32\x13.headwaiter.v1.Head\x12\x13\n\x0btoken_types\x18\x1f \x01(\r\x12\x13\n\x0btakes_pairs\x18  \x01(\x08\x12\x13\n\x0bgated_width\x18! \x01(\r\x12\x19\n\x11\x64istance_products\x18\" \x01(\x08\x12\x12\n\nbias_heads\x18# \x01(\r\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"y\n\x06Parity\x12*\n\x06graphs\x18\x01 \x03(\x0b\x32\x1a.headwaiter.v1.GraphParity\x12\x30\n\x06\x63hecks\x18\x02 \x03(\x0b\x32 .headwaiter.bundle.v1.GraphCheck\x12\x11\n\tsentences\x18\x03 \x01(\t\"G\n\nGraphCheck\x12\r\n\x05graph\x18\x01 \x01(\t\x12\x0f\n\x07lengths\x18\x02 \x03(\r\x12\x19\n\x11hidden_min_cosine\x18\x03 \x01(\x01*\x83\x01\n\x08Lowering\x12\x18\n\x14LOWERING_UNSPECIFIED\x10\x00\x12\x17\n\x13LOWERING_PACKED_CPU\x10\x01\x12\x18\n\x14LOWERING_PACKED_CUDA\x10\x02\x12\x15\n\x11LOWERING_PORTABLE\x10\x03\x12\x13\n\x0fLOWERING_ATTEND\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadwaiter_proto/manifest.proto\x12\x14headwaiter.bundle.v1\x1a\x1eheadwaiter_proto/encoder.proto\"\xba\x01\n\x05Graph\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x30\n\x08lowering\x18\x02 \x01(\x0e\x32\x1e.headwaiter.bundle.v1.Lowering\x12+\n\tprecision\x18\x03 \x01(\x0e\x32\x18.headwaiter.v1.Precision\x12\x14\n\x0cweights_file\x18\x04 \x01(\t\x12\x16\n\x0e\x66loat32_layers\x18\x05 \x03(\t\x12\x16\n\x0eseparate_norms\x18\x06 \x01(\x08\"(\n\tMagnitude\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"8\n\x04\x46ile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\">\n\x0cPairTemplate\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x65tween\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"\xc0\x08\n\x08Manifest\x12\x16\n\x0eschema_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\r\x12\x15\n\rfeature_width\x18\x04 \x01(\r\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x17\n\x0fmax_text_tokens\x18\x06 \x01(\r\x12\r\n\x05width\x18\x07 \x01(\r\x12\x0e\n\x06layers\x18\x08 \x01(\r\x12\r\n\x05heads\x18\t \x01(\r\x12\'\n\x07pooling\x18\n \x01(\x0e\x32\x16.headwaiter.v1.Pooling\x12\x12\n\nnormalized\x18\x0b \x01(\x08\x12+\n\x06graphs\x18\x0c \x03(\x0b\x32\x1b.headwaiter.bundle.v1.Graph\x12)\n\x05\x66iles\x18\r \x03(\x0b\x32\x1a.headwaiter.bundle.v1.File\x12>\n\x08versions\x18\x0e \x03(\x0b\x32,.headwaiter.bundle.v1.Manifest.VersionsEntry\x12\x12\n\nmin_tokens\x18\x0f \x01(\r\x12+\n\x06\x61ttend\x18\x10 \x01(\x0b\x32\x1b.headwaiter.bundle.v1.Graph\x12&\n\x07prompts\x18\x11 \x03(\x0b\x32\x15.headwaiter.v1.Prompt\x12\x16\n\x0e\x64\x65\x66\x61ult_prompt\x18\x12 \x01(\t\x12\x1c\n\x14pooling_skips_prompt\x18\x13 \x01(\x08\x12\x14\n\x0c\x66ixed_length\x18\x14 \x01(\x08\x12\x11\n\tclass_row\x18\x15 \x01(\x08\x12\x10\n\x08head_dim\x18\x16 \x01(\r\x12\x11\n\tvalue_dim\x18\x17 \x01(\r\x12:\n\x11largest_magnitude\x18\x18 \x01(\x0b\x32\x1f.headwaiter.bundle.v1.Magnitude\x12\x1b\n\x13residual_norm_ratio\x18\x19 \x01(\x01\x12\x14\n\x0chidden_width\x18\x1a \x01(\r\x12\x15\n\rfixed_pooling\x18\x1b \x01(\x08\x12\x13\n\x0bprefix_rows\x18\x1c \x01(\r\x12)\n\x05image\x18\x1d \x01(\x0b\x32\x1a.headwaiter.v1.ImageFormat\x12!\n\x04head\x18\x1e \x01(\x0b\x32\x13.headwaiter.v1.Head\x12\x13\n\x0btoken_types\x18\x1f \x01(\r\x12\x13\n\x0btakes_pairs\x18  \x01(\x08\x12\x13\n\x0bgated_width\x18! \x01(\r\x12\x19\n\x11\x64istance_products\x18\" \x01(\x08\x12\x12\n\nbias_heads\x18# \x01(\r\x12\x39\n\rpair_template\x18$ \x01(\x0b\x32\".headwaiter.bundle.v1.PairTemplate\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"y\n\x06Parity\x12*\n\x06graphs\x18\x01 \x03(\x0b\x32\x1a.headwaiter.v1.GraphParity\x12\x30\n\x06\x63hecks\x18\x02 \x03(\x0b\x32 .headwaiter.bundle.v1.GraphCheck\x12\x11\n\tsentences\x18\x03 \x01(\t\"G\n\nGraphCheck\x12\r\n\x05graph\x18\x01 \x01(\t\x12\x0f\n\x07lengths\x18\x02 \x03(\r\x12\x19\n\x11hidden_min_cosine\x18\x03 \x01(\x01*\x83\x01\n\x08Lowering\x12\x18\n\x14LOWERING_UNSPECIFIED\x10\x00\x12\x17\n\x13LOWERING_PACKED_CPU\x10\x01\x12\x18\n\x14LOWERING_PACKED_CUDA\x10\x02\x12\x15\n\x11LOWERING_PORTABLE\x10\x03\x12\x13\n\x0fLOWERING_ATTEND\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,20 +34,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MANIFEST_VERSIONSENTRY']._loaded_options = None
   _globals['_MANIFEST_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_LOWERING']._serialized_start=1607
-  _globals['_LOWERING']._serialized_end=1738
+  _globals['_LOWERING']._serialized_start=1730
+  _globals['_LOWERING']._serialized_end=1861
   _globals['_GRAPH']._serialized_start=90
   _globals['_GRAPH']._serialized_end=276
   _globals['_MAGNITUDE']._serialized_start=278
   _globals['_MAGNITUDE']._serialized_end=318
   _globals['_FILE']._serialized_start=320
   _globals['_FILE']._serialized_end=376
-  _globals['_MANIFEST']._serialized_start=379
-  _globals['_MANIFEST']._serialized_end=1408
-  _globals['_MANIFEST_VERSIONSENTRY']._serialized_start=1361
-  _globals['_MANIFEST_VERSIONSENTRY']._serialized_end=1408
-  _globals['_PARITY']._serialized_start=1410
-  _globals['_PARITY']._serialized_end=1531
-  _globals['_GRAPHCHECK']._serialized_start=1533
-  _globals['_GRAPHCHECK']._serialized_end=1604
+  _globals['_PAIRTEMPLATE']._serialized_start=378
+  _globals['_PAIRTEMPLATE']._serialized_end=440
+  _globals['_MANIFEST']._serialized_start=443
+  _globals['_MANIFEST']._serialized_end=1531
+  _globals['_MANIFEST_VERSIONSENTRY']._serialized_start=1484
+  _globals['_MANIFEST_VERSIONSENTRY']._serialized_end=1531
+  _globals['_PARITY']._serialized_start=1533
+  _globals['_PARITY']._serialized_end=1654
+  _globals['_GRAPHCHECK']._serialized_start=1656
+  _globals['_GRAPHCHECK']._serialized_end=1727
 # @@protoc_insertion_point(module_scope)

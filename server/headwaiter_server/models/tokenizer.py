@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.manifest_pb2 import Manifest, PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
@@ -72,8 +72,9 @@ class BundleTokenizer:
         file: the content of the tokenizer's file.
     """
 
-    def __init__(self, file: bytes, max_tokens: int) -> None:
+    def __init__(self, file: bytes, max_tokens: int, pair_template: PairTemplate | None = None) -> None:
         self.file = file
+        self._pair_template = pair_template
         self._tokenizer = Tokenizer.from_buffer(file)
         # The requests choose the truncation, and the batches pad.
         self._tokenizer.no_truncation()
@@ -91,7 +92,7 @@ class BundleTokenizer:
         with bundle.private_copy(TOKENIZER) as private:
             try:
                 with panics_as_errors():
-                    tokenizer = cls((private / TOKENIZER).read_bytes(), bundle.manifest.max_text_tokens)
+                    tokenizer = cls((private / TOKENIZER).read_bytes(), *text_settings(bundle.manifest))
                     problem = cost_problem(tokenizer._tokenizer) or tokenizer._contradiction(bundle.manifest)
             except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
                 problem = f"it cannot be read: {one_line(error)[:_MAX_QUOTED_CHARACTERS]}"
@@ -103,7 +104,11 @@ class BundleTokenizer:
     def _contradiction(self, manifest: Manifest) -> str | None:
         """Return how the tokenizer contradicts the manifest, or None."""
         encodings = [self._tokenizer.encode("")]
-        if manifest.takes_pairs:
+        if self._pair_template is not None:
+            encodings.append(self._tokenizer.encode(self._in_template(("", "")), add_special_tokens=False))
+            if len(encodings[-1]) > self._max_tokens:
+                return f"pair_template has {len(encodings[-1])} tokens, and max_text_tokens is {self._max_tokens}"
+        elif manifest.takes_pairs:
             encodings.append(self._tokenizer.encode("a", "b"))
         ids = [*self._tokenizer.get_vocab().values(), *(each for encoding in encodings for each in encoding.ids)]
         types = [each for encoding in encodings for each in encoding.type_ids]
@@ -151,14 +156,20 @@ class BundleTokenizer:
         failures: Failures,
         max_total_tokens: int,
     ) -> list[TokenizedText]:
+        # A template has the special tokens of pairs.
+        templated = self._pair_template is not None and any(isinstance(each, tuple) for each in inputs.values())
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * count
         total_tokens = 0
         for indices in _slices(inputs):
             try:
+                given = [inputs[index] for index in indices]
                 with panics_as_errors():
-                    encodings = encode_batch([inputs[index] for index in indices])
+                    encodings = encode_batch(
+                        [self._in_template(each) for each in given if isinstance(each, tuple)] if templated else given,
+                        add_special_tokens=not templated,
+                    )
             except Exception as error:
                 raise InferenceFailed(
                     "the model's tokenizer failed on a text: look for the request's id in the server's log"
@@ -166,9 +177,9 @@ class BundleTokenizer:
             for index, encoding in zip(indices, encodings, strict=True):
                 too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
                 # Copying ids makes other threads wait, so the ids of a refused text are not copied.
-                tokens = _NO_TOKENS if too_long else self._truncate(encoding, options)
+                tokens = _NO_TOKENS if too_long else self._truncate(encoding, inputs[index], options)
                 if too_long or len(tokens.ids) > self._max_tokens:
-                    field = "pairs" if encoding.n_sequences > 1 else "texts"
+                    field = "pairs" if isinstance(inputs[index], tuple) else "texts"
                     only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
                     failures.add(text_too_long(index, len(encoding), self._max_tokens, field, only_second=only_second))
                 else:
@@ -182,7 +193,27 @@ class BundleTokenizer:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _truncate(self, encoding: Any, options: TokenizeOptions) -> TokenizedText:
+    def _in_template(self, pair: Pair) -> str:
+        """Return the text of a pair."""
+        template = self._pair_template
+        assert template is not None
+        return f"{template.before}{pair[0]}{template.between}{pair[1]}{template.after}"
+
+    def _positions_in_template(self, pair: Pair) -> list[NDArray[np.intp]]:
+        """Return the positions of each text's tokens; a token of a text and of the template is one of the text."""
+        template = self._pair_template
+        assert template is not None
+        offsets = self._tokenizer.encode(self._in_template(pair), add_special_tokens=False).offsets
+        begin, end = np.array(offsets, np.int64).reshape(-1, 2).T
+        positions, start = [], len(template.before)
+        for text in pair:
+            stop = start + len(text)
+            # Some tokenizers leave spaces out of offsets: a token of spaces is then empty, and lies before its offset.
+            positions.append(np.flatnonzero((end > start) & np.where(begin < end, begin < stop, end <= stop)))
+            start = stop + len(template.between)
+        return [positions[0], np.setdiff1d(positions[1], positions[0])]
+
+    def _truncate(self, encoding: Any, text: str | Pair, options: TokenizeOptions) -> TokenizedText:
         """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
 
         `transformers` drops the same tokens.
@@ -192,7 +223,11 @@ class BundleTokenizer:
             return tokens
         keep = np.array(encoding.special_tokens_mask, bool)
         # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
-        texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
+        if self._pair_template is not None and not isinstance(text, str):
+            texts = self._positions_in_template(text)
+            keep = ~np.isin(np.arange(len(keep)), np.concatenate(texts))
+        else:
+            texts = [_positions(encoding, keep, number) for number in range(encoding.n_sequences)]
         room = max(0, self._max_tokens - int(keep.sum()))
         counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
         for positions, count in zip(texts, counts, strict=True):
@@ -201,6 +236,11 @@ class BundleTokenizer:
             ] = True
         offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
         return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
+
+
+def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None]:
+    """Return the most tokens of a text and the text around pairs, which `BundleTokenizer` takes after its file."""
+    return manifest.max_text_tokens, manifest.pair_template if manifest.HasField("pair_template") else None
 
 
 _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))

@@ -16,7 +16,7 @@ from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
-from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.models.tokenizer import BundleTokenizer, text_settings
 from headwaiter_server.processes.link import Link, Methods, Refused
 from headwaiter_server.processes.messages import Kind, Request, write_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
@@ -128,7 +128,7 @@ class RemoteEngine:
         """Open the tokenizer of a model that will answer requests."""
         tokenizer = None
         if tokenizer_file is not None:
-            tokenizer = await asyncio.to_thread(BundleTokenizer, tokenizer_file, facts.manifest.max_text_tokens)
+            tokenizer = await asyncio.to_thread(BundleTokenizer, tokenizer_file, *text_settings(facts.manifest))
         recorder = self._recorder.model(facts.name, facts.version)
         self._models.setdefault(facts.number, ServedModel(facts, tokenizer, recorder))
 

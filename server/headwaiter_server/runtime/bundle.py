@@ -25,7 +25,7 @@ GOLDEN = "golden.npz"
 PARITY = "parity.json"
 TOKENIZER = "tokenizer.json"
 # A bundle has version 2 if readers of version 1 would give other vectors or scores than the model, because they do not
-# know the modules after pooling or the token types. All other bundles have version 1.
+# know the modules after pooling, the token types or the text around pairs. All other bundles have version 1.
 SCHEMA_VERSIONS = (1, 2)
 # A manifest has kilobytes. Labels of a head can be long.
 _MAX_JSON_BYTES = 16 << 20

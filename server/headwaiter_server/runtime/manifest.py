@@ -7,7 +7,7 @@ from math import isfinite
 from google.protobuf.message import Message
 
 from headwaiter_proto.encoder_pb2 import POOLING_NONE, Head, Prompt
-from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest
+from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS
 from headwaiter_server.runtime.errors import BundleRefused
@@ -52,8 +52,8 @@ def _wrong_values(path: str, message: Message) -> Iterator[str]:
             if isinstance(each, Message):
                 yield from _wrong_values(f"{name}.", each)
             elif isinstance(each, str):
-                # The texts of prompts and the names of labels are data, and appear in no log line.
-                free = isinstance(message, Head | Prompt)
+                # The texts of prompts and templates and the names of labels are data, and appear in no log line.
+                free = isinstance(message, Head | PairTemplate | Prompt)
                 if not free and not (each.isprintable() and len(each) <= _MAX_TEXT_CHARACTERS):
                     yield (
                         f"has in {name} {each[:40]!r} of {len(each):,} characters, and at most {_MAX_TEXT_CHARACTERS} "
@@ -101,6 +101,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     # Only models with a head were trained on pairs; most tokenizers have a template for pairs.
     if manifest.takes_pairs and not manifest.HasField("head"):
         yield "has takes_pairs without a head"
+    if manifest.HasField("pair_template") and not manifest.takes_pairs:
+        yield "has pair_template without takes_pairs"
     if manifest.HasField("head") and not (manifest.head.labels and manifest.head.function):
         yield "has a head without labels or function"
     yield from _wrong_prompts(manifest)

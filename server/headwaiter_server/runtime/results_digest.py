@@ -29,6 +29,7 @@ DECIDING_FIELDS = frozenset(
         "fixed_pooling",
         "image",
         "head",
+        "pair_template",
     }
 )
 # Rounding errors of up to 1.6e-7 were measured in a cosine between two kinds of processor: with these numbers, one

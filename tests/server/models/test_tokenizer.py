@@ -9,6 +9,8 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
@@ -282,3 +284,65 @@ def test_a_panic_of_the_tokenizer_is_a_typed_error(text_bundle: Path, tmp_path: 
     with pytest.raises(InferenceFailed, match="tokenizer failed") as failed:
         _ids(BundleTokenizer((folder / TOKENIZER).read_bytes(), 32), ["bread"])
     assert "no entry found" in str(failed.value.__cause__)
+
+
+_QUERY, _DOCUMENT = "is the bread fresh?", "Fresh bread falls on the table, and rain on stones. " * 3
+
+
+def _templated(tokenizer: BundleTokenizer, max_tokens: int) -> BundleTokenizer:
+    return BundleTokenizer(
+        tokenizer.file, max_tokens, PairTemplate(before="rain: ", between="\ntable: ", after="\nplease?")
+    )
+
+
+def _pair_tokens(tokenizer: BundleTokenizer, pair: tuple[str, str], **options: Any) -> list[int]:
+    (tokens,) = tokenizer.tokenize_pairs([pair], TokenizeOptions(**options), Failures(), 9999)
+    ids: list[int] = tokens.ids.tolist()
+    return ids
+
+
+def test_a_template_makes_one_text_of_a_pair_without_further_tokens(tokenizer: BundleTokenizer) -> None:
+    raw = tokenizers.Tokenizer.from_buffer(tokenizer.file)
+    for pair in [(_QUERY, "bread"), ("", ""), (" two\n", "\ttables ")]:
+        text = f"rain: {pair[0]}\ntable: {pair[1]}\nplease?"
+        expected = raw.encode(text, add_special_tokens=False).ids
+        assert _pair_tokens(_templated(tokenizer, 64), pair) == expected
+    # The template is for pairs only.
+    assert _ids(_templated(tokenizer, 64), TEXTS) == _ids(tokenizer, TEXTS)
+
+
+@pytest.mark.parametrize("truncation", SIDES)
+@pytest.mark.parametrize("pair_truncation", [pb.PAIR_TRUNCATION_LONGEST_FIRST, pb.PAIR_TRUNCATION_ONLY_SECOND])
+def test_truncation_keeps_the_template(
+    truncation: Truncation, pair_truncation: pb.PairTruncation, tokenizer: BundleTokenizer
+) -> None:
+    raw = tokenizers.Tokenizer.from_buffer(tokenizer.file)
+    before, query, between, document, after = (
+        raw.encode(text, add_special_tokens=False).ids
+        for text in ("rain: ", _QUERY, "\ntable: ", _DOCUMENT, "\nplease?")
+    )
+    room = 20 - len(before + between + after)
+    options = {"truncation": truncation, "pair_truncation": pair_truncation}
+    found = _pair_tokens(_templated(tokenizer, 20), (_QUERY, _DOCUMENT), **options)
+    # The document is longer than the query, so with both rules only the document loses tokens.
+    kept = room - len(query)
+    assert 0 < kept < len(document)
+    part = document[:kept] if truncation is Truncation.RIGHT else document[-kept:]
+    assert found == [*before, *query, *between, *part, *after]
+
+
+def test_a_pair_that_is_too_long_in_its_template_is_refused(tokenizer: BundleTokenizer) -> None:
+    failures = Failures(keep=True)
+    _templated(tokenizer, 20).tokenize_pairs([(_QUERY, _DOCUMENT), ("a", "b")], TokenizeOptions(), failures, 9999)
+    assert [*failures.by_sequence] == [0]
+    assert isinstance(failures.by_sequence[0], SequenceTooLong)
+    assert failures.by_sequence[0].field == "pairs"
+
+
+def test_a_bundle_with_a_template_but_without_pairs_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.pair_template.before = "bread "
+    write_manifest(folder, manifest)
+    with pytest.raises(BundleRefused, match="pair_template without takes_pairs"):
+        Bundle.open(folder)
