@@ -151,9 +151,10 @@ class _Written:
     def manifest(self, name: str, folder: Path) -> Manifest:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
+        template = text.pair_template if text else None
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
-            schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types)],
+            schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types or template)],
             name=name,
             vocabulary_size=config.vocabulary_size,
             feature_width=config.feature_width,
@@ -185,6 +186,7 @@ class _Written:
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,
+            pair_template=asdict(template) if template else None,
             graphs=[
                 _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans
             ],

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.texts import TextConfig
+from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
@@ -86,6 +90,43 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         norm=bool(names.norm),
         bias=_has_bias(config_json, names, per_token=per_token),
     )
+
+
+def logit_score_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig:
+    """Return the head that scores a pair by the logits of one or two words, see `fold_logit_score`.
+
+    Raises:
+        CheckpointError: the checkpoint is no language model whose last token has seen all others.
+    """
+    names, architectures = family.sequence_head, config_json.strings("architectures")
+    if names is None or names.pooling is not Pooling.LAST or names.dense or not architectures:
+        raise config_json.error("model_type", "the export knows LogitScore after Llama, Mistral, Qwen2 and Qwen3 only")
+    if not all(name.endswith("ForCausalLM") for name in architectures):
+        raise config_json.error("architectures", "LogitScore needs a …ForCausalLM")
+    return HeadConfig(
+        ("LABEL_0",), _read_function(config_json, cross_encoder, 1), pooling=Pooling.LAST, bias=names.bias
+    )
+
+
+def fold_logit_score(
+    tensors: dict[str, Tensor], config_json: CheckpointJson, logit_score: CheckpointJson, config: EncoderConfig
+) -> None:
+    """Add the row of a head to the tensors of a language model: that of the true word, less that of the false word."""
+    name = "embed_tokens.weight" if config_json.flag("tie_word_embeddings", default=False) else "lm_head.weight"
+    rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model)).float()
+
+    def row(field: str) -> Tensor:
+        token = logit_score.size(field, least=0)
+        if token >= config.vocabulary_size:
+            raise logit_score.error(field, f"the model has {config.vocabulary_size} token ids")
+        return rows[token]
+
+    score = row("true_token_id")
+    if logit_score.values.get("false_token_id") is not None:
+        if logit_score.values["false_token_id"] == logit_score.values["true_token_id"]:
+            raise logit_score.error("false_token_id", "it must be another token than true_token_id")
+        score = score - row("false_token_id")
+    tensors["score.weight"] = score[None]
 
 
 def check_last_token(head: HeadConfig, text: TextConfig, config_json: CheckpointJson) -> None:

@@ -33,6 +33,7 @@ _VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name
 _MODEL_TYPE = {"SentenceTransformer": True}
 _MODEL_FIELDS = {"truncate_dim": None}
 _CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
+_LOGIT_SCORE_FIELDS = {"module_input_name": "causal_logits"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Modules:
         normalize: whether pooled vectors have unit length in the end.
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
+        logit_score: settings of LogitScore, which scores pairs by the logits of a language model; None without it.
     """
 
     transformer: Path
@@ -73,6 +75,7 @@ class Modules:
     normalize: bool = False
     prompts: CheckpointJson | None = None
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
+    logit_score: CheckpointJson | None = None
 
 
 def read_modules(folder: Path) -> Modules:
@@ -95,6 +98,10 @@ def read_modules(folder: Path) -> Modules:
     if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
         settings.require(_CROSS_ENCODER_FIELDS)
         return Modules(paths[0], cross_encoder=settings)
+    if kinds == ["Transformer", "LogitScore"] and settings.values.get("model_type") == "CrossEncoder":
+        logit_score = CheckpointJson.read(paths[1] / "config.json")
+        logit_score.require(_LOGIT_SCORE_FIELDS, known=("true_token_id", "false_token_id"))
+        return Modules(paths[0], cross_encoder=settings, logit_score=logit_score)
     if kinds[:1] == ["StaticEmbedding"]:
         raise CheckpointError(
             "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "

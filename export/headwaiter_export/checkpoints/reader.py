@@ -20,6 +20,8 @@ from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
     check_last_token,
+    fold_logit_score,
+    logit_score_head,
     read_head,
     with_head,
     without_head,
@@ -96,6 +98,9 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
         family = without_head(config_json, family)
+    elif modules.logit_score is not None:
+        head = logit_score_head(whole_json, family, modules.cross_encoder)
+        family = with_head(family, head)
     elif head := read_head(config_json, family, modules.cross_encoder):
         family = with_head(family, head)
     elif pooling is None:
@@ -124,7 +129,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
-    text = read_text(folder, config_json, config, assumptions)
+    chat_prompts = modules.cross_encoder if modules.logit_score is not None else None
+    text = read_text(folder, config_json, config, assumptions, chat_prompts)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
         if text.pooling_skips_prompt and after_pooling:
@@ -133,12 +139,12 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
     if text is not None:
-        if head:
+        if head and text.pair_template is None:
             check_last_token(head, text, config_json)
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
         if family.end_id_field and own_pooling is Pooling.LAST:
             _check_end_token(text, config_json, family)
-    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions)
+    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, modules.logit_score)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
@@ -259,6 +265,7 @@ def _load_encoder(
     config: EncoderConfig,
     after_pooling: Iterable[ModuleFolder],
     assumptions: list[str],
+    logit_score: CheckpointJson | None = None,
 ) -> Encoder:
     """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling.
 
@@ -276,6 +283,8 @@ def _load_encoder(
         if not name.startswith(family.ignored_prefixes):
             check_precision(name, tensor)
     family.input.fold_tensors(tensors, config_json, config)
+    if logit_score is not None:
+        fold_logit_score(tensors, config_json, logit_score, config)
     if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
         raise CheckpointError(
             f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"

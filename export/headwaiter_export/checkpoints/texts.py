@@ -12,6 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.pair_template import PairTemplate, read_pair_template
 from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_against_transformers, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
@@ -31,6 +32,14 @@ _TRANSFORMER_FIELDS = {
     **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion")),
     **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
     **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
+}
+_LOGIT_SCORE_FIELDS = {
+    "transformer_task": "text-generation",
+    "modality_config": {
+        "text": {"method": "forward", "method_output_name": "logits"},
+        "message": {"method": "forward", "method_output_name": "logits", "format": "flat"},
+    },
+    "module_output_name": "causal_logits",
 }
 # Models have some ids without tokens: fewer than tokens, or in a tiny model fewer than this number.
 _MOST_SPARE_IDS = 1000
@@ -62,6 +71,7 @@ class TextConfig:
         default_prompt: name of the prompt for requests that name none; empty if there is no default.
         pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
         pairs: whether the model takes pairs of texts.
+        pair_template: the text around the two texts of a pair; None if the tokenizer joins their tokens.
     """
 
     tokenizer: str
@@ -70,6 +80,7 @@ class TextConfig:
     default_prompt: str = ""
     pooling_skips_prompt: bool = False
     pairs: bool = False
+    pair_template: PairTemplate | None = None
 
     def last_ids(self) -> list[int]:
         """Return the last token id of a text and, if the model takes pairs, of a pair."""
@@ -83,11 +94,16 @@ class TextConfig:
 
 
 def read_text(
-    folder: Path, config_json: CheckpointJson, config: EncoderConfig, assumptions: list[str]
+    folder: Path,
+    config_json: CheckpointJson,
+    config: EncoderConfig,
+    assumptions: list[str],
+    chat_prompts: CheckpointJson | None = None,
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
-    Lines about what is missing, and about the limit, are added to `assumptions`.
+    Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
+    `chat_prompts`, the content of config_sentence_transformers.json.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
@@ -100,17 +116,33 @@ def read_text(
         return None
     tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
-    pairs = config.head is not None
-    if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs):
+    pairs, template = config.head is not None, None
+    if chat_prompts is not None:
+        template = _chat_template(folder, config_json, tokenizer, chat_prompts, assumptions)
+    if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs and template is None):
         assumptions.append(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
-    limit, source = _text_limit(folder, _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS)
+    fields = _LOGIT_SCORE_FIELDS if template else _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
+    limit, source = _text_limit(folder, fields)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
     assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
-    return replace(text, max_tokens=int(limit), pairs=pairs)
+    return replace(text, max_tokens=int(limit), pairs=pairs, pair_template=template)
+
+
+def _chat_template(
+    folder: Path, config_json: CheckpointJson, tokenizer: Tokenizer, prompts: CheckpointJson, assumptions: list[str]
+) -> PairTemplate:
+    """Read the text around pairs, with the default prompt of the checkpoint."""
+    texts = _prompt_texts(prompts)
+    prompt = ""
+    if prompts.values.get("default_prompt_name") is not None:
+        prompt = prompts.choice("default_prompt_name", texts)
+    if others := [name for name, text in texts.items() if text != prompt]:
+        assumptions.append(f"pairs have the default prompt: the prompts {', '.join(others)} are left out")
+    return read_pair_template(folder, config_json, tokenizer, prompt)
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
@@ -147,6 +179,9 @@ def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]
     # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
     found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    if fields is _LOGIT_SCORE_FIELDS and not sentence.values.get("modality_config"):
+        # sentence-transformers would then not use the chat template.
+        raise CheckpointError(f"{sentence.path} has no modality_config with a message: save the model again")
     sentence.require({**_TRANSFORMER_FIELDS, **fields}, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")

@@ -23,6 +23,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.export.changed_files import changed_file, changed_files
 from tests.export.family_examples import TEXT_EXAMPLES, save_example
+from tests.export.language_model_reranker import expected_scores, save_reranker, scores
 from tests.export.test_after_pooling import encode
 from tests.export.tokenizer_cases import ADDED, DECLARED
 from tests.export.tokenizer_folders import (
@@ -285,6 +286,20 @@ def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> 
             return [model.eval()(torch.from_numpy(ids)[None])[0][0].numpy() for ids in sequences]
 
     assert differences(tmp_path / "config.json", expected, actual, every_run=every_run) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "file", ["1_LogitScore/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"]
+)
+def test_a_changed_setting_of_a_language_model_that_reranks(file: str, tmp_path: Path) -> None:
+    prompts = {"prompts": {"web": "Find pages", "law": "Find laws"}, "default_prompt_name": "law"}
+    save_reranker(tmp_path, settings={**prompts, "activation_fn": "torch.nn.modules.linear.Identity"})
+    found = differences(
+        tmp_path / file, lambda: [expected_scores(tmp_path)], lambda: [scores(tmp_path)], every_run=False
+    )
+    assert found == []
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -21,6 +22,7 @@ _TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
+    "chat_template.jinja",
 )
 _CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
@@ -79,21 +81,12 @@ def check_against_transformers(
     Raises:
         CheckpointError: the ids of a text differ, or `transformers` cannot use the tokenizer.
     """
-    try:
-        from transformers import AutoTokenizer, __version__
-    except ImportError:
+    reference = reference_tokenizer(folder, config_json)
+    if reference is None:
         return False
-    reference_name = f"AutoTokenizer of transformers {__version__}"
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
-    with refuse_errors(
-        lambda reason: (
-            f"{folder}: {reference_name} cannot use the tokenizer ({_shortened(reason)}): save the tokenizer again"
-        )
-    ):
-        with TemporaryDirectory() as copy:
-            _copy_tokenizer(folder, config_json, Path(copy))
-            reference = AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
+    with refuse_errors(lambda reason: _unusable(folder, reason)):
         comparisons: list[_Comparison] = [(texts, "ids", reference(texts, verbose=False)["input_ids"])]
         if pairs:
             answer, both = reference(texts[:-1], texts[1:], verbose=False), list(pairwise(texts))
@@ -107,10 +100,35 @@ def check_against_transformers(
             if ids != expected_ids:
                 raise CheckpointError(
                     f"{folder}: the text {_shortened(repr(text))} has token {attribute} {_shortened(str(ids))} in the "
-                    f"bundle, but {_shortened(str(expected_ids))} with {reference_name}: save the tokenizer as "
+                    f"bundle, but {_shortened(str(expected_ids))} with {_reference_name()}: save the tokenizer as "
                     "PreTrainedTokenizerFast, as docs/models.md shows"
                 )
     return True
+
+
+def reference_tokenizer(folder: Path, config_json: CheckpointJson) -> Any | None:
+    """Return the tokenizer that `AutoTokenizer` makes of a copy of the files; None without `transformers`.
+
+    Raises:
+        CheckpointError: `transformers` cannot read the tokenizer.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return None
+    with refuse_errors(lambda reason: _unusable(folder, reason)), TemporaryDirectory() as copy:
+        _copy_tokenizer(folder, config_json, Path(copy))
+        return AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
+
+
+def _reference_name() -> str:
+    from transformers import __version__
+
+    return f"AutoTokenizer of transformers {__version__}"
+
+
+def _unusable(folder: Path, reason: str) -> str:
+    return f"{folder}: {_reference_name()} cannot use the tokenizer ({_shortened(reason)}): save the tokenizer again"
 
 
 def check_texts(added_tokens: Iterable[str]) -> list[str]:

@@ -1,0 +1,48 @@
+"""A served language model reranks as the CrossEncoder of `sentence-transformers` does, long documents included."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import GRAPHS
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.errors import BundleRefused
+from tests.e2e.in_process_server import connect, serving
+from tests.export.language_model_reranker import save_reranker
+from tests.server.runtime.bundles import read_manifest, write_manifest
+
+QUERY = "is the bread fresh?"
+LIMIT = 160
+DOCUMENTS = ["fresh bread on the table.", "rain falls on stone", "", "rain and stones, and more rain. " * 40]
+
+
+# Exporting a bundle takes seconds. In every run, the scores of such a checkpoint are compared in PyTorch.
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("front_ends", [0, 1])
+async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
+    save_reranker(checkpoint, max_position_embeddings=LIMIT)
+    loaded = read_checkpoint(checkpoint)
+    export_bundle(loaded.encoder, loaded.text, bundle, "reranker", plans=GRAPHS[:1])
+    model = CrossEncoder(str(checkpoint), device="cpu")
+    model.max_seq_length = LIMIT
+    expected = model.predict([(QUERY, each) for each in DOCUMENTS])
+    async with serving(bundle, front_ends=front_ends) as server, connect(server) as client:
+        ranking = await client.rerank(QUERY, DOCUMENTS, truncation="right", pair_truncation="only_second")
+        assert [each.index for each in ranking.documents] == np.argsort(-expected).tolist()
+        scores = [each.score for each in ranking.documents]
+        np.testing.assert_allclose(scores, np.sort(expected)[::-1], rtol=0, atol=1e-5)
+        assert (await client.model()).tasks >= {"classify", "rerank"}
+    manifest = read_manifest(bundle)
+    assert manifest.schema_version == 2
+    manifest.pair_template.before *= 9
+    write_manifest(bundle, manifest)
+    with pytest.raises(BundleRefused, match="pair_template has"):
+        BundleTokenizer.open_in(Bundle.open(bundle))

@@ -1,0 +1,82 @@
+"""A language model that reranks by the logits of two words gives the scores of `sentence-transformers`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_export.checkpoints import pair_template
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
+
+IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
+PROMPTS = {"prompts": {"web": "Find pages", "law": "Find laws"}, "default_prompt_name": "law"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("settings", "score", "choices"),
+    [
+        ({}, {}, {}),
+        (IDENTITY, {"false_token_id": None}, {"tie_word_embeddings": False}),
+        (PROMPTS, {}, {}),
+    ],
+)
+def test_scores_equal_those_of_sentence_transformers(
+    settings: dict[str, Any], score: dict[str, Any], choices: dict[str, Any], tmp_path: Path
+) -> None:
+    save_reranker(tmp_path, settings=settings, **choices)
+    edit_json(tmp_path / "1_LogitScore" / "config.json", **score)
+    expected = expected_scores(tmp_path)
+    assert_close(scores(tmp_path), expected)
+    assert np.ptp(expected) > 0.01
+    left_out = [line for line in read_checkpoint(tmp_path).assumptions if "default prompt" in line]
+    assert len(left_out) == ("prompts" in settings)
+    assert all("web" in line and "law" not in line for line in left_out)
+
+
+@pytest.mark.parametrize(
+    ("template", "facts"),
+    [
+        (TEMPLATE.replace("| first }}\n<Document>", "| first | trim }}\n<Document>"), ["changes texts"]),
+        (TEMPLATE.replace('"document"', '"user"'), ["document once"]),
+        ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", ["query once"]),
+        ("{{ messages[1].content }} {{ messages[0].content }}", ["query once"]),
+        ("{{ raise_exception('pairs are not supported') }}", ["pairs are not supported"]),
+        ("{{", ["chat template"]),
+    ],
+)
+def test_a_template_that_is_no_text_around_two_texts_is_refused(
+    template: str, facts: list[str], tmp_path: Path
+) -> None:
+    save_reranker(tmp_path, template)
+    assert_checkpoint_refused(tmp_path, *facts)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "facts"),
+    [
+        ("1_LogitScore/config.json", {"true_token_id": 505}, ["true_token_id 505", "505 token ids"]),
+        ("1_LogitScore/config.json", {"true_token_id": 504}, ["false_token_id 504", "true_token_id"]),
+        ("sentence_bert_config.json", {"modality_config": None}, ["no modality_config"]),
+        ("1_LogitScore/config.json", {"other": 1}, ["other 1"]),
+        ("config.json", {"architectures": ["Qwen3Model"]}, ["Qwen3Model", "ForCausalLM"]),
+        ("config.json", {"model_type": "eurobert"}, ["eurobert", "LogitScore"]),
+        ("sentence_bert_config.json", {"processing_kwargs": {"chat_template": {"a": 1}}}, ["processing_kwargs"]),
+        ("config_sentence_transformers.json", {"default_prompt_name": "law"}, ["default_prompt_name 'law'"]),
+    ],
+)
+def test_a_setting_that_cannot_be_reproduced_is_refused(
+    file: str, changes: dict[str, Any], facts: list[str], tmp_path: Path
+) -> None:
+    save_reranker(tmp_path)
+    edit_json(tmp_path / file, **changes)
+    assert_checkpoint_refused(tmp_path, *facts)
+
+
+def test_a_chat_template_needs_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_reranker(tmp_path)
+    monkeypatch.setattr(pair_template, "reference_tokenizer", lambda *_: None)
+    assert_checkpoint_refused(tmp_path, "pip install transformers")
