@@ -109,7 +109,7 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
             f"{prompt.name}{' (default)' if prompt.name == model.default_prompt else ''} {prompt.text!r}"
             for prompt in model.prompts
         ),
-        "encoder": f"{model.layers:,} layers with {model.heads:,} heads each",
+        "encoder": f"{model.layers:,} attention layers with {model.heads:,} heads each",
         "attention weights": "available (`attend`)" if model.attends else "not available",
     }
     return {name: text for name, text in rows.items() if text}

@@ -74,7 +74,9 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         return None
     if len(architectures) > 1:
         raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
-    if family.sequence_head is None:
+    # transformers has no class that scores the tokens of a decoder over the same text.
+    scores_decoder_tokens = family.decoder_names is not None and with_head[0].endswith(_TOKEN_ENDING)
+    if family.sequence_head is None or scores_decoder_tokens:
         raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
     labels = _read_labels(config_json)
     function = _read_function(config_json, cross_encoder, len(labels))

@@ -92,6 +92,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
+    # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None)
     whole_json, config_json = config_json, family.encoder_json(config_json)
     head = None
@@ -122,6 +123,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         token_types=_token_types(folder, config_json, family) if head else 0,
     )
     check_widths(after_pooling, config.width)
+    if config.decoder is not None:
+        assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
     image = None
     if isinstance(family.input, ImageInput):
@@ -139,26 +142,25 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
     if text is not None:
-        if head and text.pair_template is None:
+        if head and text.pair_template is None and not family.end_id_field:
             check_last_token(head, text, config_json)
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
         if family.end_id_field and own_pooling is Pooling.LAST:
-            _check_end_token(text, config_json, family)
+            _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, modules.logit_score)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
-def _check_end_token(text: TextConfig, config_json: CheckpointJson, family: Family) -> None:
+def _check_end_token(text: TextConfig, config_json: CheckpointJson, family: Family, remedy: str) -> None:
     """Check that texts end with the token whose row transformers takes: a server takes the last row."""
     taken = config_json.values[family.end_id_field]
-    if taken == family.largest_id:
+    if taken == family.largest_id_value:
         taken = text.largest_id()
     for last in text.last_ids():
         if taken != last:
             raise config_json.error(
                 family.end_id_field,
-                f"transformers takes the row of token {taken}, and the tokenizer ends texts with {last}: choose a "
-                "pooling",
+                f"transformers takes the row of token {taken}, and the tokenizer ends texts with {last}: {remedy}",
             )
 
 
@@ -235,6 +237,9 @@ def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> i
 
 def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:
     config_json.require(family.required_fields)
+    is_causal = config_json.values.get("is_causal")
+    if is_causal is not None and is_causal not in family.is_causal:
+        raise config_json.error("is_causal", "the export cannot apply it to this family")
     choices: dict[str, Any] = {
         **family.fixed_fields,
         **family.input.sizes(config_json),

@@ -276,16 +276,18 @@ class EncoderConfig:
             )
 
     def _check_decoder(self, decoder: DecoderConfig) -> None:
-        """Check the fields of a decoder, and that each of its attention layers has the usual form."""
+        """Check the fields of a decoder, and that the encoder's rows have the width of the decoder's."""
         check_size("decoder.layers", decoder.layers)
         check_size("decoder.d_ff", decoder.d_ff)
         if type(decoder.start_id) is not int or not 0 <= decoder.start_id < self.vocabulary_size:
             raise ConfigError(f"decoder.start_id is {decoder.start_id!r}: it must be a token id")
         if self.width != self.d_model or self.experts:
-            raise ConfigError("a decoder needs an output projection, and has no experts: leave the decoder out")
+            raise ConfigError(
+                "a decoder has an output projection and no experts: set output_projection to true and experts to 0"
+            )
 
     @property
-    def decoder_layers(self) -> "EncoderConfig":
+    def decoder_stack(self) -> "EncoderConfig":
         """The configuration of the decoder's layers, as if they were an encoder; there must be a decoder."""
         assert self.decoder is not None
         layers, d_ff = self.decoder.layers, self.decoder.d_ff

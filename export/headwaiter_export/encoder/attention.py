@@ -54,7 +54,7 @@ def head_indices(rows: Tensor, heads: int) -> Tensor:
     return rows[..., None, :] * heads + torch.arange(heads)[:, None]
 
 
-class SelfAttention(nn.Module):
+class Attention(nn.Module):
     """Attention in H heads, whose contexts are concatenated and, if configured, projected to d_model.
 
     The projections treat each row alone. The layout knows which rows form a sequence. `number` is that of the layer.
@@ -91,10 +91,6 @@ class SelfAttention(nn.Module):
         if config.experts:
             self.value, self.output = ExpertValues(config), ExpertOutput(config)
 
-    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
-        return self._attend(x, x, layout)
-
     def _attend(self, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d_model] to [R, width]; a row attends to the source rows [R, d_model] of its sequence."""
         query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(source), self.key_norm)
@@ -111,7 +107,15 @@ class SelfAttention(nn.Module):
         return rows if norm is None else norm(rows.view(rows.shape[0], self.heads, -1)).flatten(1)
 
 
-class CrossAttention(SelfAttention):
+class SelfAttention(Attention):
+    """Attention within the rows of a sequence."""
+
+    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
+        """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
+        return self._attend(x, x, layout)
+
+
+class CrossAttention(Attention):
     """Attention from the rows of a decoder to all rows of the same sequence in the encoder, wherever they are."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -126,7 +130,7 @@ class CrossAttention(SelfAttention):
         )
         super().__init__(anywhere, 0)
 
-    def forward(self, x: Tensor, layout: AttentionLayout, source: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, layout: AttentionLayout, source: Tensor) -> Tensor:
         """Transform decoder rows [R, d_model] to [R, d_model], given encoder rows [R, d_model]."""
         return self._attend(x, source, layout)
 

@@ -14,27 +14,27 @@ from headwaiter_export.encoder.norms import make_norm
 
 
 class Decoder(nn.Module):
-    """Positions, layers and the final norm of a decoder; the vectors of tokens are those of the encoder."""
+    """Positions, layers and the final norm of a decoder; the table of tokens is that of the encoder."""
 
-    def __init__(self, encoder: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        assert encoder.decoder is not None
-        self._start_id = encoder.decoder.start_id
-        config = encoder.decoder_layers
-        self.embedding = PositionedRows(config)
-        self.layers = nn.ModuleList(DecoderLayer(config, number) for number in range(config.layers))
-        self.norm = make_norm(config, config.d_model) if config.final_norm else nn.Identity()
+        assert config.decoder is not None
+        self._start_id = config.decoder.start_id
+        stack = config.decoder_stack
+        self.embedding = PositionedRows(stack)
+        self.layers = nn.ModuleList(DecoderLayer(stack, number) for number in range(stack.layers))
+        self.norm = make_norm(stack, stack.d_model) if stack.final_norm else nn.Identity()
 
-    def embed(self, vectors: nn.Module, tokens: Tensor, layout: AttentionLayout) -> Tensor:
+    def embed(self, table: nn.Module, tokens: Tensor, layout: AttentionLayout) -> Tensor:
         """Return the rows [R, d] before the first layer for token ids [R], each of which moves to the next row."""
         # In a batch, the token before a first row is that of another sequence: the start token replaces it.
         before = torch.cat((tokens[:1], tokens[:-1]))
         moved = torch.where(layout.positions == 0, self._start_id, before)
-        return self.embedding.arrange(vectors(moved), layout, moved)
+        return self.embedding.arrange(table(moved), layout, moved)
 
-    def forward(self, vectors: nn.Module, tokens: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
+    def forward(self, table: nn.Module, tokens: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
         """Return the decoder's rows [R, d] for token ids [R] and the encoder's rows [R, d]."""
-        x = self.embed(vectors, tokens, layout)
+        x = self.embed(table, tokens, layout)
         for layer in self.layers:
             x = layer(x, layout, source)
         normalized: Tensor = self.norm(x)

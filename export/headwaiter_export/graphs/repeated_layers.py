@@ -74,13 +74,14 @@ def _repeat_stack(graph: ir.Graph, stack: str, layers: nn.ModuleList, kinds: lis
         kind.find_operators(graph)
     rows, outputs = kinds[0].begin.inputs[0], list[ir.Value]()
     last_end = kinds[-1].end
+    # Operators of layer 3 are named layer_3/…, and those of a decoder decoder_layer_3/….
+    prefix = stack.replace(".", "_").removesuffix("s")
     for number, layer in enumerate(layers):
         assert rows is not None
         kind = of_kind[_kind(layer)]
         copies = {kind.begin.outputs[0]: rows, **_weights(layer, kind.weights, f"{stack}.{number}", graph)}
         for node in kind.operators:
-            # Operators of layer 3 are named layer_3/…, and those of a decoder decoder_layer_3/….
-            graph.insert_before(last_end, _copy(node, copies, f"{stack.replace('.', '_').removesuffix('s')}_{number}"))
+            graph.insert_before(last_end, _copy(node, copies, f"{prefix}_{number}"))
         outputs += [copies[output] for output in graph.outputs if output in copies]
         rows = copies[kind.end.inputs[0]] if kind.end.inputs[0] in copies else kind.end.inputs[0]
     assert rows is not None
@@ -88,6 +89,7 @@ def _repeat_stack(graph: ir.Graph, stack: str, layers: nn.ModuleList, kinds: lis
     traced = {output for kind in kinds for node in kind.operators for output in node.outputs}
     places = [place for place, output in enumerate(graph.outputs) if output in traced]
     if places:
+        # The outputs of a stack are adjacent, because its layers are traced one after another.
         graph.outputs[places[0] : places[-1] + 1] = outputs
     graph.remove([node for kind in kinds for node in (kind.begin, *kind.operators, kind.end)], safe=True)
     for value in {value for kind in kinds for value in kind.weights}:

@@ -79,7 +79,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         "cls, last",
         "query 'query: '",
         "passage (default) 'passage: '",
-        "6 layers",
+        "6 attention layers",
         "12 heads",
         "available",
         "4,096 sequences, 65,536 tokens, 67,108,864 bytes",

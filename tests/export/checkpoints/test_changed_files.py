@@ -233,6 +233,8 @@ def _changes(content: Any, file: str) -> list[tuple[str, Any]]:
         return [("nothing", content), ("truncation", {**content, "truncation": truncation}), *changed]
     further = _FURTHER_FIELDS.keys() - content if file == "config.json" and "model_type" in content else ()
     added = [(f"+{name}", {**content, name: _FURTHER_FIELDS[name]}) for name in sorted(further)]
+    if "is_causal" in further:
+        added.append(("+is_causal = True", {**content, "is_causal": True}))
     return [("nothing", content), *added, *changed_files(content)]
 
 

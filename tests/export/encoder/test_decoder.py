@@ -12,7 +12,7 @@ from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
-from headwaiter_export.encoder.reference import Reference
+from headwaiter_export.encoder.reference import Reference, run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
@@ -22,6 +22,7 @@ from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     assert_others_change_no_bit,
+    cosines,
     oracle_of,
     random_encoder,
     random_sequences,
@@ -46,6 +47,15 @@ FORMS: dict[str, dict[str, Any]] = {
         "distance_bias": True,
         "gated": True,
         "embedding_norm": False,
+    },
+    # Both stacks have several kinds of layers.
+    "several kinds of layers": {
+        "norm": "pre",
+        "first_norm": False,
+        "layers": 3,
+        "local_layers": [1],
+        "window": 4,
+        "positions": "rotary",
     },
 }
 LAYOUTS = (PackedCpu, PackedCuda, Portable)
@@ -88,9 +98,8 @@ def _logits(oracle: Any, hidden: list[Array]) -> Array:
 
 def test_int8_quantises_the_layers_of_a_decoder_too() -> None:
     encoder = random_encoder(vocabulary_size=50, decoder=DECODER)
-    quantized, float32_layers = quantize(
-        encoder, Reference.compute(encoder), random_sequences(encoder.config, range(2, 20))
-    )
+    sequences = random_sequences(encoder.config, range(2, 20))
+    quantized, float32_layers = quantize(encoder, Reference.compute(encoder), sequences)
     names = {name for name, module in quantized.named_modules() if type(module).__name__ == "QuantizedLinear"}
     attention = ("query", "key", "value", "output")
     linears = {f"{part}.{name}" for part in ("attention", "cross_attention") for name in attention}
@@ -98,6 +107,10 @@ def test_int8_quantises_the_layers_of_a_decoder_too() -> None:
     expected = {f"decoder.layers.{layer}.{name}" for layer in range(DECODER.layers) for name in linears}
     assert expected <= names | set(float32_layers)
     assert len(names) > len(float32_layers)
+    oracle = oracle_of(encoder)
+    for sequence, outputs in zip(sequences, run_in_pytorch(quantized, sequences), strict=True):
+        assert outputs.hidden is not None
+        assert cosines(outputs.hidden, oracle.hidden(sequence)).min() >= 0.99
 
 
 @pytest.mark.parametrize(

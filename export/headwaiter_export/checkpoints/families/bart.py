@@ -96,8 +96,10 @@ BART = Family(
             "cross_attention_norm": "encoder_attn_layer_norm",
         },
     ),
-    ignored_prefixes=("lm_head.", "final_logits_bias"),
-    required_fields={"tie_word_embeddings": True},
+    ignored_prefixes=("lm_head.", "final_logits_bias", "encoder.version", "decoder.version"),
+    required_fields={"tie_word_embeddings": True, "is_encoder_decoder": True},
+    # transformers would apply it to all attention layers, those to the encoder included.
+    is_causal=(),
     fixed_fields={"norm": Norm.POST},
     aliases={
         "hidden_size": "d_model",

@@ -48,8 +48,8 @@ CLIP_TEXT = Family(
     default_norm_eps=1e-5,
     default_values={"hidden_act": "quick_gelu", "projection_dim": 512, "eos_token_id": 49407},
     own_modules=_projection,
-    required_fields={"is_causal": True},
     end_id_field="eos_token_id",
-    # Configurations of before transformers 4.29 have this id.
-    largest_id=2,
+    # Configurations that were written before transformers 4.29 have this value, and another id in the tokenizer.
+    largest_id_value=2,
+    is_causal=(True,),
 )

@@ -161,6 +161,7 @@ LLAMA = Family(
     default_norm_eps=1e-6,
     default_values={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
     sequence_head=_HEAD,
+    is_causal=(True, False),
 )
 MISTRAL = replace(
     LLAMA,

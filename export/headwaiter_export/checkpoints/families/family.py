@@ -136,9 +136,10 @@ class Family(TensorNames):
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
         translate: function that translates the configuration of this code into the fields of the family.
-        end_id_field: field of config.json that has the id of the token whose row is pooled or scored, the last one;
-            empty if none has.
-        largest_id: the value of this field with which the row of the token with the largest id is pooled.
+        is_causal: supported values of the field is_causal, which transformers reads in all families.
+        end_id_field: field of config.json that has the id of the token at the end of texts, whose row is pooled or
+            scored; empty if the family pools or scores no such row.
+        largest_id_value: a value of this field that stands for the largest id of the tokenizer.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -165,7 +166,8 @@ class Family(TensorNames):
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
     end_id_field: str = ""
-    largest_id: int | None = None
+    largest_id_value: int | None = None
+    is_causal: tuple[bool, ...] = (False,)
     decoder_names: TensorNames | None = None
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
@@ -238,7 +240,7 @@ def keep_shared_words(tensors: dict[str, Tensor], shared: str, copies: Iterable[
     for name in copies:
         words = tensors.pop(name, None)
         if words is not None and not torch.equal(tensors.setdefault(shared, words), words):
-            raise CheckpointError(f"tensors {shared} and {name} differ: transformers uses one table for both")
+            raise CheckpointError(f"tensors {shared} and {name} differ: the export supports one table for both")
 
 
 def with_only_type(table: Tensor, tensors: dict[str, Tensor], config: EncoderConfig) -> Tensor:

@@ -99,5 +99,6 @@ GEMMA3 = replace(
         "use_bidirectional_attention": None,
         "pad_token_id": 0,
     },
-    required_fields={"attn_logit_softcapping": None, "is_causal": True},
+    required_fields={"attn_logit_softcapping": None},
+    is_causal=(True,),
 )

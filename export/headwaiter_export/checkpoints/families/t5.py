@@ -172,6 +172,8 @@ T5_SEQUENCE_HEAD = replace(
     ),
     # Old checkpoints have a table of distances that transformers does not use.
     ignored_prefixes=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
+    required_fields={"is_encoder_decoder": True},
+    is_causal=(),
     sequence_head=SequenceHead(
         "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
     ),
