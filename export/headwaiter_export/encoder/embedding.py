@@ -13,10 +13,17 @@ from headwaiter_export.encoder.positions import LearnedPositions, NoPositions, S
 
 
 class PositionedRows(nn.Module):
-    """Adds positions to vectors of tokens, normalises the sums, and projects them to d_model."""
+    """Adds positions to vectors of tokens, normalises the sums, and projects them to d_model.
 
-    def __init__(self, config: EncoderConfig) -> None:
+    Args:
+        config: configuration of the encoder.
+        tables: modules that come before the positions, by their names.
+    """
+
+    def __init__(self, config: EncoderConfig, **tables: nn.Module | None) -> None:
         super().__init__()
+        for name, table in tables.items():
+            self.register_module(name, table)
         self.positions: nn.Module = NoPositions()
         if config.learns_positions:
             self.positions = LearnedPositions(config)
@@ -36,16 +43,17 @@ class PositionedRows(nn.Module):
 class Embedding(PositionedRows):
     """Turns token ids or features into rows, and adds positions."""
 
+    tokens: nn.Module
+    types: nn.Embedding | None
+
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config)
-        self.tokens: nn.Module
+        tokens: nn.Module = nn.Identity()
         if config.takes_tokens:
-            self.tokens = nn.Embedding(config.vocabulary_size, config.embedding_width)
-        else:
-            self.tokens = (
-                nn.Linear(config.feature_width, config.d_model) if config.feature_projection else nn.Identity()
-            )
-        self.types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
+            tokens = nn.Embedding(config.vocabulary_size, config.embedding_width)
+        elif config.feature_projection:
+            tokens = nn.Linear(config.feature_width, config.d_model)
+        types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
+        super().__init__(config, tokens=tokens, types=types)
 
     def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
