@@ -100,7 +100,7 @@ def scores(folder: Path) -> Array:
     assert loaded.encoder.config.head is not None
     tokenizer, logits = Tokenizer.from_str(loaded.text.tokenizer), []
     for pair in PAIRS:
-        ids = tokenizer.encode(loaded.text.pair_template.text(*pair), add_special_tokens=False).ids
+        ids = tokenizer.encode(loaded.text.pair_template.fill(*pair), add_special_tokens=False).ids
         layout = SingleSequence(len(ids))
         with torch.inference_mode():
             _, hidden = loaded.encoder(torch.tensor(ids), layout)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
@@ -47,6 +48,7 @@ _FUNCTION_OF_PROBLEM = {
     "single_label_classification": ScoreFunction.SOFTMAX,
 }
 _POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
+_LOGIT_SCORE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -95,26 +97,34 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
 
 
 def logit_score_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig:
-    """Return the head that scores a pair by the logits of one or two words, see `fold_logit_score`.
+    """Return the head that scores a pair by the logits of one or two tokens, see `fold_logit_score`.
 
     Raises:
         CheckpointError: the checkpoint is no language model whose last token has seen all others.
     """
     names, architectures = family.sequence_head, config_json.strings("architectures")
-    if names is None or names.pooling is not Pooling.LAST or names.dense or not architectures:
+    if names is None or config_json.values["model_type"] not in _LOGIT_SCORE_MODELS or not architectures:
         raise config_json.error("model_type", "the export knows LogitScore after Llama, Mistral, Qwen2 and Qwen3 only")
     if not all(name.endswith("ForCausalLM") for name in architectures):
         raise config_json.error("architectures", "LogitScore needs a …ForCausalLM")
-    return HeadConfig(
-        ("LABEL_0",), _read_function(config_json, cross_encoder, 1), pooling=Pooling.LAST, bias=names.bias
-    )
+    # The field is one of heads that classify.
+    values = {name: value for name, value in config_json.values.items() if name != "problem_type"}
+    function = _read_function(CheckpointJson(config_json.path, values), cross_encoder, 1)
+    return HeadConfig(("LABEL_0",), function, pooling=Pooling.LAST, bias=names.bias)
 
 
 def fold_logit_score(
     tensors: dict[str, Tensor], config_json: CheckpointJson, logit_score: CheckpointJson, config: EncoderConfig
 ) -> None:
-    """Add the row of a head to the tensors of a language model: that of the true word, less that of the false word."""
-    name = "embed_tokens.weight" if config_json.flag("tie_word_embeddings", default=False) else "lm_head.weight"
+    """Add the row of a head to the tensors of a language model: that of the true token, less that of the false token.
+
+    Raises:
+        CheckpointError: a token is not one of the model, or two tables of tokens differ where one is expected.
+    """
+    tied, own = "embed_tokens.weight", "lm_head.weight"
+    name = tied if config_json.flag("tie_word_embeddings", default=False) else own
+    if name == tied and own in tensors and not torch.equal(tensors[own], tensors.get(tied, tensors[own])):
+        raise config_json.error("tie_word_embeddings", f"tensors {own} and {tied} differ")
     rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model)).float()
 
     def row(field: str) -> Tensor:

@@ -3,6 +3,7 @@
 sentence-transformers renders a pair as a chat of two messages, whose roles are "query" and "document".
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,11 +12,18 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, reference_tokenizer
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
+from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, reference_tokenizer, shortened
 
-# Texts that no template has.
+# Texts that are unlikely in a template.
 _QUERY, _DOCUMENT = "query-5e0c1f", "document-8a3b7d"
+# Functions and filters of templates whose result is another one at each time.
+_UNSTEADY = re.compile(r"\b(strftime_now|random|lipsum)\b")
+# Templates have hundreds of characters.
+_MOST_CHARACTERS = 50_000
+# A text longer than models take, and one of the lengths between.
+_LONG_TEXTS = ("word " * 200, "word " * 40_000)
+_COMPARED_ADDED_TOKENS = 50
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class PairTemplate:
     between: str
     after: str
 
-    def text(self, first: str, second: str) -> str:
+    def fill(self, first: str, second: str) -> str:
         """Return the text of a pair."""
         return f"{self.before}{first}{self.between}{second}{self.after}"
 
@@ -41,9 +49,12 @@ def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tok
         prompt: the message with the role "system"; empty for none.
 
     Raises:
-        CheckpointError: transformers is missing or cannot use the template, the template changes the texts or repeats
-            them, or the ids of a pair differ.
+        CheckpointError: transformers is missing or cannot use the template, the text around two texts depends on the
+            texts or on the time, or the ids of a pair differ.
     """
+    further = folder / "additional_chat_templates" / "default.jinja"
+    if is_present(further):
+        raise CheckpointError(f"{further} is a second chat template of the same name: remove one of the two")
     reference = reference_tokenizer(folder, config_json)
     if reference is None:
         raise CheckpointError(f"{folder} has a chat template, which transformers renders: pip install transformers")
@@ -54,25 +65,36 @@ def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tok
         # Without `verbose`, transformers warns of texts that are longer than the model takes.
         return reference.apply_chat_template([*system, *pair], tokenizer_kwargs={"verbose": False}, **options)
 
-    template = _split(lambda first, second: render(first, second, tokenize=False), folder)
-    for first, second in pairwise(check_texts(())):
-        expected = render(first, second, tokenize=True, return_dict=False)
-        found = tokenizer.encode(template.text(first, second), add_special_tokens=False).ids
-        if found != expected:
-            raise CheckpointError(
-                f"{folder}: the pair {first[:40]!r}, {second[:40]!r} has other token ids in the bundle than with the "
-                "chat template in transformers: the template changes texts, and must put them as they are"
-            )
+    with refuse_errors(lambda reason: f"{folder}: transformers cannot render the chat template: {shortened(reason)}"):
+        source = reference.get_chat_template()
+        if len(source) > _MOST_CHARACTERS:
+            raise CheckpointError(f"{folder}: the chat template has {len(source):,} characters: shorten it")
+        if unsteady := _UNSTEADY.search(source):
+            raise CheckpointError(f"{folder}: the chat template uses {unsteady[0]}, so it is never the same: remove it")
+        template = _render_and_split(lambda first, second: render(first, second, tokenize=False), folder)
+        for first, second in _check_pairs(tokenizer):
+            expected = render(first, second, tokenize=True, return_dict=False)
+            if tokenizer.encode(template.fill(first, second), add_special_tokens=False).ids != expected:
+                raise CheckpointError(
+                    f"{folder}: the pair {first[:40]!r}, {second[:40]!r} has other token ids in the bundle than with "
+                    "the chat template in transformers: the text around the two texts must be the same for every pair"
+                )
     return template
 
 
-def _split(render: Callable[[str, str], str], folder: Path) -> PairTemplate:
+def _check_pairs(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    """Return pairs of the usual texts for checks, of empty, equal and long texts, and of added tokens."""
+    added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
+    texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
+    odd = [("", ""), ("", "a"), ("a", ""), ("a", "a")]
+    return [*odd, *((text, "a") for text in _LONG_TEXTS), *(("a", text) for text in _LONG_TEXTS), *pairwise(texts)]
+
+
+def _render_and_split(render: Callable[[str, str], str], folder: Path) -> PairTemplate:
     """Return the text around the two texts of a chat."""
-    try:
-        rendered = render(_QUERY, _DOCUMENT)
-    except Exception as error:  # noqa: BLE001 - a template may raise any error
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{folder}: transformers cannot render the chat template of a pair: {reason}") from None
+    rendered = render(_QUERY, _DOCUMENT)
+    if len(rendered) > _MOST_CHARACTERS:
+        raise CheckpointError(f"{folder}: the chat template gives {len(rendered):,} characters, which no model takes")
     before, *rest = rendered.split(_QUERY)
     between, *after = rest[0].split(_DOCUMENT) if len(rest) == 1 else ("",)
     if len(after) != 1:

@@ -132,8 +132,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
-    chat_prompts = modules.cross_encoder if modules.logit_score is not None else None
-    text = read_text(folder, config_json, config, assumptions, chat_prompts)
+    chat_settings = modules.cross_encoder if modules.logit_score is not None else None
+    text = read_text(folder, config_json, config, assumptions, chat_settings)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
         if text.pooling_skips_prompt and after_pooling:
@@ -287,9 +287,9 @@ def _load_encoder(
     for name, tensor in tensors.items():
         if not name.startswith(family.ignored_prefixes):
             check_precision(name, tensor)
-    family.input.fold_tensors(tensors, config_json, config)
     if logit_score is not None:
         fold_logit_score(tensors, config_json, logit_score, config)
+    family.input.fold_tensors(tensors, config_json, config)
     if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
         raise CheckpointError(
             f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"

@@ -98,12 +98,12 @@ def read_text(
     config_json: CheckpointJson,
     config: EncoderConfig,
     assumptions: list[str],
-    chat_prompts: CheckpointJson | None = None,
+    chat_settings: CheckpointJson | None = None,
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
-    `chat_prompts`, the content of config_sentence_transformers.json.
+    `chat_settings`, the content of config_sentence_transformers.json.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
@@ -117,8 +117,8 @@ def read_text(
     tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
     pairs, template = config.head is not None, None
-    if chat_prompts is not None:
-        template = _chat_template(folder, config_json, tokenizer, chat_prompts, assumptions)
+    if chat_settings is not None:
+        template = _chat_template(folder, config_json, tokenizer, chat_settings, config.max_tokens, assumptions)
     if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs and template is None):
         assumptions.append(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
@@ -133,7 +133,12 @@ def read_text(
 
 
 def _chat_template(
-    folder: Path, config_json: CheckpointJson, tokenizer: Tokenizer, prompts: CheckpointJson, assumptions: list[str]
+    folder: Path,
+    config_json: CheckpointJson,
+    tokenizer: Tokenizer,
+    prompts: CheckpointJson,
+    max_tokens: int,
+    assumptions: list[str],
 ) -> PairTemplate:
     """Read the text around pairs, with the default prompt of the checkpoint."""
     texts = _prompt_texts(prompts)
@@ -141,8 +146,20 @@ def _chat_template(
     if prompts.values.get("default_prompt_name") is not None:
         prompt = prompts.choice("default_prompt_name", texts)
     if others := [name for name, text in texts.items() if text != prompt]:
-        assumptions.append(f"pairs have the default prompt: the prompts {', '.join(others)} are left out")
-    return read_pair_template(folder, config_json, tokenizer, prompt)
+        used = prompts.values["default_prompt_name"] if prompt else "no prompt"
+        assumptions.append(f"all pairs have {used}; left out: {', '.join(others)}")
+    sentence = CheckpointJson.read(folder / "sentence_bert_config.json")
+    for field in _LOGIT_SCORE_FIELDS:
+        if not sentence.values.get(field):
+            # Without modality_config, sentence-transformers would not use the chat template.
+            raise CheckpointError(f"{sentence.path} has no {field}: save the model again")
+    template = read_pair_template(folder, config_json, tokenizer, prompt)
+    tokens = len(tokenizer.encode(template.fill("", ""), add_special_tokens=False))
+    if tokens >= max_tokens:
+        raise CheckpointError(
+            f"{folder}: the chat template has {tokens} tokens, and the model takes {max_tokens}: shorten the template"
+        )
+    return template
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
@@ -179,9 +196,6 @@ def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]
     # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
     found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
     sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
-    if fields is _LOGIT_SCORE_FIELDS and not sentence.values.get("modality_config"):
-        # sentence-transformers would then not use the chat template.
-        raise CheckpointError(f"{sentence.path} has no modality_config with a message: save the model again")
     sentence.require({**_TRANSFORMER_FIELDS, **fields}, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")

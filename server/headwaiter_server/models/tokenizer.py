@@ -80,6 +80,7 @@ class BundleTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._max_tokens = max_tokens
+        self._last_of_template = np.empty(0, np.int64) if pair_template is None else self._template_end()
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "BundleTokenizer":
@@ -106,7 +107,7 @@ class BundleTokenizer:
         encodings = [self._tokenizer.encode("")]
         if self._pair_template is not None:
             encodings.append(self._tokenizer.encode(self._in_template(("", "")), add_special_tokens=False))
-            if len(encodings[-1]) > self._max_tokens:
+            if len(encodings[-1]) >= self._max_tokens:
                 return f"pair_template has {len(encodings[-1])} tokens, and max_text_tokens is {self._max_tokens}"
         elif manifest.takes_pairs:
             encodings.append(self._tokenizer.encode("a", "b"))
@@ -156,13 +157,14 @@ class BundleTokenizer:
         failures: Failures,
         max_total_tokens: int,
     ) -> list[TokenizedText]:
-        # A template has the special tokens of pairs.
+        # A pair in a template gets no special tokens, and its truncation needs offsets.
         templated = self._pair_template is not None and any(isinstance(each, tuple) for each in inputs.values())
+        needs_offsets = options.offsets or (templated and options.truncation is not Truncation.ERROR)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
-        encode_batch = self._tokenizer.encode_batch if options.offsets else self._tokenizer.encode_batch_fast
+        encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * count
         total_tokens = 0
-        for indices in _slices(inputs):
+        for indices in _slices(inputs, len(self._in_template(("", ""))) if templated else 0):
             try:
                 given = [inputs[index] for index in indices]
                 with panics_as_errors():
@@ -177,9 +179,15 @@ class BundleTokenizer:
             for index, encoding in zip(indices, encodings, strict=True):
                 too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
                 # Copying ids makes other threads wait, so the ids of a refused text are not copied.
-                tokens = _NO_TOKENS if too_long else self._truncate(encoding, inputs[index], options)
+                text = inputs[index]
+                if too_long:
+                    tokens = _NO_TOKENS
+                elif templated and not isinstance(text, str):
+                    tokens = self._truncate_in_template(encoding, text, options)
+                else:
+                    tokens = self._truncate(encoding, options)
                 if too_long or len(tokens.ids) > self._max_tokens:
-                    field = "pairs" if isinstance(inputs[index], tuple) else "texts"
+                    field = "texts" if isinstance(text, str) else "pairs"
                     only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
                     failures.add(text_too_long(index, len(encoding), self._max_tokens, field, only_second=only_second))
                 else:
@@ -199,21 +207,52 @@ class BundleTokenizer:
         assert template is not None
         return f"{template.before}{pair[0]}{template.between}{pair[1]}{template.after}"
 
-    def _positions_in_template(self, pair: Pair) -> list[NDArray[np.intp]]:
-        """Return the positions of each text's tokens; a token of a text and of the template is one of the text."""
+    def _template_end(self) -> NDArray[np.int64]:
+        """Return the last tokens of every pair: those that two pairs of other texts have in common."""
+        one, other = (
+            self._tokenizer.encode(self._in_template((text, text)), add_special_tokens=False)
+            for text in ("0", "1 2 3 4")
+        )
+        equal = [a == b for a, b in zip(reversed(one.ids), reversed(other.ids), strict=False)]
+        assert self._pair_template is not None
+        # Not the tokens of the texts, which may be equal too: those of unknown words.
+        start = len(self._in_template(("0", "0"))) - len(self._pair_template.after)
+        most = sum(end > start for _, end in one.offsets)
+        count = min(most, equal.index(False) if False in equal else 0)
+        return np.array(one.ids[len(one.ids) - count :], np.int64)
+
+    def _positions_in_template(self, encoding: Any, pair: Pair) -> list[NDArray[np.intp]]:
+        """Return the positions of the tokens of each text; tokens that a text shares with the template are left out."""
         template = self._pair_template
         assert template is not None
-        offsets = self._tokenizer.encode(self._in_template(pair), add_special_tokens=False).offsets
-        begin, end = np.array(offsets, np.int64).reshape(-1, 2).T
+        begin, end = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
         positions, start = [], len(template.before)
         for text in pair:
             stop = start + len(text)
             # Some tokenizers leave spaces out of offsets: a token of spaces is then empty, and lies before its offset.
-            positions.append(np.flatnonzero((end > start) & np.where(begin < end, begin < stop, end <= stop)))
+            starts_inside = np.where(begin < end, begin >= start, end > start)
+            positions.append(np.flatnonzero(starts_inside & (end <= stop)))
             start = stop + len(template.between)
-        return [positions[0], np.setdiff1d(positions[1], positions[0])]
+        return positions
 
-    def _truncate(self, encoding: Any, text: str | Pair, options: TokenizeOptions) -> TokenizedText:
+    def _truncate_in_template(self, encoding: Any, pair: Pair, options: TokenizeOptions) -> TokenizedText:
+        """Return the tokens of a pair in its template; if there are too many, drop tokens of the two texts."""
+        ids = np.array(encoding.ids, np.int64)
+        if len(ids) <= self._max_tokens:
+            return TokenizedText(ids, len(ids), None)
+        texts = self._positions_in_template(encoding, pair)
+        keep = ~np.isin(np.arange(len(ids)), np.concatenate(texts))
+        room = max(0, self._max_tokens - int(keep.sum()))
+        counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
+        cut = self._max_tokens - len(self._last_of_template)
+        if options.truncation is Truncation.RIGHT and counts[0] == len(texts[0]) and counts[1] and cut >= texts[1][0]:
+            # As sentence-transformers, which cuts the whole text, and puts its end back.
+            return TokenizedText(np.concatenate((ids[:cut], self._last_of_template)), len(ids), None)
+        for positions, count in zip(texts, counts, strict=True):
+            keep[_kept(positions, count, options.truncation)] = True
+        return TokenizedText(ids[keep], len(ids), None)
+
+    def _truncate(self, encoding: Any, options: TokenizeOptions) -> TokenizedText:
         """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
 
         `transformers` drops the same tokens.
@@ -223,19 +262,18 @@ class BundleTokenizer:
             return tokens
         keep = np.array(encoding.special_tokens_mask, bool)
         # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
-        if self._pair_template is not None and not isinstance(text, str):
-            texts = self._positions_in_template(text)
-            keep = ~np.isin(np.arange(len(keep)), np.concatenate(texts))
-        else:
-            texts = [_positions(encoding, keep, number) for number in range(encoding.n_sequences)]
+        texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
         room = max(0, self._max_tokens - int(keep.sum()))
         counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
         for positions, count in zip(texts, counts, strict=True):
-            keep[
-                positions[:count] if options.truncation is Truncation.RIGHT else positions[len(positions) - count :]
-            ] = True
+            keep[_kept(positions, count, options.truncation)] = True
         offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
         return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
+
+
+def _kept(positions: NDArray[np.intp], count: int, truncation: Truncation) -> NDArray[np.intp]:
+    """Return the positions of this many tokens of a text, from the end that truncation keeps."""
+    return positions[:count] if truncation is Truncation.RIGHT else positions[len(positions) - count :]
 
 
 def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None]:
@@ -263,13 +301,16 @@ def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArr
     return np.flatnonzero([each == text for each in encoding.sequence_ids])
 
 
-def _slices(texts: Mapping[int, str] | Mapping[int, Pair]) -> Iterator[list[int]]:
-    """Yield the indices of the texts or pairs in slices; the caller can stop between slices."""
+def _slices(texts: Mapping[int, str] | Mapping[int, Pair], further_characters: int) -> Iterator[list[int]]:
+    """Yield the indices of the texts or pairs in slices; the caller can stop between slices.
+
+    `further_characters` is the number of characters of the template around each.
+    """
     indices: list[int] = []
     characters = 0
     for index, text in texts.items():
         indices.append(index)
-        characters += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+        characters += further_characters + (len(text) if isinstance(text, str) else len(text[0]) + len(text[1]))
         if characters >= _SLICE_CHARACTERS:
             yield indices
             indices, characters = [], 0

@@ -101,13 +101,23 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     # Only models with a head were trained on pairs; most tokenizers have a template for pairs.
     if manifest.takes_pairs and not manifest.HasField("head"):
         yield "has takes_pairs without a head"
-    if manifest.HasField("pair_template") and not manifest.takes_pairs:
-        yield "has pair_template without takes_pairs"
+    yield from _wrong_template(manifest)
     if manifest.HasField("head") and not (manifest.head.labels and manifest.head.function):
         yield "has a head without labels or function"
     yield from _wrong_prompts(manifest)
     yield from _wrong_image(manifest)
     yield from _wrong_graphs(manifest)
+
+
+def _wrong_template(manifest: Manifest) -> Iterator[str]:
+    if not manifest.HasField("pair_template"):
+        return
+    if not manifest.takes_pairs:
+        yield "has pair_template without takes_pairs"
+    template = manifest.pair_template
+    characters, most = len(template.before + template.between + template.after), 16 * manifest.max_text_tokens
+    if characters > most:
+        yield f"has pair_template of {characters:,} characters, and at most 16 × max_text_tokens, {most:,}, are allowed"
 
 
 def _wrong_prompts(manifest: Manifest) -> Iterator[str]:

@@ -339,10 +339,60 @@ def test_a_pair_that_is_too_long_in_its_template_is_refused(tokenizer: BundleTok
     assert failures.by_sequence[0].field == "pairs"
 
 
-def test_a_bundle_with_a_template_but_without_pairs_is_refused(text_bundle: Path, tmp_path: Path) -> None:
+def test_a_bundle_whose_template_cannot_be_used_is_refused(text_bundle: Path, tmp_path: Path) -> None:
     folder = copy(text_bundle, tmp_path)
     manifest = read_manifest(folder)
-    manifest.pair_template.before = "bread "
-    write_manifest(folder, manifest)
-    with pytest.raises(BundleRefused, match="pair_template without takes_pairs"):
-        Bundle.open(folder)
+    for before, fact in (("bread ", "pair_template without takes_pairs"), ("b" * 9999, "9,999 characters")):
+        manifest.takes_pairs = len(before) > 9
+        manifest.head.labels[:] = ["one"]
+        manifest.head.function = pb.SCORE_FUNCTION_SIGMOID
+        manifest.pair_template.before = before
+        write_manifest(folder, manifest)
+        with pytest.raises(BundleRefused, match=fact):
+            Bundle.open(folder)
+
+
+def test_slices_count_the_template(tokenizer: BundleTokenizer) -> None:
+    # One slice has the texts of about 65,536 characters; later slices are skipped once there are too many tokens.
+    template = PairTemplate(before="rain and bread " * 500, between="", after="")
+    templated = BundleTokenizer(tokenizer.file, 9999, template)
+    found = templated.tokenize_pairs([("", "")] * 100, TokenizeOptions(), Failures(), 1)
+    assert 0 < sum(bool(len(each.ids)) for each in found) < 20
+
+
+def _with_line_breaks() -> tokenizers.Tokenizer:
+    """Return a tokenizer that, as that of Qwen, joins a full stop with the line breaks after it."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(r" ?\p{L}+| ?[^\s\p{L}]+[\r\n]*|\s+"), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<end>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["Fresh bread.\nRain?\nDocument: the table.\n"] * 20, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("after", ["<end>\nanswer", "\n<end>answer", '"', " answer"])
+def test_a_document_that_is_cut_gets_the_end_of_the_template(after: str) -> None:
+    raw = _with_line_breaks()
+    template = PairTemplate(before="Query: ", between="\nDocument: ", after=after)
+    one, other = (raw.encode(f"{text}{after}").ids for text in ("0", "1 2 3 4"))
+    end = one[-next(count for count in range(len(one)) if one[-count - 1] != other[-count - 1]) :]
+    for document in ("Fresh bread. " * 9 + "Rain.", "Fresh bread  " * 9 + " ", "bread.\n" * 30):
+        ids = raw.encode(f"Query: Rain?\nDocument: {document}{after}").ids
+        for limit in (len(ids) - 1, len(ids) - 7):
+            tokenizer = BundleTokenizer(raw.to_str().encode(), limit, template)
+            options = {"truncation": Truncation.RIGHT, "pair_truncation": pb.PAIR_TRUNCATION_ONLY_SECOND}
+            found = _pair_tokens(tokenizer, ("Rain?", document), **options)
+            # The rule of sentence-transformers: cut the whole text, and put the end of the template back.
+            assert found == [*ids[: limit - len(end)], *end]
+            assert raw.decode(found, skip_special_tokens=False).endswith(after)

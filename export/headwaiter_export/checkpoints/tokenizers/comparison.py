@@ -99,8 +99,8 @@ def check_against_transformers(
             ids = getattr(encoding, attribute)
             if ids != expected_ids:
                 raise CheckpointError(
-                    f"{folder}: the text {_shortened(repr(text))} has token {attribute} {_shortened(str(ids))} in the "
-                    f"bundle, but {_shortened(str(expected_ids))} with {_reference_name()}: save the tokenizer as "
+                    f"{folder}: the text {shortened(repr(text))} has token {attribute} {shortened(str(ids))} in the "
+                    f"bundle, but {shortened(str(expected_ids))} with {_reference_name()}: save the tokenizer as "
                     "PreTrainedTokenizerFast, as docs/models.md shows"
                 )
     return True
@@ -128,7 +128,7 @@ def _reference_name() -> str:
 
 
 def _unusable(folder: Path, reason: str) -> str:
-    return f"{folder}: {_reference_name()} cannot use the tokenizer ({_shortened(reason)}): save the tokenizer again"
+    return f"{folder}: {_reference_name()} cannot use the tokenizer ({shortened(reason)}): save the tokenizer again"
 
 
 def check_texts(added_tokens: Iterable[str]) -> list[str]:
@@ -148,5 +148,6 @@ def _copy_tokenizer(folder: Path, config_json: CheckpointJson, copy: Path) -> No
     (copy / "config.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
-def _shortened(quoted: str) -> str:
+def shortened(quoted: str) -> str:
+    """Return the beginning of a text of another source, for a message."""
     return quoted if len(quoted) <= _MAX_QUOTED_CHARACTERS else f"{quoted[:_MAX_QUOTED_CHARACTERS]} …"
