@@ -46,7 +46,7 @@ EVERY_RUN = 13
 RANDOM_CONFIGS, TRACED_RANDOM_CONFIGS = 200, 30
 BATCHES = 30
 # The smallest cosine in fp16 of gated encoders with random weights; a server accepts 0.9999.
-MOST_INEXACT_GATED = 0.9998
+MOST_INEXACT_GATED = 0.9993
 # Rounding errors of float32 change no choice of experts if their scores differ by this share of the largest score.
 LEAST_GAP = 1e-5
 # Variants that the docstrings of presets mention.
@@ -145,7 +145,9 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
-    return "" if config.distance_keys or config.distance_queries else "PackedMultiHeadAttention"
+    # Attention to the encoder depends on no distance.
+    by_content = (config.distance_keys or config.distance_queries) and config.decoder is None
+    return "" if by_content else "PackedMultiHeadAttention"
 
 
 def test_every_preset_is_tested_in_every_run() -> None:
@@ -230,7 +232,7 @@ def test_an_encoder_equals_its_formulas_in_every_layout(
 def is_inexact_in_fp16(config: EncoderConfig) -> bool:
     """Return whether rounding to fp16 changes too much of some random encoders: servers refuse these in fp16."""
     # Rounding changes the choices of experts. Without residuals, norms magnify the rounding of gated experts.
-    return config.chooses_experts or bool(config.gated and config.experts and not config.residual)
+    return config.chooses_experts or bool(config.experts and not config.residual)
 
 
 @pytest.mark.exhaustive

@@ -290,9 +290,11 @@ def _load_encoder(
     if logit_score is not None:
         fold_logit_score(tensors, config_json, logit_score, config)
     family.input.fold_tensors(tensors, config_json, config)
-    if config.layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
+    # Before the modules are made: a wrong number may be a million.
+    layers = config.layers + (config.decoder.layers if config.decoder else 0)
+    if layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):
         raise CheckpointError(
-            f"config.json has {config.layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"
+            f"config.json has {layers} layers, but the checkpoint {len(tensors)} tensors: correct config.json"
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
