@@ -10,9 +10,11 @@ import transformers
 from torch import Tensor
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
+from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.positions import alibi_slopes
+from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import bert_hidden, randomize
 from tests.export.helpers import assert_close_to_scale, random_sequences, run_graph, write_graphs
@@ -84,3 +86,9 @@ def test_a_causal_stack_equals_transformers_mpt(heads: int, tmp_path: Path) -> N
     assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
     for ids, rows in zip(sequences, expected, strict=True):
         assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
+
+
+def test_the_terms_of_cuda_graphs_have_a_slope_for_each_head() -> None:
+    # Graphs for CUDA add one array for all sequences. Tracing one takes seconds, so the terms alone are tested here.
+    terms = ScoreTerms(Mask.NONE, slopes=(0.5, 0.25)).by_distance(3, torch.float32)
+    np.testing.assert_array_equal(terms.numpy(), [[-1.0, -0.5, 0, -0.5, -1.0], [-0.5, -0.25, 0, -0.25, -0.5]])
