@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_proto.rules.pairs import text_of_pair
 from tests.checkpoints import write_json
 from tests.export.family_examples import save_example
 from tests.export.tokenizer_folders import byte_level_bpe
@@ -100,7 +101,7 @@ def scores(folder: Path) -> Array:
     assert loaded.encoder.config.head is not None
     tokenizer, logits = Tokenizer.from_str(loaded.text.tokenizer), []
     for pair in PAIRS:
-        ids = tokenizer.encode(loaded.text.pair_template.fill(*pair), add_special_tokens=False).ids
+        ids = tokenizer.encode(text_of_pair(loaded.text.pair_template, pair), add_special_tokens=False).ids
         layout = SingleSequence(len(ids))
         with torch.inference_mode():
             _, hidden = loaded.encoder(torch.tensor(ids), layout)

@@ -186,7 +186,7 @@ class _Written:
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,
-            pair_template=asdict(template) if template else None,
+            pair_template=template,
             graphs=[
                 _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans
             ],

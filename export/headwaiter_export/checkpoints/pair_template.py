@@ -5,7 +5,6 @@ sentence-transformers renders a pair as a chat of two messages, whose roles are 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
 from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, reference_tokenizer, shortened
+from headwaiter_proto.manifest_pb2 import PairTemplate
+from headwaiter_proto.rules.pairs import text_of_pair
 
 # Texts that are unlikely in a template.
 _QUERY, _DOCUMENT = "query-5e0c1f", "document-8a3b7d"
@@ -24,19 +25,6 @@ _MOST_CHARACTERS = 50_000
 # A text longer than models take, and one of the lengths between.
 _LONG_TEXTS = ("word " * 200, "word " * 40_000)
 _COMPARED_ADDED_TOKENS = 50
-
-
-@dataclass(frozen=True)
-class PairTemplate:
-    """The text around the two texts of a pair."""
-
-    before: str
-    between: str
-    after: str
-
-    def fill(self, first: str, second: str) -> str:
-        """Return the text of a pair."""
-        return f"{self.before}{first}{self.between}{second}{self.after}"
 
 
 def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tokenizer, prompt: str) -> PairTemplate:
@@ -74,7 +62,7 @@ def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tok
         template = _render_and_split(lambda first, second: render(first, second, tokenize=False), folder)
         for first, second in _check_pairs(tokenizer):
             expected = render(first, second, tokenize=True, return_dict=False)
-            if tokenizer.encode(template.fill(first, second), add_special_tokens=False).ids != expected:
+            if tokenizer.encode(text_of_pair(template, (first, second)), add_special_tokens=False).ids != expected:
                 raise CheckpointError(
                     f"{folder}: the pair {first[:40]!r}, {second[:40]!r} has other token ids in the bundle than with "
                     "the chat template in transformers: the text around the two texts must be the same for every pair"
@@ -102,4 +90,4 @@ def _render_and_split(render: Callable[[str, str], str], folder: Path) -> PairTe
             f"{folder}: the chat template must have the message of the role query once, and then that of the role "
             "document once"
         )
-    return PairTemplate(before, between, after[0])
+    return PairTemplate(before=before, between=between, after=after[0])

@@ -12,10 +12,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.pair_template import PairTemplate, read_pair_template
+from headwaiter_export.checkpoints.pair_template import read_pair_template
 from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_against_transformers, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_proto.manifest_pb2 import PairTemplate
+from headwaiter_proto.rules.pairs import text_of_pair
 
 # The supported values of the fields of sentence_bert_config.json that could change results.
 _ENCODER_FIELDS = {
@@ -154,7 +156,7 @@ def _chat_template(
             # Without modality_config, sentence-transformers would not use the chat template.
             raise CheckpointError(f"{sentence.path} has no {field}: save the model again")
     template = read_pair_template(folder, config_json, tokenizer, prompt)
-    tokens = len(tokenizer.encode(template.fill("", ""), add_special_tokens=False))
+    tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
     if tokens >= max_tokens:
         raise CheckpointError(
             f"{folder}: the chat template has {tokens} tokens, and the model takes {max_tokens}: shorten the template"

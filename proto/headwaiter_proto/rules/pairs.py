@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.manifest_pb2 import Manifest, PairTemplate
 from headwaiter_proto.rules.errors import Failures, InvalidInput
 from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes
 from headwaiter_proto.rules.sequences import check_text
@@ -48,6 +48,11 @@ def check_pairs(pairs: Sequence[Pair], failures: Failures) -> None:
     for index, (first, second) in enumerate(pairs):
         check_text(first, f"the first text of pair {index}", index, "pairs.first", failures)
         check_text(second, f"the second text of pair {index}", index, "pairs.second", failures)
+
+
+def text_of_pair(template: PairTemplate, pair: Pair) -> str:
+    """Return the text of a pair in a template."""
+    return f"{template.before}{pair[0]}{template.between}{pair[1]}{template.after}"
 
 
 def kept_tokens(tokens: Sequence[int], room: int, truncation: pb.PairTruncation) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from headwaiter_proto.manifest_pb2 import Manifest, PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
+from headwaiter_server.models.pair_template import TemplatedPairs, kept_positions
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
@@ -74,13 +75,12 @@ class BundleTokenizer:
 
     def __init__(self, file: bytes, max_tokens: int, pair_template: PairTemplate | None = None) -> None:
         self.file = file
-        self._pair_template = pair_template
         self._tokenizer = Tokenizer.from_buffer(file)
         # The requests choose the truncation, and the batches pad.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._max_tokens = max_tokens
-        self._last_of_template = np.empty(0, np.int64) if pair_template is None else self._template_end()
+        self._templated = None if pair_template is None else TemplatedPairs(pair_template, self._tokenizer)
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "BundleTokenizer":
@@ -105,10 +105,9 @@ class BundleTokenizer:
     def _contradiction(self, manifest: Manifest) -> str | None:
         """Return how the tokenizer contradicts the manifest, or None."""
         encodings = [self._tokenizer.encode("")]
-        if self._pair_template is not None:
-            encodings.append(self._tokenizer.encode(self._in_template(("", "")), add_special_tokens=False))
-            if len(encodings[-1]) >= self._max_tokens:
-                return f"pair_template has {len(encodings[-1])} tokens, and max_text_tokens is {self._max_tokens}"
+        if self._templated is not None:
+            if len(self._templated.ids) >= self._max_tokens:
+                return f"pair_template has {len(self._templated.ids)} tokens, and max_text_tokens is {self._max_tokens}"
         elif manifest.takes_pairs:
             encodings.append(self._tokenizer.encode("a", "b"))
         ids = [*self._tokenizer.get_vocab().values(), *(each for encoding in encodings for each in encoding.ids)]
@@ -158,18 +157,18 @@ class BundleTokenizer:
         max_total_tokens: int,
     ) -> list[TokenizedText]:
         # A pair in a template gets no special tokens, and its truncation needs offsets.
-        templated = self._pair_template is not None and any(isinstance(each, tuple) for each in inputs.values())
-        needs_offsets = options.offsets or (templated and options.truncation is not Truncation.ERROR)
+        templated = self._templated if any(isinstance(each, tuple) for each in inputs.values()) else None
+        needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * count
         total_tokens = 0
-        for indices in _slices(inputs, len(self._in_template(("", ""))) if templated else 0):
+        for indices in _slices(inputs, templated.characters if templated else 0):
             try:
                 given = [inputs[index] for index in indices]
                 with panics_as_errors():
                     encodings = encode_batch(
-                        [self._in_template(each) for each in given if isinstance(each, tuple)] if templated else given,
+                        [templated.text(each) for each in given if isinstance(each, tuple)] if templated else given,
                         add_special_tokens=not templated,
                     )
             except Exception as error:
@@ -183,7 +182,11 @@ class BundleTokenizer:
                 if too_long:
                     tokens = _NO_TOKENS
                 elif templated and not isinstance(text, str):
-                    tokens = self._truncate_in_template(encoding, text, options)
+                    from_right = options.truncation is Truncation.RIGHT
+                    ids = templated.truncate(
+                        encoding, text, self._max_tokens, options.pair_truncation, from_right=from_right
+                    )
+                    tokens = TokenizedText(ids, len(encoding), None)
                 else:
                     tokens = self._truncate(encoding, options)
                 if too_long or len(tokens.ids) > self._max_tokens:
@@ -201,57 +204,6 @@ class BundleTokenizer:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _in_template(self, pair: Pair) -> str:
-        """Return the text of a pair."""
-        template = self._pair_template
-        assert template is not None
-        return f"{template.before}{pair[0]}{template.between}{pair[1]}{template.after}"
-
-    def _template_end(self) -> NDArray[np.int64]:
-        """Return the last tokens of every pair: those that two pairs of other texts have in common."""
-        one, other = (
-            self._tokenizer.encode(self._in_template((text, text)), add_special_tokens=False)
-            for text in ("0", "1 2 3 4")
-        )
-        equal = [a == b for a, b in zip(reversed(one.ids), reversed(other.ids), strict=False)]
-        assert self._pair_template is not None
-        # Not the tokens of the texts, which may be equal too: those of unknown words.
-        start = len(self._in_template(("0", "0"))) - len(self._pair_template.after)
-        most = sum(end > start for _, end in one.offsets)
-        count = min(most, equal.index(False) if False in equal else 0)
-        return np.array(one.ids[len(one.ids) - count :], np.int64)
-
-    def _positions_in_template(self, encoding: Any, pair: Pair) -> list[NDArray[np.intp]]:
-        """Return the positions of the tokens of each text; tokens that a text shares with the template are left out."""
-        template = self._pair_template
-        assert template is not None
-        begin, end = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-        positions, start = [], len(template.before)
-        for text in pair:
-            stop = start + len(text)
-            # Some tokenizers leave spaces out of offsets: a token of spaces is then empty, and lies before its offset.
-            starts_inside = np.where(begin < end, begin >= start, end > start)
-            positions.append(np.flatnonzero(starts_inside & (end <= stop)))
-            start = stop + len(template.between)
-        return positions
-
-    def _truncate_in_template(self, encoding: Any, pair: Pair, options: TokenizeOptions) -> TokenizedText:
-        """Return the tokens of a pair in its template; if there are too many, drop tokens of the two texts."""
-        ids = np.array(encoding.ids, np.int64)
-        if len(ids) <= self._max_tokens:
-            return TokenizedText(ids, len(ids), None)
-        texts = self._positions_in_template(encoding, pair)
-        keep = ~np.isin(np.arange(len(ids)), np.concatenate(texts))
-        room = max(0, self._max_tokens - int(keep.sum()))
-        counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
-        cut = self._max_tokens - len(self._last_of_template)
-        if options.truncation is Truncation.RIGHT and counts[0] == len(texts[0]) and counts[1] and cut >= texts[1][0]:
-            # As sentence-transformers, which cuts the whole text, and puts its end back.
-            return TokenizedText(np.concatenate((ids[:cut], self._last_of_template)), len(ids), None)
-        for positions, count in zip(texts, counts, strict=True):
-            keep[_kept(positions, count, options.truncation)] = True
-        return TokenizedText(ids[keep], len(ids), None)
-
     def _truncate(self, encoding: Any, options: TokenizeOptions) -> TokenizedText:
         """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
 
@@ -266,14 +218,9 @@ class BundleTokenizer:
         room = max(0, self._max_tokens - int(keep.sum()))
         counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
         for positions, count in zip(texts, counts, strict=True):
-            keep[_kept(positions, count, options.truncation)] = True
+            keep[kept_positions(positions, count, from_right=options.truncation is Truncation.RIGHT)] = True
         offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
         return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
-
-
-def _kept(positions: NDArray[np.intp], count: int, truncation: Truncation) -> NDArray[np.intp]:
-    """Return the positions of this many tokens of a text, from the end that truncation keeps."""
-    return positions[:count] if truncation is Truncation.RIGHT else positions[len(positions) - count :]
 
 
 def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None]:
