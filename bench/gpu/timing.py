@@ -45,8 +45,7 @@ def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:
     linear = config.d_model * (2 * config.heads * config.head_dim + inner)
     linear += inner * config.d_model if config.output_projection else 0
     attention = config.heads * (config.head_dim + config.value_dim)
-    inner_widths = config.layers * config.d_ff + (config.decoder.layers * config.decoder.d_ff if config.decoder else 0)
-    feed_forward = 2 * config.width * inner_widths
+    feed_forward = 2 * config.width * config.inner_width
     return sum(2 * n * (config.attention_layers * (linear + n * attention) + feed_forward) for n in lengths)
 
 

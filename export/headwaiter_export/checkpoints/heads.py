@@ -76,13 +76,12 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         return None
     if len(architectures) > 1:
         raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
+    names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
     # transformers has no class that scores the tokens of a decoder over the same text.
-    scores_decoder_tokens = family.decoder_names is not None and with_head[0].endswith(_TOKEN_ENDING)
-    if family.sequence_head is None or scores_decoder_tokens:
+    if names is None or (per_token and family.decoder_names is not None):
         raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
     labels = _read_labels(config_json)
     function = _read_function(config_json, cross_encoder, len(labels))
-    names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
     if per_token and not names.scores_tokens:
         return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
     return HeadConfig(
@@ -123,7 +122,7 @@ def fold_logit_score(
     """
     tied, own = "embed_tokens.weight", "lm_head.weight"
     name = tied if config_json.flag("tie_word_embeddings", default=False) else own
-    if name == tied and own in tensors and not torch.equal(tensors[own], tensors.get(tied, tensors[own])):
+    if name == tied and {own, tied} <= tensors.keys() and not torch.equal(tensors[own], tensors[tied]):
         raise config_json.error("tie_word_embeddings", f"tensors {own} and {tied} differ")
     rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model)).float()
 

@@ -142,11 +142,11 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
                 "export supports only one of the two; remove the prompts to serve texts without prompts"
             )
     if text is not None:
-        if head and text.pair_template is None and not family.end_id_field:
-            check_last_token(head, text, config_json)
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
         if family.end_id_field and own_pooling is Pooling.LAST:
             _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
+        elif head and text.pair_template is None:
+            check_last_token(head, text, config_json)
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, modules.logit_score)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 

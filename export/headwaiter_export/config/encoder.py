@@ -16,6 +16,7 @@ _SIZES_OR_ZERO = (
     "active_experts"
 )
 
+# Fields that only checkpoints have.
 _PARTS = ("decoder", "head")
 
 
@@ -301,6 +302,11 @@ class EncoderConfig:
         return self.layers + (2 * self.decoder.layers if self.decoder else 0)
 
     @property
+    def inner_width(self) -> int:
+        """Sum of the widths d_ff of all layers, those of a decoder included."""
+        return self.layers * self.d_ff + (self.decoder.layers * self.decoder.d_ff if self.decoder else 0)
+
+    @property
     def width(self) -> int:
         """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
         return self.d_model if self.output_projection else self.heads * self.value_dim
@@ -348,7 +354,6 @@ class EncoderConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "EncoderConfig":
         """Create a configuration from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
-        # Only checkpoints have decoders and heads.
         known = {each.name for each in fields(cls) if each.name not in _PARTS or values.get(each.name) is None}
         if unknown := sorted(values.keys() - known):
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")

@@ -103,10 +103,7 @@ def operations(config: EncoderConfig, tokens: int) -> float:
     # Every token uses all experts: the graphs multiply those that it does not choose by 0.
     projected_width = config.heads * (config.head_dim + max(config.experts, 1) * config.value_dim)
     attention = 2 * config.d_model * projected_width + tokens * attention_width
-    inner_width = config.layers * config.d_ff
-    if config.decoder is not None:
-        inner_width += config.decoder.layers * config.decoder.d_ff
-    feed_forward = (3 if config.gated else 2) * config.width * inner_width
+    feed_forward = (3 if config.gated else 2) * config.width * config.inner_width
     return 2.0 * tokens * (config.attention_layers * attention + feed_forward)
 
 

@@ -9,18 +9,17 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoints.families.family import (
+    DECODER_HEAD,
     Family,
-    SequenceHead,
     TensorNames,
     TokenInput,
     keep_shared_words,
 )
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
-from headwaiter_export.config.choices import Norm, Pooling
+from headwaiter_export.config.choices import Norm
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation
 
 _SHARED = "shared.weight"
 _STACKS = ("encoder", "decoder")
@@ -122,8 +121,6 @@ BART = Family(
         "eos_token_id": 2,
         "num_labels": 3,
     },
-    sequence_head=SequenceHead(
-        "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
-    ),
+    sequence_head=DECODER_HEAD,
     end_id_field="eos_token_id",
 )

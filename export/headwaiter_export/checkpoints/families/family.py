@@ -80,6 +80,12 @@ class SequenceHead:
     scores_tokens: bool = False
 
 
+# The head that transformers gives an encoder with a decoder: it scores the last row of the decoder.
+DECODER_HEAD = SequenceHead(
+    "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorNames:
     """The checkpoint's names for the modules of a stack of layers, by Headwaiter's names.

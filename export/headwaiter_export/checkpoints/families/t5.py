@@ -10,6 +10,7 @@ from typing_extensions import override
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
 from headwaiter_export.checkpoints.families.family import (
+    DECODER_HEAD,
     Family,
     SequenceHead,
     TensorNames,
@@ -17,10 +18,9 @@ from headwaiter_export.checkpoints.families.family import (
     keep_shared_words,
 )
 from headwaiter_export.checkpoints.json_files import CheckpointJson
-from headwaiter_export.config.choices import Activation, Norm, Pooling, Positions
+from headwaiter_export.config.choices import Activation, Norm, Positions
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation
 
 _SHARED = "shared.weight"
 _BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias"
@@ -174,8 +174,6 @@ T5_SEQUENCE_HEAD = replace(
     ignored_prefixes=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
     required_fields={"is_encoder_decoder": True},
     is_causal=(),
-    sequence_head=SequenceHead(
-        "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
-    ),
+    sequence_head=DECODER_HEAD,
     end_id_field="eos_token_id",
 )
