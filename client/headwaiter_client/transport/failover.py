@@ -89,6 +89,7 @@ class Failover:
         # A server that has never answered is more likely to have the wrong address than to be restarted, and a health
         # check asks for the present state.
         if self._replicas.any_answered and call.method != HEALTH_METHOD:
+            attempts.waited = True
             return Resend.WHEN_UP
         return Resend.AFTER_PAUSE
 

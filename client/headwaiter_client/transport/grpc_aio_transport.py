@@ -142,8 +142,15 @@ class AsyncGrpcTransport(ReplicaCalls):
         sent_s = time.monotonic()
         sent: _Sent | None = None
         try:
-            rpc = stub(call.request, timeout=call.deadline_s - sent_s, metadata=call.attempts.metadata)
-            if len(self._channels) == 1:
+            only_server = len(self._channels) == 1
+            rpc = stub(
+                call.request,
+                timeout=call.deadline_s - sent_s,
+                metadata=call.attempts.metadata,
+                # A health check has found the server up again, perhaps by another connection than that of the call.
+                wait_for_ready=only_server and call.attempts.waited,
+            )
+            if only_server:
                 reply = await rpc
             else:
                 sent = _Sent(rpc, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))

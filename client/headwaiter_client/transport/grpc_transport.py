@@ -252,13 +252,17 @@ class GrpcTransport(ReplicaCalls):
         stub = self._stub(index, call.method)
         sent_s = time.monotonic()
         left_s, metadata = call.deadline_s - sent_s, call.attempts.metadata
+        # A health check has found the server up again, perhaps by another connection than that of the call.
+        waits = call.attempts.waited
         try:
             if len(self._channels) > 1:
                 reply = self._send_to_replica(call, index, stub, sent_s, cancel_scope)
             elif cancel_scope is None:  # A blocking call is faster than a future.
-                reply = stub(call.request, timeout=left_s, metadata=metadata)
+                reply = stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
             else:
-                reply = cancel_scope.run(lambda: stub.future(call.request, timeout=left_s, metadata=metadata))
+                reply = cancel_scope.run(
+                    lambda: stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+                )
         except grpc.FutureCancelledError as error:
             if self._closed.is_set():
                 raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error

@@ -141,12 +141,14 @@ class Attempts:
         count: number of attempts so far.
         metadata: the metadata of the next attempt. A server isolates a request that has killed devices before.
         unavailable: the replicas that were `Unavailable` to this call, since the call last waited.
+        waited: whether the call has waited for a replica that was down.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         self.count = 0
         self.metadata = self._first_metadata = metadata
         self.unavailable: set[int] = set()
+        self.waited = False
         self._device_failures = 0
 
     def note_failure(self, error: HeadwaiterError, *, ends_attempt: bool) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ from google.rpc import error_details_pb2
 
 from headwaiter_client import AsyncClient, Client, DeadlineExceeded, Encoding, HeadwaiterError, Unavailable
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
+from headwaiter_client.transport.connection import Connection
 from tests.client.fake_server import FakeServer
 from tests.client.replica_process import ReplicaProcess, free_ports, running_replicas
 
@@ -199,6 +201,47 @@ def test_no_call_fails_while_the_only_server_restarts() -> None:
             assert load.errors == []
             assert attempts <= 3 * during
             print(f"{load}: no call of {during} failed, {attempts / during:.2f} attempts a call")
+
+
+@pytest.mark.exhaustive
+@BOTH
+async def test_no_call_fails_in_a_restart_after_which_some_connections_come_back_late(
+    client_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with a server of several front ends: each connection waits on its own before it connects again.
+    late = [(f"grpc.{name}_reconnect_backoff_ms", 4_000) for name in ("initial", "min", "max")]
+
+    def several(open_channels: Any) -> Any:
+        def opened(connection: Connection, index: int, credentials: Any, _: int = 1) -> list[Any]:
+            both = (connection, replace(connection, channel_options=late)) * 4
+            return [channel for each in both for channel in open_channels(each, index, credentials)]
+
+        return opened
+
+    for name in ("channels", "aio_channels"):
+        monkeypatch.setattr(Connection, name, several(getattr(Connection, name)))
+
+    async def call_together(client: Any) -> list[Any]:
+        if client_class is AsyncClient:
+            return await asyncio.gather(*(client.encode_tokens([[1, 2]], timeout_s=20) for _ in range(32)))
+        calls = (asyncio.to_thread(client.encode_tokens, [[1, 2]], timeout_s=20) for _ in range(32))
+        return await asyncio.gather(*calls)
+
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(40))
+    (port,) = free_ports(1)
+    with running_replicas([port]) as replicas:
+        client = client_class(f"127.0.0.1:{port}")
+        await call_together(client)
+        replicas[0].stop(signal.SIGKILL)
+        # These calls try all connections while nothing listens, so the late ones wait.
+        calls = asyncio.create_task(call_together(client))
+        await asyncio.sleep(0.5)
+        replicas[0].start()
+        assert len(await calls) == 32
+        closed = client.close()
+        if client_class is AsyncClient:
+            await closed
 
 
 def _down(seconds: float, timeout_s: float) -> None:
