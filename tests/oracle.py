@@ -66,10 +66,11 @@ class Oracle:
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         x = self._norm(x, "norm") if self.choices["final_norm"] else x
-        return self._decode(sequence, x) if self.choices["decoder"] else x
+        decoder = self.choices["decoder"]
+        return self._decode(sequence, x) if decoder and decoder["reads_text"] else x
 
     def _decode(self, sequence: Array, source: Array) -> Array:
-        """Return the decoder's rows [n, width], given the encoder's: "Attention Is All You Need", section 3.1."""
+        """Return the decoder's rows of token ids [n], given the encoder's: "Attention Is All You Need", section 3.1."""
         prefix, decoder = "decoder.", self.choices["decoder"]
         weights = {name.removeprefix(prefix): each for name, each in self.weights.items() if name.startswith(prefix)}
         weights["embedding.tokens.weight"] = self.weights["embedding.tokens.weight"]
@@ -77,7 +78,7 @@ class Oracle:
         stack = Oracle(weights, choices)
         anywhere = {"mask": "none", "positions": "none"}
         across = Oracle(weights, {**choices, **anywhere, **dict.fromkeys(_DISTANCES, False)})
-        stack._attention = across._attention = self._attention
+        stack._attention = across._attention = self._attention if decoder["reads_text"] else []
         ids = sequence.reshape(len(sequence), -1)[:, 0]
         x = stack._embed(np.array([decoder["start_id"], *ids[:-1]]))
         for i in range(decoder["layers"]):
@@ -107,7 +108,11 @@ class Oracle:
         if head is None:
             return None
         pooled = {"cls": hidden[:1], "mean": hidden.mean(0, keepdims=True), "last": hidden[-1:]}
-        rows = hidden if head["per_token"] else pooled[head["pooling"]]
+        decoder = self.choices["decoder"]
+        if decoder and not decoder["reads_text"]:
+            rows = self._decode(np.zeros(1, int), hidden)
+        else:
+            rows = hidden if head["per_token"] else pooled[head["pooling"]]
         if head["activation"]:
             rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "head.dense"))
             rows = self._norm(rows, "head.norm") if head["norm"] else rows

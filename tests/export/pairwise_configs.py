@@ -93,7 +93,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
-    "decoder": (None, DecoderConfig(layers=2, d_ff=18, start_id=3)),
+    "decoder": (
+        None,
+        DecoderConfig(layers=2, d_ff=18, start_id=3),
+        DecoderConfig(layers=2, d_ff=18, start_id=3, reads_text=False),
+    ),
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,

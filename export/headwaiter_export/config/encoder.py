@@ -104,7 +104,7 @@ class EncoderConfig:
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
 
     Decoder:
-        decoder: the decoder after the encoder, if there is one; its rows are then the hidden rows.
+        decoder: the decoder after the encoder, if there is one.
 
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector.
@@ -286,6 +286,8 @@ class EncoderConfig:
             raise ConfigError(
                 "a decoder has an output projection and no experts: set output_projection to true and experts to 0"
             )
+        if not decoder.reads_text and (self.head is None or self.head.per_token):
+            raise ConfigError("decoder.reads_text is false: the first row of the decoder needs a head of sequences")
 
     @property
     def decoder_stack(self) -> "EncoderConfig":
@@ -298,13 +300,22 @@ class EncoderConfig:
 
     @property
     def attention_layers(self) -> int:
-        """Number of attention layers: one in each layer of the encoder, and two in each layer of a decoder."""
-        return self.layers + (2 * self.decoder.layers if self.decoder else 0)
+        """Number of attention layers in which all tokens attend: two in each layer of a decoder that reads text."""
+        return self.layers + 2 * self._text_decoder_layers
 
     @property
     def inner_width(self) -> int:
-        """Sum of the widths d_ff of all layers, those of a decoder included."""
-        return self.layers * self.d_ff + (self.decoder.layers * self.decoder.d_ff if self.decoder else 0)
+        """Sum of the widths d_ff of all layers that compute a row for each token."""
+        return self.layers * self.d_ff + (self.decoder.d_ff * self._text_decoder_layers if self.decoder else 0)
+
+    @property
+    def decodes_text(self) -> bool:
+        """Whether a decoder computes a row for each token."""
+        return self.decoder is not None and self.decoder.reads_text
+
+    @property
+    def _text_decoder_layers(self) -> int:
+        return self.decoder.layers if self.decoder is not None and self.decoder.reads_text else 0
 
     @property
     def width(self) -> int:

@@ -1,6 +1,7 @@
 """Multi-head attention: the formula, and the PyTorch modules around it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -91,14 +92,14 @@ class Attention(nn.Module):
         if config.experts:
             self.value, self.output = ExpertValues(config), ExpertOutput(config)
 
-    def _attend(self, x: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
-        """Transform rows [R, d_model] to [R, width]; a row attends to the source rows [R, d_model] of its sequence."""
+    def _attend(self, x: Tensor, source: Tensor, layout: AttentionLayout, attend: Callable[..., Tensor]) -> Tensor:
+        """Transform rows [R, d_model] to [R, width]; `attend` is a function of the layout, `source` has the keys."""
         query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(source), self.key_norm)
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
         by_distance = (self.distances, self.distance_keys, self.distance_queries)
         tables = (None if each is None else each.table for each in by_distance)
         terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
-        context = layout.attend(query, key, self.value(source), self.heads, terms)
+        context = attend(query, key, self.value(source), self.heads, terms)
         projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
         return projected
 
@@ -112,7 +113,7 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d_model] to [R, width]; a row attends only to rows of its own sequence."""
-        return self._attend(x, x, layout)
+        return self._attend(x, x, layout, layout.attend)
 
 
 class CrossAttention(Attention):
@@ -131,8 +132,8 @@ class CrossAttention(Attention):
         super().__init__(anywhere, 0)
 
     def forward(self, x: Tensor, layout: AttentionLayout, source: Tensor) -> Tensor:
-        """Transform decoder rows [R, d_model] to [R, d_model], given encoder rows [R, d_model]."""
-        return self._attend(x, source, layout)
+        """Transform rows of a decoder, given the rows [R, d_model] of the encoder and the layout of the decoder."""
+        return self._attend(x, source, layout, layout.attend_to_source)
 
 
 class DistanceBias(nn.Module):

@@ -46,6 +46,13 @@ class AttentionLayout(ABC):
         A row attends only to rows of its own sequence; `terms` are added to the scores.
         """
 
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        """Compute the context of a decoder's queries for the encoder's keys and values.
+
+        A row attends only to rows of its own sequence. Both stacks have the same rows, except in a layout of a decoder.
+        """
+        return self.attend(query, key, value, heads, terms)
+
     @abstractmethod
     def pad(self, rows: Tensor) -> Tensor:
         """Arrange rows [R, d] in grid cells [B, N, d]."""

@@ -1,16 +1,19 @@
 """A decoder over an encoder's rows, computed in one pass: see `DecoderConfig`.
 
-Shapes: R rows, d = d_model.
+Shapes: R rows, B sequences, d = d_model.
 """
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.attention import attention
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.embedding import PositionedRows
 from headwaiter_export.encoder.layers import DecoderLayer
 from headwaiter_export.encoder.norms import make_norm
+from headwaiter_export.encoder.score_terms import ScoreTerms
 
 
 class Decoder(nn.Module):
@@ -20,22 +23,80 @@ class Decoder(nn.Module):
         super().__init__()
         assert config.decoder is not None
         self._start_id = config.decoder.start_id
+        self._reads_text = config.decoder.reads_text
         stack = config.decoder_stack
         self.embedding = PositionedRows(stack)
         self.layers = nn.ModuleList(DecoderLayer(stack, number) for number in range(stack.layers))
         self.norm = make_norm(stack, stack.d_model) if stack.final_norm else nn.Identity()
 
-    def embed(self, table: nn.Module, tokens: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the rows [R, d] before the first layer for token ids [R], each of which moves to the next row."""
-        # In a batch, the token before a first row is that of another sequence: the start token replaces it.
-        before = torch.cat((tokens[:1], tokens[:-1]))
-        moved = torch.where(layout.positions == 0, self._start_id, before)
+    def layout(self, layout: AttentionLayout) -> AttentionLayout:
+        """Return the layout of the decoder's rows, given that of the encoder's rows."""
+        return layout if self._reads_text else OneRowEach(layout)
+
+    def embed(self, table: nn.Module, tokens: Tensor | None, layout: AttentionLayout) -> Tensor:
+        """Return the rows before the first layer, in the layout of the decoder.
+
+        Args:
+            table: the vectors of the vocabulary.
+            tokens: token ids [R], each of which moves to the next row; None for the rows of the start token alone.
+            layout: the decoder's layout.
+        """
+        moved = torch.full_like(layout.positions, self._start_id)
+        if tokens is not None:
+            # In a batch, the token before a first row is that of another sequence: the start token replaces it.
+            before = torch.cat((tokens[:1], tokens[:-1]))
+            moved = torch.where(layout.positions == 0, moved, before)
         return self.embedding.arrange(table(moved), layout, moved)
 
-    def forward(self, table: nn.Module, tokens: Tensor, source: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the decoder's rows [R, d] for token ids [R] and the encoder's rows [R, d]."""
+    def forward(self, table: nn.Module, tokens: Tensor | None, source: Tensor, layout: AttentionLayout) -> Tensor:
+        """Return the decoder's rows: [R, d] for token ids [R], or [B, d] for the rows of the start token alone.
+
+        Args:
+            table: the vectors of the vocabulary.
+            tokens: token ids [R], or None.
+            source: the encoder's rows [R, d].
+            layout: the encoder's layout.
+        """
+        layout = self.layout(layout)
         x = self.embed(table, tokens, layout)
         for layer in self.layers:
             x = layer(x, layout, source)
         normalized: Tensor = self.norm(x)
         return normalized
+
+
+class OneRowEach(AttentionLayout):
+    """The first row of a decoder for each sequence of the encoder's layout: R = B, N = 1."""
+
+    def __init__(self, source: AttentionLayout) -> None:
+        self._source = source
+
+    @property
+    @override
+    def positions(self) -> Tensor:
+        return torch.zeros_like(self._source.lengths, dtype=torch.int64)
+
+    @property
+    @override
+    def token_mask(self) -> Tensor:
+        return torch.ones_like(self._source.lengths, dtype=torch.bool)[:, None]
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        # The weight of the only row is 1.
+        return value
+
+    @override
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        k, v = (_split_heads(self._source.pad(rows), heads) for rows in (key, value))
+        _, context = attention(_split_heads(self.pad(query), heads), k, v, terms.mask(self._source.token_mask))
+        return context.flatten(1)
+
+    @override
+    def pad(self, rows: Tensor) -> Tensor:
+        return rows[:, None]
+
+
+def _split_heads(cells: Tensor, heads: int) -> Tensor:
+    """Arrange cells [B, N, H·n] as [B, H, N, n]."""
+    return cells.view(*cells.shape[:2], heads, cells.shape[2] // heads).transpose(1, 2)

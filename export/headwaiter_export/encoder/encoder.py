@@ -86,10 +86,10 @@ class Encoder(nn.Module):
 
         Returns:
             Pooled vectors before normalization, float32 [B, pooled_width] (None without pooling), and hidden rows
-            [R, width]: those of the decoder if there is one.
+            [R, width]: those of the decoder if it reads the text.
         """
         x = self.encode(tokens, layout, token_types)
-        if self.decoder is not None:
+        if self.decoder is not None and self.config.decodes_text:
             x = self.decoder(self.embedding.tokens, tokens, x, layout)
         pooled = pool(x, layout, self.config.pooling)
         return None if pooled is None else self.after_pooling(pooled), x
@@ -110,7 +110,10 @@ class Encoder(nn.Module):
         head = self.config.head
         if head is None or self.head is None:
             return None
-        pooled = None if head.per_token or head.pooling is Pooling.CLS else pool(x, layout, head.pooling)
+        if self.decoder is not None and not self.config.decodes_text:
+            pooled = self.decoder(self.embedding.tokens, None, x, layout)
+        else:
+            pooled = None if head.per_token or head.pooling is Pooling.CLS else pool(x, layout, head.pooling)
         logits: Tensor = self.head(x, layout, pooled)
         return logits
 

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -202,8 +203,10 @@ class PackedBatches:
         yield Stack("layers", encoder.layers, rows, [(layout,) for layout in self.layouts])
         if encoder.decoder is not None:
             sources = [encoder.encode(tokens, layout, *types) for tokens, types, layout in pairs]
-            rows = [encoder.decoder.embed(encoder.embedding.tokens, tokens, layout) for tokens, _, layout in pairs]
-            yield Stack("decoder.layers", encoder.decoder.layers, rows, list(zip(self.layouts, sources, strict=True)))
+            layouts = [encoder.decoder.layout(layout) for layout in self.layouts]
+            read = [tokens if encoder.config.decodes_text else None for tokens, *_ in pairs]
+            rows = list(map(partial(encoder.decoder.embed, encoder.embedding.tokens), read, layouts))
+            yield Stack("decoder.layers", encoder.decoder.layers, rows, list(zip(layouts, sources, strict=True)))
 
     @torch.no_grad()
     def outputs(self, encoder: Encoder) -> Outputs:

@@ -107,7 +107,7 @@ def bias_heads(config: EncoderConfig) -> int:
         return 0
     if config.distance_bias or config.positions is Positions.ALIBI:
         return config.heads
-    return int(config.mask is not Mask.NONE or bool(config.local_layers) or config.decoder is not None)
+    return int(config.mask is not Mask.NONE or bool(config.local_layers) or config.decodes_text)
 
 
 def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:
