@@ -34,9 +34,10 @@ from headwaiter_server.runtime.numeric_tolerances import (
 from headwaiter_server.runtime.packing import pack
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-# Half as far from 1 as the tolerance allows: other processors round differently, and other inputs may be harder.
+# Half as far from PyTorch as the tolerance allows: other processors round differently, and other inputs may be harder.
 _TARGET_COSINE = 0.995
 _HIDDEN_TARGET_COSINE = 0.95
+_LOGITS_TARGET = 0.05
 # The share of the sentences that should keep their nearest neighbour; 95 % are promised for other sentences. A model
 # with random weights cannot reach it: neighbours keep at most this share of the layers in float32.
 _TARGET_NEIGHBOURS = 0.96
@@ -161,6 +162,8 @@ def quantize(
         outputs = batches.outputs(quantized)
         measured = difference(outputs, expected)
         line = f"int8, {count} of {len(linears)} linear layers in float32: smallest cosine {measured.min_cosine:.4f}"
+        if expected.logits is not None:
+            line += f", logits differ by at most {measured.logits_max_abs:.2f}"
         share = 1.0
         if neighbours and expected.pooled is not None and outputs.pooled is not None:
             share = float((nearest(outputs.pooled) == nearest(expected.pooled)).mean())
@@ -173,7 +176,11 @@ def quantize(
 
 
 def _meets_target(measured: Difference) -> bool:
-    return measured.min_cosine >= _TARGET_COSINE and measured.hidden_min_cosine >= _HIDDEN_TARGET_COSINE
+    return (
+        measured.min_cosine >= _TARGET_COSINE
+        and measured.hidden_min_cosine >= _HIDDEN_TARGET_COSINE
+        and min(measured.logits_max_abs, measured.logits_max_relative) <= _LOGITS_TARGET
+    )
 
 
 class PackedBatches:
