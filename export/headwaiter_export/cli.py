@@ -118,9 +118,15 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
     from headwaiter_export.checkpoints.reader import read_checkpoint
+    from headwaiter_export.checkpoints.word_scores import PairQuestion
 
     pooling = options.pooling and Pooling(options.pooling)
-    checkpoint = read_checkpoint(options.folder, pooling, options.normalize)
+    question = None
+    if options.question or options.words:
+        if not (options.question and options.words):
+            raise ConfigError("--question and --words belong together: give both")
+        question = PairQuestion(options.question, *options.words)
+    checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question)
     for assumption in checkpoint.assumptions:
         report(assumption)
     return checkpoint
@@ -218,6 +224,17 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
         "--normalize",
         action=argparse.BooleanOptionalAction,
         help="scale pooled vectors to unit length, or leave their length (default: as the checkpoint says)",
+    )
+    checkpoint.add_argument(
+        "--question",
+        metavar="TEXT",
+        help="for a language model that reranks: the text of a pair, with {query} and {document} in it",
+    )
+    checkpoint.add_argument(
+        "--words",
+        nargs=2,
+        metavar=("YES", "NO"),
+        help="with --question: the two words whose logits score a pair",
     )
 
 

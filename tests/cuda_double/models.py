@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadConfig, ScoreFunction
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
@@ -76,6 +77,15 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
         "experts": Form("fp32", {"experts": 4, "active_experts": 2, "max_tokens": 64}),
         # The layers of the encoder, and the attention to them, have no mask.
         "decoder": Form("fp16", {"decoder": DecoderConfig(layers=1, d_ff=16, start_id=2), "max_tokens": 512}),
+        # One query for each sequence.
+        "first-row": Form(
+            "fp16",
+            {
+                "decoder": DecoderConfig(layers=1, d_ff=16, start_id=2, reads_text=False),
+                "head": HeadConfig(("no", "yes"), ScoreFunction.SOFTMAX),
+                "max_tokens": 512,
+            },
+        ),
         "large-heads": Form("fp16", {"head_dim": 256, "max_tokens": 64}),
     }
 )
@@ -110,6 +120,7 @@ def write_model(folder: Path, form: Form) -> Path:
         fixed_length=config.fixed_length,
         width=config.pooled_width,
         layers=config.attention_layers,
+        first_row_layers=config.first_row_layers,
         heads=config.heads,
         head_dim=config.head_dim,
         value_dim=config.value_dim,

@@ -1,4 +1,4 @@
-"""A served language model reranks as the CrossEncoder of `sentence-transformers` does, long documents included."""
+"""A served language model reranks as sentence-transformers or transformers do, long documents included."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from tests.e2e.in_process_server import connect, serving
+from tests.export.checkpoints.test_monot5 import MONOT5, PAIRS, expected_logits, save_monot5
 from tests.export.language_model_reranker import save_reranker
 from tests.server.runtime.bundles import read_manifest, write_manifest
 
@@ -46,3 +47,19 @@ async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int,
     write_manifest(bundle, manifest)
     with pytest.raises(BundleRefused, match="pair_template has"):
         BundleTokenizer.open_in(Bundle.open(bundle))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+async def test_monot5_gives_the_probability_of_its_word(tmp_path: Path) -> None:
+    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
+    save_monot5(checkpoint)
+    loaded = read_checkpoint(checkpoint, question=MONOT5)
+    export_bundle(loaded.encoder, loaded.text, bundle, "monot5", plans=GRAPHS[:1])
+    expected = 1 / (1 + np.exp(-expected_logits(checkpoint)))
+    async with serving(bundle) as server, connect(server) as client:
+        scores = (await client.classify(PAIRS)).scores[:, 0]
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
+        for number, pair in enumerate(PAIRS):
+            alone = (await client.classify([pair])).scores[0, 0]
+            np.testing.assert_allclose(alone, scores[number], rtol=0, atol=1e-6)

@@ -172,6 +172,7 @@ class _Written:
             hidden_width=config.width if config.after_pooling else 0,
             fixed_pooling=bool(config.after_pooling),
             layers=config.attention_layers,
+            first_row_layers=config.first_row_layers,
             heads=config.heads,
             gated_width=config.d_ff if config.gated else 0,
             distance_products=config.distance_keys or config.distance_queries,

@@ -2,16 +2,11 @@
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.texts import TextConfig
-from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
@@ -48,7 +43,6 @@ _FUNCTION_OF_PROBLEM = {
     "single_label_classification": ScoreFunction.SOFTMAX,
 }
 _POOLINGS = {"cls": Pooling.CLS, "mean": Pooling.MEAN}
-_LOGIT_SCORE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -81,7 +75,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     if names is None or (per_token and family.decoder_names is not None):
         raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
     labels = _read_labels(config_json)
-    function = _read_function(config_json, cross_encoder, len(labels))
+    function = read_function(config_json, cross_encoder, len(labels))
     if per_token and not names.scores_tokens:
         return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
     return HeadConfig(
@@ -93,51 +87,6 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         norm=bool(names.norm),
         bias=_has_bias(config_json, names, per_token=per_token),
     )
-
-
-def logit_score_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig:
-    """Return the head that scores a pair by the logits of one or two tokens, see `fold_logit_score`.
-
-    Raises:
-        CheckpointError: the checkpoint is no language model whose last token has seen all others.
-    """
-    names, architectures = family.sequence_head, config_json.strings("architectures")
-    if names is None or config_json.values["model_type"] not in _LOGIT_SCORE_MODELS or not architectures:
-        raise config_json.error("model_type", "the export knows LogitScore after Llama, Mistral, Qwen2 and Qwen3 only")
-    if not all(name.endswith("ForCausalLM") for name in architectures):
-        raise config_json.error("architectures", "LogitScore needs a …ForCausalLM")
-    # The field is one of heads that classify.
-    values = {name: value for name, value in config_json.values.items() if name != "problem_type"}
-    function = _read_function(CheckpointJson(config_json.path, values), cross_encoder, 1)
-    return HeadConfig(("LABEL_0",), function, pooling=Pooling.LAST, bias=names.bias)
-
-
-def fold_logit_score(
-    tensors: dict[str, Tensor], config_json: CheckpointJson, logit_score: CheckpointJson, config: EncoderConfig
-) -> None:
-    """Add the row of a head to the tensors of a language model: that of the true token, less that of the false token.
-
-    Raises:
-        CheckpointError: a token is not one of the model, or two tables of tokens differ where one is expected.
-    """
-    tied, own = "embed_tokens.weight", "lm_head.weight"
-    name = tied if config_json.flag("tie_word_embeddings", default=False) else own
-    if name == tied and {own, tied} <= tensors.keys() and not torch.equal(tensors[own], tensors[tied]):
-        raise config_json.error("tie_word_embeddings", f"tensors {own} and {tied} differ")
-    rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model)).float()
-
-    def row(field: str) -> Tensor:
-        token = logit_score.size(field, least=0)
-        if token >= config.vocabulary_size:
-            raise logit_score.error(field, f"the model has {config.vocabulary_size} token ids")
-        return rows[token]
-
-    score = row("true_token_id")
-    if logit_score.values.get("false_token_id") is not None:
-        if logit_score.values["false_token_id"] == logit_score.values["true_token_id"]:
-            raise logit_score.error("false_token_id", "it must be another token than true_token_id")
-        score = score - row("false_token_id")
-    tensors["score.weight"] = score[None]
 
 
 def check_last_token(head: HeadConfig, text: TextConfig, config_json: CheckpointJson) -> None:
@@ -217,7 +166,7 @@ def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
     return labels
 
 
-def _read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:
+def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:
     """Return how logits become scores: as sentence-transformers says, else as `problem_type` says, else by the labels.
 
     The last two rules are those of `TextClassificationPipeline` of transformers.

@@ -70,6 +70,31 @@ def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tok
     return template
 
 
+def template_of_question(question: str, tokenizer: Tokenizer) -> PairTemplate:
+    """Return the text around two texts for a question with "{query}" and "{document}", special tokens included.
+
+    Raises:
+        CheckpointError: the question lacks one of the two, or special tokens have other ids as text.
+    """
+    before, *rest = question.split("{query}")
+    between, *after = rest[0].split("{document}") if len(rest) == 1 else ("",)
+    if len(after) != 1:
+        raise CheckpointError(f"the question {question!r} must have {{query}} once, and then {{document}} once")
+    encoded = tokenizer.encode("a")
+    ordinary = [place for place, special in enumerate(encoded.special_tokens_mask) if not special]
+    first, last = "".join(encoded.tokens[: ordinary[0]]), "".join(encoded.tokens[ordinary[-1] + 1 :])
+    plain = PairTemplate(before=before, between=between, after=after[0])
+    template = PairTemplate(before=first + before, between=between, after=after[0] + last)
+    for pair in _check_pairs(tokenizer):
+        expected = tokenizer.encode(text_of_pair(plain, pair)).ids
+        if tokenizer.encode(text_of_pair(template, pair), add_special_tokens=False).ids != expected:
+            raise CheckpointError(
+                f"the question {question!r} has other token ids with the special tokens {first!r} and {last!r} in its "
+                "text: begin and end it with other characters"
+            )
+    return template
+
+
 def _check_pairs(tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Return pairs of the usual texts for checks, of empty, equal and long texts, and of added tokens."""
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.families.images import ImageInput
-from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.families.model_types import (
+    FAMILIES,
+    FAMILIES_WITH_HEADS,
+    FEATURE_FAMILIES,
+    WORD_FAMILIES,
+)
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
     check_last_token,
-    fold_logit_score,
-    logit_score_head,
     read_head,
     with_head,
     without_head,
@@ -32,6 +36,7 @@ from headwaiter_export.checkpoints.modules_json import ModuleFolder, Modules, ch
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
+from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -72,7 +77,12 @@ class LoadedModel:
     assumptions: tuple[str, ...] = ()
 
 
-def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: bool | None = None) -> LoadedModel:
+def read_checkpoint(
+    folder: Path,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    question: PairQuestion | None = None,
+) -> LoadedModel:
     """Read a checkpoint folder.
 
     Args:
@@ -81,6 +91,8 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
             with a head, and the default of the family for an encoder; a language model needs a pooling.
         normalize: whether to scale pooled vectors to unit length; None for the checkpoint's own choice, which is false
             unless modules.json lists Normalize.
+        question: how to ask a language model for the score of a pair; None if the checkpoint says how, or is no such
+            model.
 
     Raises:
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
@@ -90,17 +102,19 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
     if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
         raise CheckpointError(f"{folder} is a bundle, not a checkpoint: serve it with headwaiter-server {folder}")
     modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
+    if question is not None and modules != Modules(folder):
+        raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
-    family = _read_family(config_json, with_head=modules.pooling is None)
+    family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
     whole_json, config_json = config_json, family.encoder_json(config_json)
     head = None
     if modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
         family = without_head(config_json, family)
-    elif modules.logit_score is not None:
-        head = logit_score_head(whole_json, family, modules.cross_encoder)
+    elif modules.logit_score is not None or question is not None:
+        head = word_score_head(whole_json, family, modules.cross_encoder)
         family = with_head(family, head)
     elif head := read_head(config_json, family, modules.cross_encoder):
         family = with_head(family, head)
@@ -123,7 +137,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         token_types=_token_types(folder, config_json, family) if head else 0,
     )
     check_widths(after_pooling, config.width)
-    if config.decoder is not None:
+    if config.decodes_text:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
     image = None
@@ -133,7 +147,7 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
     chat_settings = modules.cross_encoder if modules.logit_score is not None else None
-    text = read_text(folder, config_json, config, assumptions, chat_settings)
+    text = read_text(folder, config_json, config, assumptions, chat_settings, question.template if question else None)
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
         if text.pooling_skips_prompt and after_pooling:
@@ -147,7 +161,15 @@ def read_checkpoint(folder: Path, pooling: Pooling | None = None, normalize: boo
             _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
         elif head and text.pair_template is None:
             check_last_token(head, text, config_json)
-    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, modules.logit_score)
+    words = None
+    if modules.logit_score is not None:
+        words = logit_score_ids(modules.logit_score, config.vocabulary_size)
+    elif question is not None:
+        if text is None:
+            raise CheckpointError(f"{folder} has no tokenizer.json: a question needs the tokenizer")
+        words = question.word_ids(Tokenizer.from_str(text.tokenizer))
+        assumptions.append(f"a pair is scored by the logit of {question.yes!r} less that of {question.no!r}")
+    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, words)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
@@ -199,11 +221,13 @@ def _input_assumptions(
     return lines
 
 
-def _read_family(config_json: CheckpointJson, *, with_head: bool) -> Family:
+def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
     for architecture in config_json.strings("architectures") if with_head else ():
         family = FAMILIES_WITH_HEADS.get((config_json.values["model_type"], architecture), family)
+    if scores_words:
+        family = WORD_FAMILIES.get(config_json.values["model_type"], family)
     # The last two name other files, which transformers then reads instead.
     config_json.require(dict.fromkeys(("quantization_config", "configuration_files", "transformers_weights")))
     code = config_json.values.get("auto_map") or {}
@@ -270,7 +294,7 @@ def _load_encoder(
     config: EncoderConfig,
     after_pooling: Iterable[ModuleFolder],
     assumptions: list[str],
-    logit_score: CheckpointJson | None = None,
+    words: tuple[int, int | None] | None = None,
 ) -> Encoder:
     """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling.
 
@@ -287,8 +311,8 @@ def _load_encoder(
     for name, tensor in tensors.items():
         if not name.startswith(family.ignored_prefixes):
             check_precision(name, tensor)
-    if logit_score is not None:
-        fold_logit_score(tensors, config_json, logit_score, config)
+    if words is not None:
+        fold_words(tensors, config_json, words, config)
     family.input.fold_tensors(tensors, config_json, config)
     # Before the modules are made: a wrong number may be a million.
     layers = config.layers + (config.decoder.layers if config.decoder else 0)

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.pair_template import read_pair_template
+from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
 from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_against_transformers, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
@@ -101,11 +101,12 @@ def read_text(
     config: EncoderConfig,
     assumptions: list[str],
     chat_settings: CheckpointJson | None = None,
+    question: str | None = None,
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
-    `chat_settings`, the content of config_sentence_transformers.json.
+    `chat_settings`, the content of config_sentence_transformers.json; a model that reads pairs in a question has it.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
@@ -120,13 +121,22 @@ def read_text(
     text = _text_config(tokenizer, path, config)
     pairs, template = config.head is not None, None
     if chat_settings is not None:
-        template = _chat_template(folder, config_json, tokenizer, chat_settings, config.max_tokens, assumptions)
+        template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
+    elif question is not None:
+        template = template_of_question(question, tokenizer)
+    if template is not None:
+        tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
+        if tokens >= config.max_tokens:
+            raise CheckpointError(
+                f"{folder}: the template of pairs has {tokens} tokens, and the model takes at most "
+                f"{config.max_tokens}: shorten the template"
+            )
     if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs and template is None):
         assumptions.append(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
-    fields = _LOGIT_SCORE_FIELDS if template else _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
+    fields = _LOGIT_SCORE_FIELDS if chat_settings is not None else _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
     limit, source = _text_limit(folder, fields)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
@@ -139,7 +149,6 @@ def _chat_template(
     config_json: CheckpointJson,
     tokenizer: Tokenizer,
     prompts: CheckpointJson,
-    max_tokens: int,
     assumptions: list[str],
 ) -> PairTemplate:
     """Read the text around pairs, with the default prompt of the checkpoint."""
@@ -155,13 +164,7 @@ def _chat_template(
         if not sentence.values.get(field):
             # Without modality_config, sentence-transformers would not use the chat template.
             raise CheckpointError(f"{sentence.path} has no {field}: save the model again")
-    template = read_pair_template(folder, config_json, tokenizer, prompt)
-    tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
-    if tokens >= max_tokens:
-        raise CheckpointError(
-            f"{folder}: the chat template has {tokens} tokens, and the model takes {max_tokens}: shorten the template"
-        )
-    return template
+    return read_pair_template(folder, config_json, tokenizer, prompt)
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:

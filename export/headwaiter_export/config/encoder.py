@@ -314,6 +314,11 @@ class EncoderConfig:
         return self.decoder is not None and self.decoder.reads_text
 
     @property
+    def first_row_layers(self) -> int:
+        """Number of attention layers in which each sequence has one query: those of a decoder's first row."""
+        return self.decoder.layers if self.decoder is not None and not self.decoder.reads_text else 0
+
+    @property
     def _text_decoder_layers(self) -> int:
         return self.decoder.layers if self.decoder is not None and self.decoder.reads_text else 0
 

@@ -131,8 +131,12 @@ class _GraphModule(nn.Module):
         layout = self.layout(inputs)
         tokens, *types = (layout.to_rows(inputs[name]) for name in self.encoder.config.row_inputs)
         pooled, hidden = self.encoder(tokens, layout, *types)
-        # The hidden rows keep all operators of the marked layers in the traced graph; `trace` removes this output.
-        return [*layout.outputs(pooled, hidden, self.encoder.logits(hidden, layout)), hidden]
+        logits = self.encoder.logits(hidden, layout)
+        # The last output keeps all operators of the marked layers in the traced graph; `trace` removes this output.
+        kept = hidden
+        if self.encoder.decoder is not None and not self.encoder.config.decodes_text and logits is not None:
+            kept = hidden.sum() + logits.sum()
+        return [*layout.outputs(pooled, hidden, logits), kept]
 
 
 def _tidy(model: ir.Model) -> ir.Model:

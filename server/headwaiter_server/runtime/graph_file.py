@@ -145,8 +145,9 @@ def _check_attention_outputs(outputs: Mapping[str, list[int]], manifest: Manifes
 def _check_attention(nodes: Iterable[Node], manifest: Manifest) -> None:
     """Check the numbers of layers and heads, as far as the graph shows them: no softmax has a number of heads."""
     layers = [node for node in nodes if node.operator in _ATTENTION_OPERATORS]
-    if len(layers) != manifest.layers:
-        raise BundleRefused(f"has {len(layers)} attention layers, and the manifest has {manifest.layers}")
+    expected = manifest.layers + manifest.first_row_layers
+    if len(layers) != expected:
+        raise BundleRefused(f"has {len(layers)} attention layers, and the manifest has {expected}")
     for node in layers:
         heads = [each.number for each in node.attributes if each.name == "num_heads"]
         # The loop over query blocks gives the context [batch, block, heads, value_dim].

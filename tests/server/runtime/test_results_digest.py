@@ -22,7 +22,14 @@ DESCRIBING_FIELDS = {
     *("schema_version", "name", "versions", "files", "graphs", "attend"),
     *("vocabulary_size", "feature_width", "min_tokens", "max_tokens", "fixed_length", "class_row", "prefix_rows"),
     *("width", "hidden_width", "layers", "heads", "head_dim", "value_dim", "gated_width", "bias_heads"),
-    *("distance_products", "token_types", "takes_pairs", "largest_magnitude", "residual_norm_ratio"),
+    *(
+        "distance_products",
+        "first_row_layers",
+        "token_types",
+        "takes_pairs",
+        "largest_magnitude",
+        "residual_norm_ratio",
+    ),
 }
 
 

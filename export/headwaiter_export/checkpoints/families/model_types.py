@@ -34,7 +34,7 @@ from headwaiter_export.checkpoints.families.images import (
 )
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
 from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
-from headwaiter_export.checkpoints.families.t5 import T5, T5_SEQUENCE_HEAD, T5_TOKEN_HEAD
+from headwaiter_export.checkpoints.families.t5 import T5, T5_SEQUENCE_HEAD, T5_TOKEN_HEAD, T5_WORDS
 
 # Families of texts.
 FAMILIES: dict[str, Family] = {
@@ -71,6 +71,8 @@ FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
     ("t5", "T5ForSequenceClassification"): T5_SEQUENCE_HEAD,
     ("t5", "T5ForTokenClassification"): T5_TOKEN_HEAD,
 }
+# Families by `model_type`, for language models whose decoder scores words.
+WORD_FAMILIES: dict[str, Family] = {"t5": T5_WORDS}
 # The class of the tokenizer, for a checkpoint that names none.
 TOKENIZER_CLASSES = {
     "bert": "BertTokenizer",

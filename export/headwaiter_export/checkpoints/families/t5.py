@@ -38,10 +38,12 @@ class T5Input(TokenInput):
     """Token ids of an encoder that adds a number to each score, one for each bucket of distances.
 
     Attributes:
-        has_decoder: whether a decoder has the same tokens, one place later.
+        has_decoder: whether there is a decoder.
+        decoder_reads_text: whether the decoder has the same tokens, one place later, or its first row alone.
     """
 
     has_decoder: bool = False
+    decoder_reads_text: bool = True
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
@@ -59,11 +61,20 @@ class T5Input(TokenInput):
         if config_json.size("relative_attention_max_distance") <= exact:
             raise config_json.error("relative_attention_max_distance", f"it must be more than {exact}")
         return {
-            "decoder": _decoder(config_json) if self.has_decoder else None,
+            "decoder": self._decoder(config_json) if self.has_decoder else None,
             "vocabulary_size": config_json.size("vocab_size"),
             "max_tokens": config_json.size("n_positions"),
             "gated": gated,
         }
+
+    def _decoder(self, config_json: CheckpointJson) -> DecoderConfig:
+        layers = "num_decoder_layers" if config_json.values.get("num_decoder_layers") is not None else "num_layers"
+        return DecoderConfig(
+            layers=config_json.size(layers),
+            d_ff=config_json.size("d_ff"),
+            start_id=config_json.size("decoder_start_token_id", least=0),
+            reads_text=self.decoder_reads_text,
+        )
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
@@ -78,15 +89,6 @@ class T5Input(TokenInput):
                 tensors[name] = tensor.float() * math.sqrt(config.head_dim)
             elif name.endswith(".DenseReluDense.wi.weight") and not config.gated:
                 tensors[name.replace(".wi.", ".wi_1.")] = tensors.pop(name)
-
-
-def _decoder(config_json: CheckpointJson) -> DecoderConfig:
-    layers = "num_decoder_layers" if config_json.values.get("num_decoder_layers") is not None else "num_layers"
-    return DecoderConfig(
-        layers=config_json.size(layers),
-        d_ff=config_json.size("d_ff"),
-        start_id=config_json.size("decoder_start_token_id", least=0),
-    )
 
 
 _SELF_ATTENTION = {
@@ -176,4 +178,13 @@ T5_SEQUENCE_HEAD = replace(
     is_causal=(),
     sequence_head=DECODER_HEAD,
     end_id_field="eos_token_id",
+)
+# T5ForConditionalGeneration, whose decoder answers a question with its first word.
+T5_WORDS = replace(
+    T5_SEQUENCE_HEAD,
+    input=T5Input(has_types=False, has_decoder=True, decoder_reads_text=False),
+    tensor_prefix="",
+    ignored_prefixes=(*T5_SEQUENCE_HEAD.ignored_prefixes, "lm_head."),
+    sequence_head=SequenceHead("score", bias=False),
+    end_id_field="",
 )
