@@ -90,6 +90,13 @@ class Oracle:
 
     def pooled(self, rows: Array) -> Array:
         """Return the pooled vector of hidden rows [n, width], after all modules but the last scaling to unit length."""
+        if head := self.choices["vocabulary_head"]:
+            rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "vocabulary_head.dense"))
+            # SPLADE v2, equations 1 and 6: the largest log(1 + relu(logit)) of each token of the vocabulary.
+            logits = self._linear(self._norm(rows, "vocabulary_head.norm"), "vocabulary_head.output")
+            weights = np.log1p(np.maximum(logits, 0))
+            largest: Array = (np.log1p(weights) if head["log_twice"] else weights).max(0)
+            return largest
         vector = POOLINGS[self.choices["pooling"]](rows)
         for i, module in enumerate(self.choices["after_pooling"]):
             name = f"after_pooling.{i}"

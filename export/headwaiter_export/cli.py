@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
 GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
 PRECISIONS = ("fp32", "fp16", "int8")
+# The choice of `--pooling` for sparse vectors.
+SPARSE = "splade"
 # Packages of the extra `export` that this command imports.
 _REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch")
 
@@ -120,13 +122,14 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
     from headwaiter_export.checkpoints.reader import read_checkpoint
     from headwaiter_export.checkpoints.word_scores import PairQuestion
 
-    pooling = options.pooling and Pooling(options.pooling)
+    sparse = options.pooling == SPARSE
+    pooling = None if sparse or options.pooling is None else Pooling(options.pooling)
     question = None
     if options.question or options.words:
         if not (options.question and options.words):
             raise ConfigError("--question and --words belong together: give both")
         question = PairQuestion(options.question, *options.words)
-    checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question)
+    checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question, sparse=sparse)
     for assumption in checkpoint.assumptions:
         report(assumption)
     return checkpoint
@@ -216,9 +219,10 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
         "--pooling",
-        choices=[*Pooling],
-        help="how a sequence becomes one vector (default: as the checkpoint says, otherwise none for a model with "
-        "a head, and for other models the pooling of their family)",
+        choices=[*Pooling, SPARSE],
+        help=f"how a sequence becomes one vector; {SPARSE}: a sparse vector of a masked language model (default: as "
+        "the checkpoint says, otherwise none for a model with a head, and for other models the pooling of their "
+        "family)",
     )
     checkpoint.add_argument(
         "--normalize",

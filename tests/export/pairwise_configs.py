@@ -21,6 +21,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
+from headwaiter_export.config.vocabulary_head import VocabularyHead
 
 
 def dense(width: int, **choices: Any) -> PooledModule:
@@ -101,6 +102,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),
     "normalize": BOTH,
+    "vocabulary_head": (
+        None,
+        VocabularyHead(HeadActivation.GELU),
+        VocabularyHead(HeadActivation.RELU, log_twice=True),
+    ),
     "head": (
         HeadConfig(
             ("one", "two", "three", "four"),
@@ -190,7 +196,12 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         drawn["output_projection"] = drawn["output_projection"] or drawn["experts"] > 0
         drawn["gated"] = drawn["gated"] and drawn["d_ff"] > 0
         takes_decoder = drawn["vocabulary_size"] and drawn["output_projection"] and not drawn["experts"]
+        takes_decoder = takes_decoder and not drawn["vocabulary_head"]
         drawn["decoder"] = drawn["decoder"] if takes_decoder else None
+        if not drawn["vocabulary_size"]:
+            drawn["vocabulary_head"] = None
+        elif drawn["vocabulary_head"]:
+            drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "normalize": False}
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
         drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):

@@ -152,9 +152,10 @@ class _Written:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
         template = text.pair_template if text else None
+        own_pooling = bool(config.after_pooling or config.vocabulary_head)
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
-            schema_version=SCHEMA_VERSIONS[bool(config.after_pooling or config.token_types or template)],
+            schema_version=SCHEMA_VERSIONS[bool(own_pooling or config.token_types or template)],
             name=name,
             vocabulary_size=config.vocabulary_size,
             feature_width=config.feature_width,
@@ -169,8 +170,9 @@ class _Written:
             pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
             width=config.pooled_width,
             # Left out for other models, so that their digests do not change.
-            hidden_width=config.width if config.after_pooling else 0,
-            fixed_pooling=bool(config.after_pooling),
+            hidden_width=config.width if own_pooling else 0,
+            fixed_pooling=own_pooling,
+            sparse=config.vocabulary_head is not None,
             layers=config.attention_layers,
             first_row_layers=config.first_row_layers,
             heads=config.heads,

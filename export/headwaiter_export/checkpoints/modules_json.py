@@ -32,6 +32,8 @@ _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 _VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 _MODEL_TYPE = {"SentenceTransformer": True}
 _MODEL_FIELDS = {"truncate_dim": None}
+_SPARSE_MODEL_TYPE = {"SparseEncoder": True}
+_SPLADE_FIELDS = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension")
 _CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
 _LOGIT_SCORE_FIELDS = {"module_input_name": "causal_logits"}
 
@@ -66,6 +68,7 @@ class Modules:
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
         logit_score: settings of LogitScore, which scores pairs by the logits of a language model; None without it.
+        splade: settings of SpladePooling, which makes sparse vectors; None without it.
     """
 
     transformer: Path
@@ -76,6 +79,7 @@ class Modules:
     prompts: CheckpointJson | None = None
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
     logit_score: CheckpointJson | None = None
+    splade: CheckpointJson | None = None
 
 
 def read_modules(folder: Path) -> Modules:
@@ -102,6 +106,12 @@ def read_modules(folder: Path) -> Modules:
         logit_score = CheckpointJson.read(paths[1] / "config.json")
         logit_score.require(_LOGIT_SCORE_FIELDS, known=("true_token_id", "false_token_id"))
         return Modules(paths[0], cross_encoder=settings, logit_score=logit_score)
+    if kinds[:1] in (["Transformer"], ["MLMTransformer"]) and kinds[1:] == ["SpladePooling"]:
+        if "model_type" in settings.values:
+            settings.choice("model_type", _SPARSE_MODEL_TYPE)
+        splade = CheckpointJson.read(paths[1] / "config.json")
+        splade.require({}, known=_SPLADE_FIELDS)
+        return Modules(paths[0], prompts=settings, splade=splade)
     if kinds[:1] == ["StaticEmbedding"]:
         raise CheckpointError(
             "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "

@@ -35,6 +35,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError, Checkpoint
 from headwaiter_export.checkpoints.modules_json import ModuleFolder, Modules, check_widths, read_modules, read_weights
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
+from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
 from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
 from headwaiter_export.config.choices import Pooling, Positions
@@ -82,6 +83,8 @@ def read_checkpoint(
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     question: PairQuestion | None = None,
+    *,
+    sparse: bool = False,
 ) -> LoadedModel:
     """Read a checkpoint folder.
 
@@ -93,6 +96,7 @@ def read_checkpoint(
             unless modules.json lists Normalize.
         question: how to ask a language model for the score of a pair; None if the checkpoint says how, or is no such
             model.
+        sparse: whether pooled vectors are those of SPLADE, also if the checkpoint does not say so.
 
     Raises:
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
@@ -106,11 +110,18 @@ def read_checkpoint(
         raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
+    if sparse and modules.pooling is not None:
+        raise CheckpointError(
+            f"{folder / 'modules.json'} names a pooling, and vectors are to be sparse: remove the file"
+        )
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
     whole_json, config_json = config_json, family.encoder_json(config_json)
-    head = None
-    if modules.pooling is not None:
+    head = vocabulary_head = None
+    if sparse or modules.splade is not None:
+        vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
+        pooling = Pooling.MAX
+    elif modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
         family = without_head(config_json, family)
     elif modules.logit_score is not None or question is not None:
@@ -120,7 +131,9 @@ def read_checkpoint(
         family = with_head(family, head)
     elif pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
-    assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
+    assumptions = ["pooled vectors are sparse, with a number for each token id"]
+    if vocabulary_head is None:
+        assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
@@ -133,6 +146,7 @@ def read_checkpoint(
         pooling=pooling,
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
         normalize=normalize,
+        vocabulary_head=vocabulary_head,
         head=head,
         token_types=_token_types(folder, config_json, family) if head else 0,
     )
@@ -314,6 +328,8 @@ def _load_encoder(
     if words is not None:
         fold_words(tensors, config_json, words, config)
     family.input.fold_tensors(tensors, config_json, config)
+    if config.vocabulary_head is not None:
+        fold_vocabulary_head(tensors, config_json, family)
     # Before the modules are made: a wrong number may be a million.
     layers = config.layers + (config.decoder.layers if config.decoder else 0)
     if layers > (_MOST_SHARED_LAYERS if family.shared_module_names else len(tensors)):

@@ -35,6 +35,11 @@ _TRANSFORMER_FIELDS = {
     **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "tokenizer_name_or_path")),
     **dict.fromkeys(("model_kwargs", "processor_kwargs", "config_kwargs")),
 }
+_MASKED_FIELDS = {
+    "transformer_task": "fill-mask",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "token_embeddings",
+}
 _LOGIT_SCORE_FIELDS = {
     "transformer_task": "text-generation",
     "modality_config": {
@@ -136,7 +141,12 @@ def read_text(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
-    fields = _LOGIT_SCORE_FIELDS if chat_settings is not None else _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
+    if chat_settings is not None:
+        fields = _LOGIT_SCORE_FIELDS
+    elif config.vocabulary_head is not None:
+        fields = _MASKED_FIELDS
+    else:
+        fields = _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
     limit, source = _text_limit(folder, fields)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"

@@ -10,6 +10,7 @@ from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
+from headwaiter_export.config.vocabulary_head import VocabularyHead
 
 _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
@@ -17,7 +18,7 @@ _SIZES_OR_ZERO = (
 )
 
 # Fields that only checkpoints have.
-_PARTS = ("decoder", "head")
+_PARTS = ("decoder", "vocabulary_head", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,8 @@ class EncoderConfig:
         pooling: how the hidden rows of a sequence become one vector.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         normalize: whether pooled vectors are scaled to unit length in the end.
+        vocabulary_head: the head that makes pooled vectors of one number for each token id; its pooling is max. None
+            for other models.
 
     Head:
         head: the head, if the encoder has one.
@@ -177,6 +180,7 @@ class EncoderConfig:
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
     normalize: bool = False
+    vocabulary_head: VocabularyHead | None = None
     # Head
     head: HeadConfig | None = None
 
@@ -219,6 +223,10 @@ class EncoderConfig:
         resolve_rotary(self)
         if self.decoder is not None:
             self._check_decoder(self.decoder)
+        if self.vocabulary_head is not None and not self._suits_vocabulary_head():
+            raise ConfigError(
+                "vocabulary_head needs token ids, pooling max, and neither after_pooling, normalize nor a decoder"
+            )
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
         if self.normalize and self.pooling is Pooling.NONE:
@@ -276,6 +284,10 @@ class EncoderConfig:
                 f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"
             )
 
+    def _suits_vocabulary_head(self) -> bool:
+        others = self.after_pooling or self.normalize or self.decoder
+        return self.takes_tokens and self.pooling is Pooling.MAX and not others
+
     def _check_decoder(self, decoder: DecoderConfig) -> None:
         """Check the fields of a decoder, and that the encoder's rows have the width of the decoder's."""
         check_size("decoder.layers", decoder.layers)
@@ -330,7 +342,7 @@ class EncoderConfig:
     @property
     def pooled_width(self) -> int:
         """Width of a pooled vector after all modules."""
-        return output_width(self.after_pooling, self.width)
+        return self.vocabulary_size if self.vocabulary_head else output_width(self.after_pooling, self.width)
 
     @property
     def min_tokens(self) -> int:

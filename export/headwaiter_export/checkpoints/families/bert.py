@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
-from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead, TokenInput, with_only_type
+from headwaiter_export.checkpoints.families.family import (
+    USUAL_SIZES,
+    Family,
+    SequenceHead,
+    TokenInput,
+    VocabularyNames,
+    with_only_type,
+)
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Norm, Positions
@@ -78,6 +85,15 @@ BERT = Family(
     layer_module_names=BERT_LAYER_MODULES,
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls."),
     sequence_head=SequenceHead("classifier", "pooler.dense", HeadActivation.TANH),
+    vocabulary_head=VocabularyNames(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
+)
+_ROBERTA_VOCABULARY = VocabularyNames(
+    "lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias", HeadActivation.GELU
 )
 _ROBERTA_HEAD = SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH)
 ROBERTA = replace(
@@ -86,6 +102,7 @@ ROBERTA = replace(
     tensor_prefix="roberta.",
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
     sequence_head=_ROBERTA_HEAD,
+    vocabulary_head=_ROBERTA_VOCABULARY,
 )
 DATA2VEC = replace(ROBERTA, tensor_prefix="data2vec_text.")
 XLM_ROBERTA_XL = replace(
@@ -110,6 +127,7 @@ ELECTRA = replace(
     module_names={**BERT_MODULES, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
     sequence_head=replace(_ROBERTA_HEAD, activation=HeadActivation.GELU),
+    vocabulary_head=None,
 )
 ROFORMER = replace(
     ELECTRA,
@@ -157,6 +175,7 @@ MPNET = replace(
     shared_module_names={"attention.distances": "encoder.relative_attention_bias"},
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head."),
     sequence_head=_ROBERTA_HEAD,
+    vocabulary_head=_ROBERTA_VOCABULARY,
     fixed_fields={"distance_bias": True},
     # transformers ignores both fields, and uses these values.
     required_fields={"relative_attention_num_buckets": 32, "pad_token_id": 1},
@@ -182,4 +201,5 @@ DISTILBERT = Family(
     norm_eps=1e-12,
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     sequence_head=SequenceHead("classifier", "pre_classifier", HeadActivation.RELU),
+    vocabulary_head=VocabularyNames("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
 )

@@ -80,6 +80,27 @@ class SequenceHead:
     scores_tokens: bool = False
 
 
+@dataclass(frozen=True)
+class VocabularyNames:
+    """The head of a family's masked language model.
+
+    Attributes:
+        dense: module of the first linear layer.
+        norm: module of the norm after its activation.
+        output: module of the linear layer that computes the logits; its weights may be the vectors of the tokens.
+        bias: tensor of its bias, which may have the name of `output` instead.
+        activation: activation after the first layer; None for the activation that config.json names.
+        activation_field: field that names the activation; empty for the field of the feed-forward layers.
+    """
+
+    dense: str
+    norm: str
+    output: str
+    bias: str
+    activation: HeadActivation | None = None
+    activation_field: str = ""
+
+
 # The head that transformers gives an encoder with a decoder: it scores the last row of the decoder.
 DECODER_HEAD = SequenceHead(
     "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
@@ -139,6 +160,7 @@ class Family(TensorNames):
         default_values: values of fields that the configuration may leave out.
         aliases: other names of fields, as in `attribute_map` of the configuration's class in transformers.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
+        vocabulary_head: names of the head of the masked language model; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
         translate: function that translates the configuration of this code into the fields of the family.
@@ -169,6 +191,7 @@ class Family(TensorNames):
     default_values: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
+    vocabulary_head: VocabularyNames | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
     end_id_field: str = ""

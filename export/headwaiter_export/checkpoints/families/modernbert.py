@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
+from headwaiter_export.checkpoints.families.family import (
+    NO_BIASES,
+    USUAL_SIZES,
+    Family,
+    SequenceHead,
+    VocabularyNames,
+)
 from headwaiter_export.checkpoints.families.rotary import (
     QKV,
     ROTARY_FIELDS,
@@ -126,6 +132,9 @@ MODERNBERT = Family(
         norm="head.norm",
         pooling_field="classifier_pooling",
         scores_tokens=True,
+    ),
+    vocabulary_head=VocabularyNames(
+        "head.dense", "head.norm", "decoder", "decoder.bias", activation_field="classifier_activation"
     ),
     # In transformers, `sliding_window` overrides `local_attention`.
     required_fields={"sliding_window": None},

@@ -1,0 +1,121 @@
+"""A masked language model gives the sparse vectors of `sentence-transformers`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from tokenizers import Tokenizer
+
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.reference import run_in_pytorch
+from tests.checkpoints import save_bert, save_sentence_transformer
+from tests.export.family_examples import save_example
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
+from tests.oracle import Array
+
+FAMILIES = (
+    "Bert",
+    "Roberta",
+    "XLMRoberta",
+    "XLMRobertaXL",
+    "Camembert",
+    "Data2VecText",
+    "MPNet",
+    "DistilBert",
+    "ModernBert",
+    "Ernie",
+)
+
+
+def vectors(folder: Path, **choices: Any) -> Array:
+    """Return the vectors that the export gives for `TEXTS`."""
+    loaded = read_checkpoint(folder, **choices)
+    assert loaded.text is not None
+    tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
+    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
+    return np.concatenate([each.pooled for each in run_in_pytorch(loaded.encoder, ids) if each.pooled is not None])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("activation", ["relu", pytest.param("log1p_relu", marks=pytest.mark.exhaustive)])
+def test_vectors_equal_those_of_sentence_transformers(activation: str, tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path, activation)
+    expected = expected_vectors(tmp_path)
+    assert_close_to_scale(vectors(tmp_path), expected)
+    assert 0.1 < (expected > 0).mean() < 0.9
+    config = read_checkpoint(tmp_path).encoder.config
+    assert config.pooling is Pooling.MAX
+    assert config.pooled_width == expected.shape[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_every_family_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    model = save_example(tmp_path, family, "ForMaskedLM")
+    encoder = read_checkpoint(tmp_path, sparse=True).encoder
+    rng = np.random.default_rng(0)
+    for length in (1, 7, 15):
+        ids = rng.integers(4, encoder.config.vocabulary_size, length)
+        with torch.inference_mode():
+            logits = model(torch.from_numpy(ids)[None]).logits[0]
+        (outputs,) = run_in_pytorch(encoder, [ids])
+        assert_close_to_scale(outputs.pooled, logits.relu().log1p().amax(0, keepdim=True).numpy())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_without_modules_is_read_with_a_flag(tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path)
+    expected = vectors(tmp_path)
+    (tmp_path / "modules.json").unlink()
+    np.testing.assert_array_equal(vectors(tmp_path, sparse=True), expected)
+    with pytest.raises(CheckpointError, match="--pooling"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "facts"),
+    [
+        ("1_SpladePooling/config.json", {"pooling_strategy": "sum"}, ["pooling_strategy", "sum"]),
+        ("1_SpladePooling/config.json", {"activation_function": "gelu"}, ["activation_function", "gelu"]),
+        ("1_SpladePooling/config.json", {"other": 1}, ["other"]),
+        ("config.json", {"architectures": ["BertModel"]}, ["BertModel", "ForMaskedLM"]),
+        ("config.json", {"hidden_act": "tanh"}, ["hidden_act", "tanh"]),
+        ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, ["SentenceTransformer"]),
+        ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, ["transformer_task"]),
+    ],
+)
+def test_a_setting_that_cannot_be_reproduced_is_refused(
+    file: str, changes: dict[str, Any], facts: list[str], tmp_path: Path
+) -> None:
+    save_sparse_encoder(tmp_path)
+    edit_json(tmp_path / file, **changes)
+    assert_checkpoint_refused(tmp_path, *facts)
+
+
+def test_a_family_without_a_known_head_is_refused(tmp_path: Path) -> None:
+    save_example(tmp_path, "Electra", "ForMaskedLM")
+    with pytest.raises(CheckpointError, match="electra"):
+        read_checkpoint(tmp_path, sparse=True)
+
+
+def test_a_checkpoint_with_a_pooling_is_not_made_sparse(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    save_sentence_transformer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"modules\.json"):
+        read_checkpoint(tmp_path, sparse=True)
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"])
+def test_two_copies_that_differ_are_refused(name: str, tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    copy = "cls.predictions.bias" if name.endswith("bias") else "bert.embeddings.word_embeddings.weight"
+    tensors[name] = tensors[copy] + 1
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    assert_checkpoint_refused(tmp_path, name)
