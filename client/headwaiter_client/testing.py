@@ -20,6 +20,7 @@ from headwaiter_proto.rules.attend import select
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.pooling import pool
+from headwaiter_proto.rules.sparse import sparse_vectors
 
 _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
 _MAX_MESSAGE_BYTES = 1 << 24
@@ -54,6 +55,8 @@ class FakeEncoder:
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
             function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Like
             all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
+        sparse: whether the pooled vectors are sparse: the numbers above 0 of the largest of each dimension. The vectors
+            that `vectors` returns are then sparse as they are.
         labels: labels of the model's head; without labels, the fake refuses to classify.
         per_token: whether each token has scores; otherwise each sequence has.
         scores: function that returns the scores of a sequence, [labels] or, if `per_token`, [n, labels]. The function
@@ -84,6 +87,7 @@ class FakeEncoder:
         layers: int = 2,
         heads: int = 3,
         vectors: Callable[[Any], ArrayLike] | None = None,
+        sparse: bool = False,
         labels: Sequence[str] = (),
         per_token: bool = False,
         scores: Callable[[Any], ArrayLike] | None = None,
@@ -108,8 +112,10 @@ class FakeEncoder:
             width=width,
             layers=layers,
             heads=heads,
-            pooling=pb.POOLING_MEAN,
-            normalized=True,
+            pooling=pb.POOLING_MAX if sparse else pb.POOLING_MEAN,
+            fixed_pooling=sparse,
+            normalized=not sparse,
+            sparse=sparse,
             attend=Graph(file="none"),  # A manifest without this graph refuses Attend.
             prompts=_PROMPTS,
             head=pb.Head(labels=labels, function=pb.SCORE_FUNCTION_IDENTITY, per_token=per_token) if labels else None,
@@ -189,7 +195,8 @@ class FakeEncoder:
         pooled = self._pooled_vectors(rows, output) if output.pooled else None
         hidden = np.concatenate([np.empty((0, self._manifest.width), np.float32), *rows]) if output.hidden else None
         logits = [self._logits(request, parsed, index) for index in good] if output.head else None
-        reply = responses.encode_response(parsed, output, pooled, hidden, failures, logits)
+        vectors = pooled if pooled is None or not output.sparse else sparse_vectors(pooled)
+        reply = responses.encode_response(parsed, output, vectors, hidden, failures, logits)
         reply.request_id = request.request_id
         reply.model.CopyFrom(self._model_ref)
         return reply
@@ -268,6 +275,8 @@ class FakeEncoder:
         """Return the pooled vectors [sequences, dimensions]."""
         vectors = np.array([pool(each, output.pooling) for each in rows], np.float32)
         vectors = vectors.reshape(len(rows), self._manifest.width)[:, : output.dimensions]
+        if self._manifest.sparse:
+            vectors = np.maximum(vectors, 0)
         return unit(vectors) if output.normalized else vectors
 
 

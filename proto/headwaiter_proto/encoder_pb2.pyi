@@ -216,7 +216,7 @@ class Pairs(_message.Message):
     def __init__(self, first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ..., pair_truncation: _Optional[_Union[PairTruncation, str]] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores")
+    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores", "dense")
     POOLED_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class OutputOptions(_message.Message):
     HIDDEN_DTYPE_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
     pooled: bool
     hidden: bool
     dtype: DataType
@@ -237,7 +238,8 @@ class OutputOptions(_message.Message):
     hidden_dtype: DataType
     scores: bool
     raw_scores: bool
-    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ...) -> None: ...
+    dense: bool
+    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
@@ -334,8 +336,20 @@ class Failure(_message.Message):
     metadata: _containers.ScalarMap[str, str]
     def __init__(self, sequence: _Optional[int] = ..., reason: _Optional[_Union[ErrorReason, str]] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class SparseVectors(_message.Message):
+    __slots__ = ("dtype", "counts", "indices", "values")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    dtype: DataType
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    indices: bytes
+    values: bytes
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., counts: _Optional[_Iterable[int]] = ..., indices: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+
 class EncodeResponse(_message.Message):
-    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores")
+    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores", "sparse")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +360,7 @@ class EncodeResponse(_message.Message):
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     pooled: Tensor
@@ -356,7 +371,8 @@ class EncodeResponse(_message.Message):
     offsets: _containers.RepeatedCompositeFieldContainer[Offsets]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     scores: Tensor
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    sparse: SparseVectors
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseVectors, _Mapping]] = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "reason", "message", "metadata", "retry_after_s")
@@ -728,7 +744,7 @@ class ImageFormat(_message.Message):
     def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., patch_size: _Optional[int] = ..., preparation: _Optional[_Union[ImagePreparation, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -757,6 +773,7 @@ class GetModelResponse(_message.Message):
     HEAD_FIELD_NUMBER: _ClassVar[int]
     TAKES_PAIRS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_TYPES_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -785,4 +802,5 @@ class GetModelResponse(_message.Message):
     head: Head
     takes_pairs: bool
     token_types: int
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ...) -> None: ...
+    sparse: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ...) -> None: ...

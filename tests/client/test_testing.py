@@ -68,6 +68,23 @@ def test_vectors_of_ids_and_features_depend_on_their_values(client: Client) -> N
     assert (first != third).any()
 
 
+def test_a_sparse_fake_returns_the_numbers_above_zero() -> None:
+    with Client(transport=FakeEncoder(width=40, sparse=True)) as sparse:
+        encoding, dense = sparse.encode(["a b", "b"]), sparse.encode(["a b", "b"], dense=True).pooled
+        assert sparse.model().sparse
+    for entries, vector in zip(encoding.sparse, dense, strict=True):
+        assert entries["index"].tolist() == np.flatnonzero(vector).tolist()
+        np.testing.assert_array_equal(entries["value"], vector[vector > 0])
+        assert 0 < len(entries) < 40
+    long = [*["a b"] * 3, "b"]
+    with Client(transport=FakeEncoder(width=40, sparse=True, max_request_sequences=2)) as sparse:
+        joined = sparse.encode(long).sparse
+        streamed = [each.sparse for each in sparse.encode_stream(long)]
+    for entries, of_stream, text in zip(joined, streamed, long, strict=True):
+        np.testing.assert_array_equal(entries, encoding.sparse[["a b", "b"].index(text)])
+        np.testing.assert_array_equal(of_stream, entries)
+
+
 # Further bad requests are in tests/e2e/bad_requests.py.
 @pytest.mark.parametrize(
     ("method", "sequence", "options", "field", "values"),

@@ -113,6 +113,7 @@ class ModelDescription:
         max_tokens: maximum tokens of a sequence of token ids or features.
         vocabulary_size: token ids are below this number; 0 unless the model takes token ids.
         token_types: token types are below this number; 0 if all tokens have the type 0.
+        sparse: whether a pooled vector has one number for each token id, of which most are 0.
         feature_width: values of a feature vector; 0 unless the model takes features.
         prefix_rows: rows of zeros at the start of each sequence of features.
         image: the images that the model takes; all fields are 0 or empty for other models.
@@ -144,6 +145,7 @@ class ModelDescription:
     max_tokens: int
     vocabulary_size: int
     token_types: int
+    sparse: bool
     feature_width: int
     prefix_rows: int
     image: pb.ImageFormat

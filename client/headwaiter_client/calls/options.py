@@ -76,6 +76,7 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
     Attributes:
         pooled: return one vector per sequence (default: True).
         hidden: return one vector per token (default: False).
+        dense: return the vectors of a model with sparse vectors as `pooled`, with all their numbers (default: False).
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
         pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; the model's own pooling when None
@@ -100,6 +101,7 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
 
     pooled: bool
     hidden: bool
+    dense: bool
     hidden_dtype: DTypeLike | None
 
 
@@ -224,6 +226,7 @@ def _encode_template(**options: Any) -> pb.EncodeRequest:
         pooling=pb.POOLING_UNSPECIFIED if pooling is None else _enum_value("output.pooling", pooling, Pooling),
         dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, minimum=1),
         offsets=options.get("offsets", False),
+        dense=options.get("dense", False),
     )
     if (normalize := options.get("normalize")) is not None:
         output.normalize = normalize

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.models import ModelRef, model_ref
-from headwaiter_client.calls.tensors import Int8Array, Vectors, check_shape, concatenate, read_vectors, split_vectors
+from headwaiter_client.calls.tensors import (
+    Int8Array,
+    Vectors,
+    check_shape,
+    concatenate,
+    read_sparse,
+    read_vectors,
+    split_vectors,
+)
 from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, InvalidInput, OutputMissing, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
@@ -28,6 +36,8 @@ _NO_POOLED = (
     "the result has no pooled vectors: leave pooled=False out, or, if the model has no pooling of its own, read hidden "
     'or pass pooling="mean"'
 )
+_NO_SPARSE = "the result has no sparse vectors: read pooled, or name a model with sparse vectors"
+_IS_SPARSE = "the pooled vectors are sparse: read sparse, or pass dense=True"
 _NO_HIDDEN = "the result has no hidden vectors: pass hidden=True"
 _NO_POOLED_INT8 = 'the result has no int8 pooled vectors: pass dtype="int8", or read pooled'
 _NO_HIDDEN_INT8 = 'the result has no int8 hidden vectors: pass hidden=True and hidden_dtype="int8", or read hidden'
@@ -73,13 +83,14 @@ class SequenceEncoding:
         index: position of the sequence in the stream, from 0.
         received_pooled: the pooled vectors in the type of the reply, floats or an `Int8Array`; None if it has none.
             Read this if your program does not know which outputs and types were requested.
-        received_hidden: the same for the hidden vectors.
+        received_hidden: the same as `received_pooled` for the hidden vectors.
         received_offsets: the same for the offsets.
         length: number of tokens, special tokens included; 0 if the sequence failed.
         original_tokens: number of tokens before truncation; None if the sequence was not truncated.
         failure: the error of this sequence in a `partial` call; None if the sequence has a result. Reading a vector or
             the offsets of a failed sequence raises this error.
         model: the model that answered.
+        received_sparse: the entries of the sparse vector; None if the model's vectors are dense.
     """
 
     index: int
@@ -90,11 +101,17 @@ class SequenceEncoding:
     original_tokens: int | None
     failure: HeadwaiterError | None
     model: ModelRef
+    received_sparse: NDArray[Any] | None = field(default=None, repr=False)
 
     @property
     def pooled(self) -> NDArray[Any]:
         """[width] the sequence's vector; one that was returned as int8 is decoded to float32."""
-        return _as_floats(self._unless_failed(self.received_pooled), _NO_POOLED)
+        return _as_floats(self._unless_failed(self.received_pooled), _no_pooled(self.received_sparse))
+
+    @property
+    def sparse(self) -> NDArray[Any]:
+        """[entries] the sequence's sparse vector, with the fields "index" and "value"."""
+        return present(self._unless_failed(self.received_sparse), _NO_SPARSE)
 
     @cached_property
     def hidden(self) -> NDArray[Any]:
@@ -129,7 +146,7 @@ class Encoding:
     Attributes:
         received_pooled: the pooled vectors in the type of the reply, floats or an `Int8Array`; None if it has none.
             Read this if your program does not know which outputs and types were requested.
-        received_hidden: the same for the hidden vectors.
+        received_hidden: the same as `received_pooled` for the hidden vectors.
         received_offsets: the same for the offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         truncated: number of tokens before truncation of each truncated text, by index.
@@ -137,6 +154,7 @@ class Encoding:
         timings: the time that each stage took.
         model: the model that answered.
         request_id: the request's name in the server's log.
+        received_sparse: the entries of each sparse vector; None if the model's vectors are dense.
     """
 
     received_pooled: Vectors | None
@@ -148,15 +166,25 @@ class Encoding:
     timings: Timings
     model: ModelRef
     request_id: str
+    received_sparse: list[NDArray[Any]] | None = None
 
     @property
     def pooled(self) -> NDArray[Any]:
         """[B, width] one vector per sequence, zeros for a failed one; int8 vectors are decoded to float32.
 
         Raises:
-            OutputMissing: pooled vectors were not requested, or the model has no pooling.
+            OutputMissing: pooled vectors were not requested, or the model has no pooling, or sparse vectors.
         """
-        return _as_floats(self.received_pooled, _NO_POOLED)
+        return _as_floats(self.received_pooled, _no_pooled(self.received_sparse))
+
+    @property
+    def sparse(self) -> list[NDArray[Any]]:
+        """One [entries] array per sequence with the fields "index", a token id, and "value"; its other numbers are 0.
+
+        Raises:
+            OutputMissing: the model's vectors are dense.
+        """
+        return present(self.received_sparse, _NO_SPARSE)
 
     @cached_property
     def hidden(self) -> list[NDArray[Any]]:
@@ -227,7 +255,9 @@ class Encoding:
         return cosines
 
     def __repr__(self) -> str:
-        shape = "None" if self.received_pooled is None else list(self.received_pooled.shape)
+        shape = "None" if self.received_sparse is None else "sparse"
+        if self.received_pooled is not None:
+            shape = str(list(self.received_pooled.shape))
         return (
             f"<Encoding of {len(self.lengths)} sequences, {self.lengths.sum()} tokens: pooled {shape}, "
             f"{len(self.truncated)} truncated, {len(self.failures)} failed, model {self.model.name!r}, "
@@ -272,6 +302,7 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
     hidden = read_vectors("hidden", response.hidden, sum(response.lengths)) if response.HasField("hidden") else None
     return Encoding(
         received_pooled=pooled,
+        received_sparse=read_sparse(response.sparse, count) if response.HasField("sparse") else None,
         received_hidden=None if hidden is None else split_vectors(hidden, lengths),
         received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
@@ -297,6 +328,7 @@ def join_encodings(parts: Sequence[Encoding]) -> Encoding:
     pooled: list[Vectors] = same_output("pooled", parts, [part.received_pooled for part in parts])
     return Encoding(
         received_pooled=concatenate(pooled) if pooled else None,
+        received_sparse=chained(same_output("sparse", parts, [part.received_sparse for part in parts])),
         received_hidden=chained(same_output("hidden", parts, [part.received_hidden for part in parts])),
         received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -318,6 +350,7 @@ def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
         yield SequenceEncoding(
             index=first + row,
             received_pooled=None if pooled is None else pooled[row].copy(),
+            received_sparse=None if part.received_sparse is None else part.received_sparse[row],
             received_hidden=None if part.received_hidden is None else part.received_hidden[row],
             received_offsets=None if part.received_offsets is None else part.received_offsets[row],
             length=length,
@@ -492,6 +525,11 @@ def _kind(output: object) -> object:
         case np.ndarray():
             return output.dtype, output.shape[1:]
     return None
+
+
+def _no_pooled(sparse: object) -> str:
+    """Return what to do if a result has no dense vectors."""
+    return _NO_POOLED if sparse is None else _IS_SPARSE
 
 
 def _as_floats(vectors: Vectors | None, advice: str) -> NDArray[Any]:

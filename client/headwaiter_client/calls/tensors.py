@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.sparse import entries_of
 
 _FLOATS: dict[pb.DataType, np.dtype[Any]] = {
     pb.DATA_TYPE_FLOAT32: np.dtype("<f4"),
@@ -91,6 +92,18 @@ def read_vectors(field: Literal["pooled", "hidden"], tensor: pb.Tensor, rows: in
     vectors = int8_array(tensor) if tensor.dtype == pb.DATA_TYPE_INT8 else float_array(tensor)
     check_shape(field, vectors, rows, None)
     return vectors
+
+
+def read_sparse(message: pb.SparseVectors, rows: int) -> list[NDArray[Any]]:
+    """Return the entries of each sparse vector of a reply.
+
+    Raises:
+        KeyError: the values have a data type that this client does not know.
+        ValueError: the reply has another number of vectors or of entries.
+    """
+    if len(message.counts) != rows:
+        raise ValueError(f"sparse has {len(message.counts)} vectors, and {rows} were expected")
+    return entries_of(message)
 
 
 def check_shape(field: str, array: Vectors, *expected: int | None) -> None:

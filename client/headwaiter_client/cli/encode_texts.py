@@ -57,6 +57,8 @@ def encode_texts(
                     )
                 if encoding.received_pooled is None:
                     name = description.model.name
+                    if encoding.received_sparse is not None:
+                        raise ValueError(f"the vectors of {name} are sparse: read them with the Python client")
                     raise ValueError(f"the model {name} has no pooled output: export it with a pooling")
                 yield encoding
                 bar.advance()

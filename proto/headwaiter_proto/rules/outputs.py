@@ -25,6 +25,7 @@ class Output:
         dimensions: number of leading dimensions of pooled vectors to keep.
         pooled_dtype: data type of pooled vectors.
         hidden_dtype: data type of hidden rows.
+        sparse: whether the vectors are sparse, as entries.
         head: the head whose scores the reply has, and how its logits become scores; None to leave scores out.
     """
 
@@ -36,6 +37,7 @@ class Output:
     dimensions: int
     pooled_dtype: pb.DataType
     hidden_dtype: pb.DataType
+    sparse: bool = False
     head: pb.Head | None = None
 
     def needs_rows(self, skipped_tokens: int) -> bool:
@@ -81,6 +83,14 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
             limit=manifest.width,
             actual=options.dimensions,
         )
+    sparse = manifest.sparse and not options.dense
+    if sparse and options.dtype == pb.DATA_TYPE_INT8:
+        raise InvalidInput("output.dtype is INT8; sparse vectors take FLOAT32 or FLOAT16", field="output.dtype")
+    if sparse and options.dimensions:
+        raise InvalidInput(
+            "output.dimensions is set; a sparse vector has no leading dimensions: leave it out",
+            field="output.dimensions",
+        )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32
     nothing_chosen = not (options.pooled or options.hidden or options.scores)
     return Output(
@@ -92,6 +102,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         dimensions=options.dimensions or manifest.width,
         pooled_dtype=dtype,
         hidden_dtype=options.hidden_dtype or dtype,
+        sparse=sparse,
         head=head,
     )
 

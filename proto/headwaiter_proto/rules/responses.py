@@ -1,6 +1,7 @@
 """Write the replies that the server and the client's FakeEncoder share."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_proto.rules.sparse import sparse_message
 from headwaiter_proto.rules.status import failure
 from headwaiter_proto.rules.tasks import tasks
 
@@ -22,7 +24,7 @@ _INT8_MAX = 127
 def encode_response(
     parsed: ParsedInput,
     output: Output,
-    pooled: NDArray[np.float32] | None,
+    pooled: NDArray[np.float32] | Sequence[NDArray[Any]] | None,
     hidden: NDArray[np.generic] | None,
     failures: Mapping[int, HeadwaiterError],
     logits: Sequence[NDArray[np.float32]] | None = None,
@@ -32,7 +34,8 @@ def encode_response(
     Args:
         parsed: the sequences of the request.
         output: the outputs of the reply.
-        pooled: [answered sequences, dimensions]; None to leave pooled vectors out.
+        pooled: [answered sequences, dimensions], or the entries of each answered sequence if the reply has sparse
+            vectors; None to leave pooled vectors out.
         hidden: [tokens of all answered sequences, hidden width]; None to leave hidden rows out.
         failures: the errors of the other sequences, by index.
         logits: [1, labels] of each answered sequence, or [its tokens, labels]; used if the reply has scores.
@@ -42,7 +45,9 @@ def encode_response(
     """
     lengths = [0 if index in failures else len(sequence) for index, sequence in enumerate(parsed.sequences)]
     reply = pb.EncodeResponse(lengths=lengths)
-    if pooled is not None:
+    if isinstance(pooled, Sequence):
+        reply.sparse.CopyFrom(sparse_message(pooled, lengths, output.pooled_dtype))
+    elif pooled is not None:
         fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
     if hidden is not None:
         field = "output.dtype" if output.hidden_dtype == output.pooled_dtype else "output.hidden_dtype"
@@ -104,6 +109,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         head=manifest.head if manifest.HasField("head") else None,
         takes_pairs=manifest.takes_pairs,
         token_types=manifest.token_types,
+        sparse=manifest.sparse,
     )
 
 

@@ -52,6 +52,10 @@ def _gives_vectors(manifest: Manifest) -> bool:
     return manifest.pooling != pb.POOLING_NONE
 
 
+def _gives_sparse_vectors(manifest: Manifest) -> bool:
+    return manifest.sparse
+
+
 def _classifies(manifest: Manifest) -> bool:
     return pb.TASK_CLASSIFY in tasks(manifest)
 
@@ -62,7 +66,12 @@ def _reranks(manifest: Manifest) -> bool:
 
 SCORES = Ability("gives scores", _has_head, _has_head)
 # A model with a head often has a pooling too, and its vectors are of little use.
-VECTORS = Ability("gives pooled vectors", _gives_vectors, lambda each: _gives_vectors(each) and not _has_head(each))
+VECTORS = Ability(
+    "gives pooled vectors",
+    _gives_vectors,
+    lambda each: _gives_vectors(each) and not _has_head(each) and not each.sparse,
+)
+SPARSE_VECTORS = Ability("gives sparse vectors", _gives_sparse_vectors, _gives_sparse_vectors)
 ROWS = Ability("gives a row for each token", lambda _: True, lambda each: not _has_head(each))
 # A reranker classifies with a single label.
 CLASSIFIES = Ability("classifies", _classifies, lambda each: _classifies(each) and not _reranks(each))
@@ -79,7 +88,7 @@ def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[s
         able: names of models of the server that would do.
     """
     does = " and ".join(_NAMES[task] for task in tasks(manifest))
-    if wanted is VECTORS:
-        does += ", without pooled vectors"
+    if wanted in (VECTORS, SPARSE_VECTORS):
+        does += f", without {wanted.words.removeprefix('gives ')}"
     remedy = f"send one of {', '.join(map(repr, able))}" if able else f"name a model that {wanted.words}"
     return InvalidInput(f"the request needs a model that {wanted.words}, and {name!r} {does}: {remedy}", field="model")

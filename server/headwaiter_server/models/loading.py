@@ -127,4 +127,5 @@ def _open_sessions(
         graphs[worker] = other.graph
     for graph in graphs.values():
         graph.turn = at_once
-    return {worker: Session(graph, model.probe) for worker, graph in graphs.items()}, limits
+    sparse = model.bundle.manifest.sparse
+    return {worker: Session(graph, model.probe, sparse) for worker, graph in graphs.items()}, limits

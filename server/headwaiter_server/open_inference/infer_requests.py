@@ -74,11 +74,11 @@ class WantedReply:
 
 
 def read_infer_request(
-    request: oip.ModelInferRequest, limits: RequestLimits, head: pb.Head | None = None
+    request: oip.ModelInferRequest, limits: RequestLimits, head: pb.Head | None = None, *, sparse: bool = False
 ) -> tuple[pb.EncodeRequest, WantedReply]:
     """Return the request as a message of headwaiter.v1, and what its reply must look like.
 
-    The default output of a model with a head is its scores.
+    The default output of a model with a head is its scores. The vectors of a model with sparse vectors are dense here.
 
     Raises:
         InvalidInput: an input, an output or a parameter is wrong.
@@ -88,6 +88,7 @@ def read_infer_request(
         model=request.model_name, model_version=request.model_version, request_id=request.id
     )
     outputs = _read_outputs(request)
+    encode_request.output.dense = sparse
     if "pooled" in outputs:
         encode_request.output.pooled = True
     if "hidden" in outputs:

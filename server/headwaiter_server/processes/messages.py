@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_proto.rules.sparse import ENTRY
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
@@ -117,10 +118,11 @@ def read_request(payload: bytes) -> Request:
 def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:
     """Return the kind and the parts of the payload of an outcome.
 
-    Only a sampled request needs the ids of the spans of its batches, which VECTORS has no room for.
+    Only a sampled request needs the ids of the spans of its batches, which VECTORS has no room for. The vectors of
+    VECTORS have one width.
     """
     pooled, has_rows = outcome.pooled, outcome.hidden is not None or outcome.logits is not None
-    if pooled is None or has_rows or outcome.failures or sampled:
+    if pooled is None or has_rows or outcome.failures or sampled or pooled[0].dtype == ENTRY:
         return Kind.RETURNED, write_objects(replace(outcome, batches=tuple(outcome.batches)))
     times = [time for batch in outcome.batches for time in (*batch.packing, *batch.run)]
     head = _VECTORS.pack(len(pooled), pooled[0].shape[0], len(outcome.batches))

@@ -1,6 +1,7 @@
 """Write the outcome of a request, or the description of a model, as a reply message."""
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from headwaiter_proto.rules.outputs import Output, hidden_width
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.responses import attend_response, encode_response, model_response
 from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_proto.rules.sparse import dense_vectors
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
@@ -21,16 +23,20 @@ from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
 
 _FLOAT_BYTES = 4
+# A sparse vector has an index and a number for each entry. A trained model gives a few hundred entries for a long text.
+_NUMBERS_PER_ENTRY, _ENTRIES, _ENTRIES_PER_TOKEN = 2, 256, 16
 
 
 def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
-    """Return the largest size of an answer's vectors and rows, in bytes."""
+    """Return the largest size of an answer's vectors and rows, in bytes; an estimate for sparse vectors."""
     tokens, sequences = sum(map(len, parsed.sequences)), len(parsed.sequences)
     rows = tokens if output.needs_rows(parsed.skipped_tokens) else 0
     scores = 0
     if output.head is not None:
         scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
     vectors = sequences * manifest.width if output.pooled else 0
+    if output.pooled and output.sparse:
+        vectors = min(vectors, _NUMBERS_PER_ENTRY * (_ENTRIES * sequences + _ENTRIES_PER_TOKEN * tokens))
     return (vectors + rows * hidden_width(manifest) + scores) * _FLOAT_BYTES
 
 
@@ -51,21 +57,37 @@ def encode_reply(
     if output.hidden:
         no_rows = np.empty((0, hidden_width(served.manifest)), np.float16)
         hidden = np.concatenate([no_rows, *(outcome.hidden or ())])
-    pooled = _finished_vectors(parsed, output, outcome) if output.pooled else None
+    pooled = _finished_vectors(parsed, output, outcome, served.manifest) if output.pooled else None
     reply = encode_response(parsed, output, pooled, hidden, outcome.failures, outcome.logits)
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(served))
     return reply
 
 
-def _finished_vectors(parsed: ParsedInput, output: Output, outcome: Outcome) -> NDArray[np.float32]:
-    """Return the pooled vectors [answered sequences, dimensions], pooled by the graph or from hidden rows."""
+def _finished_vectors(
+    parsed: ParsedInput, output: Output, outcome: Outcome, manifest: Manifest
+) -> NDArray[np.float32] | list[NDArray[Any]]:
+    """Return the pooled vectors [answered sequences, dimensions], pooled by the graph or from hidden rows.
+
+    Sparse vectors are lists of entries.
+    """
     vectors = outcome.pooled or []
+    if output.sparse:
+        return [_unit_length(each) for each in vectors] if output.normalized else vectors
+    if manifest.sparse:
+        vectors = [*dense_vectors(vectors, manifest.width)]
     if not output.graph_pools or parsed.skipped_tokens:
         vectors = [pool(rows, output.pooling, parsed.skipped_tokens) for rows in outcome.hidden or ()]
     if not vectors:
         return np.empty((0, output.dimensions), np.float32)
     return normalize_pooled(np.array(vectors)[:, : output.dimensions], normalized=output.normalized)
+
+
+def _unit_length(entries: NDArray[Any]) -> NDArray[Any]:
+    """Return a sparse vector scaled to unit length."""
+    scaled = entries.copy()
+    scaled["value"] = normalize_pooled(entries["value"][None], normalized=True)[0]
+    return scaled
 
 
 def attend_reply(

@@ -58,11 +58,13 @@ class Outputs:
         hidden: float32 or float16 [T, width]; None if not requested.
         logits: float32 [1, labels] of each sequence, or [n_i, labels] if the head scores each token; None without a
             head.
+        sparse: the entries of each pooled vector, if a server keeps them instead of `pooled`.
     """
 
     pooled: NDArray[np.float32] | None
     hidden: NDArray[np.generic] | None
     logits: Sequence[NDArray[np.float32]] | None = None
+    sparse: list[NDArray[Any]] | None = None
 
 
 class Turn(Protocol):

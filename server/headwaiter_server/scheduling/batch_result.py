@@ -2,8 +2,10 @@
 
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
@@ -39,9 +41,10 @@ class BatchResult:
         Returns:
             The sequences whose rows are not finite; their requests do not get these rows.
         """
-        pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
+        pooled = self.outputs.pooled if self.outputs.sparse is None else self.outputs.sparse
+        hidden, logits = self.outputs.hidden, self.outputs.logits
         hidden_rows = None if hidden is None else self.packed.split(hidden)
-        pooled_finite = None if pooled is None else np.logical_and.reduce(np.isfinite(pooled), axis=1).tolist()
+        pooled_finite = None if pooled is None else _are_finite(pooled)
         not_finite = []
         for position, sequence in enumerate(self.sequences):
             result = SequenceResult(
@@ -59,6 +62,14 @@ class BatchResult:
             else:
                 sequence.request.add_result(sequence, result)
         return not_finite
+
+
+def _are_finite(pooled: NDArray[np.float32] | list[NDArray[Any]]) -> list[bool]:
+    """Return whether each pooled vector is finite; sparse vectors are lists of entries."""
+    if isinstance(pooled, list):
+        return [bool(np.isfinite(entries["value"]).all()) for entries in pooled]
+    finite: list[bool] = np.logical_and.reduce(np.isfinite(pooled), axis=1).tolist()
+    return finite
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class BatchTimes:
 class SequenceResult(NamedTuple):
     """The rows of one sequence in the outputs of a batch; None for an output that the model lacks, or is not wanted."""
 
-    pooled: NDArray[np.float32] | None
+    pooled: NDArray[Any] | None
     hidden: NDArray[np.generic] | None
     logits: NDArray[np.float32] | None
 
@@ -58,15 +58,15 @@ class Outcome:
     """The answer to a request.
 
     Attributes:
-        pooled: float32 [width] of each sequence that did not fail, not scaled to unit length; None for a model without
-            pooling, or if all sequences failed.
+        pooled: float32 [width] of each sequence that did not fail, not scaled to unit length, or the entries of its
+            sparse vector; None for a model without pooling, or if all sequences failed.
         hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
         batches: the times of each batch that a sequence of the request ran in.
         failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
         logits: of each sequence that did not fail, see `Outputs`; None for a model without a head, or if all failed.
     """
 
-    pooled: list[NDArray[np.float32]] | None
+    pooled: list[NDArray[Any]] | None
     hidden: list[NDArray[np.generic]] | None
     batches: Collection[BatchTimes] = ()
     failures: Mapping[int, HeadwaiterError] = field(default_factory=dict)

@@ -37,7 +37,9 @@ VECTORS: dict[str, Any] = {
     "/api/embed": INPUT,
     "/api/embeddings": {"prompt": "a bb"},
 }
-SCORES: dict[str, Any] = {
+# The bodies of paths that need a head, or sparse vectors.
+OTHERS: dict[str, Any] = {
+    "/embed_sparse": INPUTS,
     "/predict": INPUTS,
     "/rerank": {"query": "q", "texts": ["a"]},
     "/v1/rerank": RANKED,
@@ -47,7 +49,7 @@ SCORES: dict[str, Any] = {
     "/classify": INPUT,
     "/v1/classify": INPUT,
 }
-BODIES = {**VECTORS, **SCORES}
+BODIES = {**VECTORS, **OTHERS}
 
 
 def application(service: Service, **settings: Any) -> Starlette:
@@ -60,7 +62,7 @@ async def send(service: Service, verb: str, path: str, body: Any = None, **optio
     return await send_request(application(service), verb, path, raw, **options)
 
 
-@pytest.mark.parametrize("entry", [each for each in TABLE if each.path not in SCORES], ids=lambda each: each.path)
+@pytest.mark.parametrize("entry", [each for each in TABLE if each.path not in OTHERS], ids=lambda each: each.path)
 async def test_a_path_answers_as_described_with_and_without_a_prefix(entry: Any, service: Service) -> None:
     paths = [entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])]
     for answered, path in enumerate(paths, 1):
@@ -84,9 +86,9 @@ async def test_an_unknown_model_in_a_path_is_refused(entry: Any, service: Servic
     assert "'other'" in reply.body.decode()
 
 
-@pytest.mark.parametrize("path", SCORES)
-async def test_a_model_without_a_head_is_refused(path: str, service: Service) -> None:
-    reply = await send(service, "POST", path, SCORES[path])
+@pytest.mark.parametrize("path", OTHERS)
+async def test_a_model_without_what_a_path_needs_is_refused(path: str, service: Service) -> None:
+    reply = await send(service, "POST", path, OTHERS[path])
     assert reply.status == 400
     assert "'tiny' encodes" in reply.body.decode()
 

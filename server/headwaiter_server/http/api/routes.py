@@ -14,6 +14,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.sequences import ParsedInput
+from headwaiter_proto.rules.tasks import SPARSE_VECTORS
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
 from headwaiter_server.http.api.errors import ErrorForm
 from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, read_question
@@ -59,6 +60,7 @@ TABLE = (
     Entry("/v1/models/{model}", openai.ONE_MODEL),
     Entry("/embed", [tei.EMBED]),
     Entry("/", [tei.EMBED]),
+    Entry("/embed_sparse", [tei.EMBED_SPARSE]),
     Entry("/embed_all", [tei.EMBED_ALL]),
     Entry("/similarity", [tei.SIMILARITY]),
     Entry("/predict", [tei.PREDICT]),
@@ -141,6 +143,7 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), pb.EncodeResponse.SerializeToString)
     with path.encoding(request.model, request.model_version, call, wanted) as served:
         adapt(served.manifest)
+        request.output.dense = served.manifest.sparse and wanted is not SPARSE_VECTORS
         return await path.encode(request, served, call, reserve_nothing, form)
 
 

@@ -7,7 +7,8 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, VECTORS
+from headwaiter_proto.rules.sparse import entries_of
+from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, SPARSE_VECTORS, VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
 from headwaiter_server.http.api.fields import (
     BOOLEAN,
@@ -70,6 +71,11 @@ def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:
 
 def _write_embed_all(_: Question, reply: pb.EncodeResponse) -> bytes:
     return orjson.dumps(token_rows(reply))
+
+
+def _write_embed_sparse(_: Question, reply: pb.EncodeResponse) -> bytes:
+    vectors = entries_of(reply.sparse)
+    return orjson.dumps([[{"index": index, "value": value} for index, value in each.tolist()] for each in vectors])
 
 
 def _write_similarity(_: Question, reply: pb.EncodeResponse) -> bytes:
@@ -207,6 +213,16 @@ EMBED = Operation(
     VECTORS,
     _write_embed,
     _NUMBERS,
+    TEI_ERRORS,
+    truncate_like_tei,
+)
+EMBED_SPARSE = Operation(
+    "Encode texts or token ids as sparse vectors: the numbers that are not 0, each with its token id.",
+    with_parameters(_INPUTS, MODEL, nested=(PROMPT_NAME, *_TRUNCATING)),
+    pb.OutputOptions(pooled=True),
+    SPARSE_VECTORS,
+    _write_embed_sparse,
+    array(array(record(index=COUNT, value=SCORE))),
     TEI_ERRORS,
     truncate_like_tei,
 )
