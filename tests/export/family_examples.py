@@ -24,6 +24,18 @@ _ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token
 # transformers has no class for a head of tokens.
 _WITHOUT_TOKEN_HEADS = ("Gemma3", "Bart")
 _GROUPED = {"num_key_value_heads": 2}
+_T5 = {
+    "d_model": 32,
+    "d_kv": 12,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "n_positions": 70,
+    "relative_attention_num_buckets": 16,
+    "relative_attention_max_distance": 40,
+    "feed_forward_proj": "gated-gelu",
+    "decoder_start_token_id": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -182,6 +194,7 @@ EXAMPLES = [
     Example(
         "Mistral", ("mistral",), ("intfloat/e5-mistral-7b-instruct",), "Mistral", {**_GROUPED, "sliding_window": WINDOW}
     ),
+    Example("Gemma", ("gemma",), ("BAAI/bge-reranker-v2-gemma",), "Gemma", {**_GROUPED, "head_dim": 12}),
     Example(
         "Gemma 3 (text)",
         ("gemma3_text",),
@@ -204,20 +217,11 @@ EXAMPLES = [
         ("t5",),
         ("sentence-transformers/sentence-t5-base", "sentence-transformers/gtr-t5-base"),
         "T5",
-        {
-            "d_model": 32,
-            "d_kv": 12,
-            "d_ff": 64,
-            "num_layers": 2,
-            "num_heads": 4,
-            "n_positions": 70,
-            "relative_attention_num_buckets": 16,
-            "relative_attention_max_distance": 40,
-            "feed_forward_proj": "gated-gelu",
-            "decoder_start_token_id": 0,
-        },
+        _T5,
         "EncoderModel",
     ),
+    Example("mT5 (encoder, or a head)", ("mt5",), ("unicamp-dl/mt5-base-mmarco-v2",), "MT5", _T5, "EncoderModel"),
+    Example("UMT5 (encoder, or a head)", ("umt5",), ("google/umt5-base",), "UMT5", _T5, "EncoderModel"),
     Example(
         "BART",
         ("bart",),

@@ -18,8 +18,8 @@ from headwaiter_export.config.head import HeadConfig
 
 # The endings of the architectures of language models whose words the export can score.
 _ENDINGS = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), "ForCausalLM"),
-    "t5": "ForConditionalGeneration",
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), "ForCausalLM"),
+    **dict.fromkeys(("t5", "mt5", "umt5"), "ForConditionalGeneration"),
 }
 _T5_WORDS = ("lm_head.weight", "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
@@ -98,7 +98,7 @@ def fold_words(
     Raises:
         CheckpointError: two tables of tokens differ where one is expected.
     """
-    read = _t5_words if config_json.values["model_type"] == "t5" else _decoder_words
+    read = _t5_words if config_json.values["model_type"] in ("t5", "mt5", "umt5") else _decoder_words
     name, factor = read(tensors, config_json, config)
     rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model))
     yes, no = (None if token is None else rows[token].float() for token in ids)
@@ -117,11 +117,12 @@ def _decoder_words(tensors: dict[str, Tensor], config_json: CheckpointJson, _: E
 
 
 def _t5_words(tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> tuple[str, float]:
-    """Return the tensor that turns rows into logits, and the factor of the logits: T5 1.0 scales rows, T5 1.1 does not.
+    """Return the tensor that turns rows into logits, and the factor of the logits.
 
-    transformers takes its own table where there is one, and derives the factor from the field of tied tables.
+    T5 1.0 scales its rows, and T5 1.1 and mT5 do not. transformers takes the table of the head where there is one, and
+    derives the factor from the field of tied tables.
     """
-    scales = config_json.flag(
+    scales = config_json.values["model_type"] != "mt5" and config_json.flag(
         "scale_decoder_outputs", default=config_json.values.get("tie_word_embeddings") is not False
     )
     name = next((each for each in _T5_WORDS if each in tensors), _T5_WORDS[0])

@@ -23,7 +23,7 @@ from tests.checkpoints import write_json
 from tests.export.family_examples import save_example
 from tests.export.helpers import assert_close_to_scale, edit_json
 from tests.export.language_model_reranker import save_reranker
-from tests.export.tokenizer_folders import t5
+from tests.export.tokenizer_folders import byte_level_bpe, t5
 from tests.oracle import Array
 
 QUESTION = "Query: {query} Document: {document} Relevant:"
@@ -37,12 +37,12 @@ PAIRS = [
 MONOT5 = PairQuestion(QUESTION, "true", "false")
 
 
-def save_monot5(folder: Path, **choices: Any) -> None:
+def save_monot5(folder: Path, family: str = "T5", **choices: Any) -> None:
     """Save a tiny random monoT5 with a tokenizer in which "true" and "false" are one token each."""
     tokenizer = t5()
     tokenizer.add_tokens(["true", "false"])
     vocabulary = {"vocab_size": tokenizer.get_vocab_size(), "n_positions": 200}
-    save_example(folder, "T5", "ForConditionalGeneration", **vocabulary, **choices)
+    save_example(folder, family, "ForConditionalGeneration", **vocabulary, **choices)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"extra_ids": 10, "additional_special_tokens": [f"<extra_id_{i}>" for i in range(10)]}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", **settings})
@@ -54,7 +54,8 @@ def expected_logits(folder: Path) -> Array:
 
     The authors of monoT5 compute the softmax of the two logits, which is the same: https://arxiv.org/abs/2003.06713.
     """
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    # In float64, because the scores of attention of random weights are large, and so are rounding errors of float32.
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval().double()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     yes, no = (tokenizer.convert_tokens_to_ids(word) for word in ("true", "false"))
     differences = []
@@ -75,7 +76,8 @@ def logits(folder: Path) -> Array:
     tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
     texts = [text_of_pair(loaded.text.pair_template, pair) for pair in PAIRS]
     ids = [np.array(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
-    return np.concatenate([each.logits[0][0] for each in run_in_pytorch(loaded.encoder, ids) if each.logits])
+    outputs = run_in_pytorch(loaded.encoder.double(), ids)
+    return np.concatenate([each.logits[0][0] for each in outputs if each.logits])
 
 
 def _own_table(folder: Path) -> None:
@@ -89,7 +91,7 @@ def _own_table(folder: Path) -> None:
 def _older_config(folder: Path, **fields: Any) -> None:
     """Write config.json as transformers 4 does, without the field that says whether the last rows are scaled."""
     values = json.loads((folder / "config.json").read_text())
-    del values["scale_decoder_outputs"]
+    values.pop("scale_decoder_outputs", None)
     write_json(folder / "config.json", {**values, **fields})
 
 
@@ -101,6 +103,10 @@ def _older_config(folder: Path, **fields: Any) -> None:
         ({"tie_word_embeddings": False}, [_own_table]),
         ({}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
         ({"feed_forward_proj": "relu", "num_decoder_layers": 3}, [_older_config]),
+        ({"family": "MT5"}, [_own_table]),
+        ({"family": "MT5"}, [partial(_older_config, tie_word_embeddings=True)]),
+        ({"family": "UMT5"}, []),
+        ({"family": "UMT5"}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
     ],
 )
 def test_logits_equal_those_of_transformers(
@@ -147,3 +153,26 @@ def test_a_question_needs_a_language_model(tmp_path: Path) -> None:
     edit_json(tmp_path / "config.json", architectures=["T5EncoderModel"])
     with pytest.raises(CheckpointError, match="T5EncoderModel"):
         read_checkpoint(tmp_path, question=MONOT5)
+
+
+@pytest.mark.parametrize(("family", "choices"), [("Gemma", {}), ("Qwen3", {"tie_word_embeddings": False})])
+def test_a_language_model_answers_a_question_with_its_next_word(
+    family: str, choices: dict[str, Any], tmp_path: Path
+) -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.add_tokens(["Yes", "No"])
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 200}
+    save_example(tmp_path, family, "ForCausalLM", **sizes, **choices)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    loaded = read_checkpoint(tmp_path, question=PairQuestion("A: {query}\nB: {document}\nSame?", "Yes", "No"))
+    assert loaded.text is not None
+    assert loaded.text.pair_template is not None
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = tokenizer.encode(text_of_pair(loaded.text.pair_template, ("rain", "stone")), add_special_tokens=False).ids
+    with torch.inference_mode():
+        words = model(torch.tensor([ids])).logits[0, -1]
+    expected = words[tokenizer.token_to_id("Yes")] - words[tokenizer.token_to_id("No")]
+    (outputs,) = run_in_pytorch(loaded.encoder, [np.array(ids)])
+    assert outputs.logits is not None
+    assert_close_to_scale(outputs.logits[0], expected.numpy().reshape(1, 1))

@@ -20,7 +20,7 @@ from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT
 from headwaiter_export.checkpoints.families.deberta import DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
-from headwaiter_export.checkpoints.families.gemma3 import GEMMA3
+from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA3
 from headwaiter_export.checkpoints.families.images import (
     CLIP,
     CLIP_VISION,
@@ -34,8 +34,9 @@ from headwaiter_export.checkpoints.families.images import (
 )
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
 from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
-from headwaiter_export.checkpoints.families.t5 import T5, T5_SEQUENCE_HEAD, T5_TOKEN_HEAD, T5_WORDS
+from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
 
+_T5 = {"t5": T5, "mt5": MT5, "umt5": UMT5}
 # Families of texts.
 FAMILIES: dict[str, Family] = {
     "bert": BERT,
@@ -61,18 +62,23 @@ FAMILIES: dict[str, Family] = {
     "qwen2": QWEN2,
     "qwen3": QWEN3,
     "eurobert": EUROBERT,
+    "gemma": GEMMA,
     "gemma3_text": GEMMA3,
-    "t5": T5,
+    **_T5,
     "bart": BART,
     "clip_text_model": CLIP_TEXT,
 }
 # Families by `model_type` and architecture, for models that have other tensors with a head.
 FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
-    ("t5", "T5ForSequenceClassification"): T5_SEQUENCE_HEAD,
-    ("t5", "T5ForTokenClassification"): T5_TOKEN_HEAD,
+    (name, f"{name.upper()}{kind}"): with_head(family)
+    for name, family in _T5.items()
+    for kind, with_head in (
+        ("ForSequenceClassification", with_sequence_head),
+        ("ForTokenClassification", with_token_head),
+    )
 }
 # Families by `model_type`, for language models whose decoder scores words.
-WORD_FAMILIES: dict[str, Family] = {"t5": T5_WORDS}
+WORD_FAMILIES: dict[str, Family] = {name: with_words(family) for name, family in _T5.items()}
 # The class of the tokenizer, for a checkpoint that names none.
 TOKENIZER_CLASSES = {
     "bert": "BertTokenizer",
@@ -94,8 +100,11 @@ TOKENIZER_CLASSES = {
     "new": "",
     "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "gemma": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
     "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
+    "umt5": "TokenizersBackend",
     "mistral": "TokenizersBackend",
     # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
     "llama": "PreTrainedTokenizer",

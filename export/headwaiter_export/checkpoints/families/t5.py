@@ -1,4 +1,4 @@
-"""The family of T5 (https://arxiv.org/abs/1910.10683): its encoder alone, or with a decoder over the same sequence."""
+"""T5 (https://arxiv.org/abs/1910.10683), mT5 and UMT5: the encoder alone, or with a decoder."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,7 +23,8 @@ from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 
 _SHARED = "shared.weight"
-_BIAS = "{}.block.0.layer.0.SelfAttention.relative_attention_bias"
+_LAYER_BIAS = "layer.0.SelfAttention.relative_attention_bias"
+_BIAS = "{}.block.{}." + _LAYER_BIAS
 _GATED = "gated-"
 # transformers reads gelu of a gated block as its approximation.
 _ACTIVATIONS = {
@@ -39,11 +40,13 @@ class T5Input(TokenInput):
 
     Attributes:
         has_decoder: whether there is a decoder.
+        own_distances: whether each layer has its own numbers; otherwise all layers have those of the first.
         decoder_reads_text: whether the decoder has the same tokens, one place later, or its first row alone.
     """
 
     has_decoder: bool = False
     decoder_reads_text: bool = True
+    own_distances: bool = False
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
@@ -83,7 +86,9 @@ class T5Input(TokenInput):
         keep_shared_words(tensors, _SHARED, [f"{stack}.embed_tokens.weight" for stack in stacks])
         buckets, farthest = (config_json.size(f"relative_attention_{name}") for name in ("num_buckets", "max_distance"))
         for stack in stacks:
-            fold_buckets(tensors, _BIAS.format(stack), config, buckets, farthest, causal=stack == "decoder")
+            layers = config.decoder.layers if config.decoder and stack == "decoder" else config.layers
+            for layer in range(layers if self.own_distances else 1):
+                fold_buckets(tensors, _BIAS.format(stack, layer), config, buckets, farthest, causal=stack == "decoder")
         for name, tensor in list(tensors.items()):
             if name.startswith(stacks) and name.endswith("Attention.q.weight"):
                 tensors[name] = tensor.float() * math.sqrt(config.head_dim)
@@ -119,7 +124,7 @@ T5 = Family(
         "feed_forward.down": "layer.1.DenseReluDense.wo",
         "feed_forward_norm": "layer.1.layer_norm",
     },
-    shared_module_names={"attention.distances": _BIAS.format("encoder")},
+    shared_module_names={"attention.distances": _BIAS.format("encoder", 0)},
     ignored_prefixes=("decoder.", "lm_head."),
     fixed_fields={
         **dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False),
@@ -148,43 +153,67 @@ T5 = Family(
         "eos_token_id": 1,
     },
 )
-# T5ForTokenClassification.
-T5_TOKEN_HEAD = replace(T5, tensor_prefix="transformer.", sequence_head=SequenceHead("classifier"))
-# T5ForSequenceClassification.
-T5_SEQUENCE_HEAD = replace(
-    T5,
-    input=T5Input(has_types=False, has_decoder=True),
-    tensor_prefix="transformer.",
-    decoder_names=TensorNames(
-        module_names={"norm": "decoder.final_layer_norm"},
-        layer_prefix="decoder.block",
-        layer_module_names={
-            **_SELF_ATTENTION,
-            "cross_attention.query": "layer.1.EncDecAttention.q",
-            "cross_attention.key": "layer.1.EncDecAttention.k",
-            "cross_attention.value": "layer.1.EncDecAttention.v",
-            "cross_attention.output": "layer.1.EncDecAttention.o",
-            "cross_attention_norm": "layer.1.layer_norm",
-            "feed_forward.gate": "layer.2.DenseReluDense.wi_0",
-            "feed_forward.up": "layer.2.DenseReluDense.wi_1",
-            "feed_forward.down": "layer.2.DenseReluDense.wo",
-            "feed_forward_norm": "layer.2.layer_norm",
-        },
-        shared_module_names={"attention.distances": _BIAS.format("decoder")},
-    ),
-    # Old checkpoints have a table of distances that transformers does not use.
-    ignored_prefixes=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
-    required_fields={"is_encoder_decoder": True},
-    is_causal=(),
-    sequence_head=DECODER_HEAD,
-    end_id_field="eos_token_id",
+MT5 = replace(T5, default_values={**T5.default_values, "feed_forward_proj": "gated-gelu"})
+UMT5 = replace(
+    MT5,
+    input=T5Input(has_types=False, own_distances=True),
+    layer_module_names={**T5.layer_module_names, "attention.distances": _LAYER_BIAS},
+    shared_module_names={},
 )
-# T5ForConditionalGeneration, whose decoder answers a question with its first word.
-T5_WORDS = replace(
-    T5_SEQUENCE_HEAD,
-    input=T5Input(has_types=False, has_decoder=True, decoder_reads_text=False),
-    tensor_prefix="",
-    ignored_prefixes=(*T5_SEQUENCE_HEAD.ignored_prefixes, "lm_head."),
-    sequence_head=SequenceHead("score", bias=False),
-    end_id_field="",
-)
+_DECODER_LAYER = {
+    **_SELF_ATTENTION,
+    "cross_attention.query": "layer.1.EncDecAttention.q",
+    "cross_attention.key": "layer.1.EncDecAttention.k",
+    "cross_attention.value": "layer.1.EncDecAttention.v",
+    "cross_attention.output": "layer.1.EncDecAttention.o",
+    "cross_attention_norm": "layer.1.layer_norm",
+    "feed_forward.gate": "layer.2.DenseReluDense.wi_0",
+    "feed_forward.up": "layer.2.DenseReluDense.wi_1",
+    "feed_forward.down": "layer.2.DenseReluDense.wo",
+    "feed_forward_norm": "layer.2.layer_norm",
+}
+
+
+def with_token_head(family: Family) -> Family:
+    """Return the family of a …ForTokenClassification, an encoder without a decoder."""
+    return replace(family, tensor_prefix="transformer.", sequence_head=SequenceHead("classifier"))
+
+
+def with_sequence_head(family: Family) -> Family:
+    """Return the family of a …ForSequenceClassification, whose head scores the last row of the decoder."""
+    own = {"attention.distances": _LAYER_BIAS} if not family.shared_module_names else {}
+    return replace(
+        family,
+        input=_with_decoder(family, reads_text=True),
+        tensor_prefix="transformer.",
+        decoder_names=TensorNames(
+            module_names={"norm": "decoder.final_layer_norm"},
+            layer_prefix="decoder.block",
+            layer_module_names={**_DECODER_LAYER, **own},
+            shared_module_names={} if own else {"attention.distances": _BIAS.format("decoder", 0)},
+        ),
+        # Old checkpoints have a table of distances that transformers does not use.
+        ignored_prefixes=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias",),
+        required_fields={"is_encoder_decoder": True},
+        is_causal=(),
+        sequence_head=DECODER_HEAD,
+        end_id_field="eos_token_id",
+    )
+
+
+def with_words(family: Family) -> Family:
+    """Return the family of a …ForConditionalGeneration, whose decoder answers a question with its first word."""
+    scored = with_sequence_head(family)
+    return replace(
+        scored,
+        input=_with_decoder(family, reads_text=False),
+        tensor_prefix="",
+        ignored_prefixes=(*scored.ignored_prefixes, "lm_head."),
+        sequence_head=SequenceHead("score", bias=False),
+        end_id_field="",
+    )
+
+
+def _with_decoder(family: Family, *, reads_text: bool) -> T5Input:
+    assert isinstance(family.input, T5Input)
+    return replace(family.input, has_decoder=True, decoder_reads_text=reads_text)

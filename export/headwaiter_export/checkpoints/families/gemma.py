@@ -1,4 +1,4 @@
-"""The family of Gemma 3's text models, causal, or bidirectional as EmbeddingGemma."""
+"""The families of Gemma and of Gemma 3's text models, causal, or bidirectional as EmbeddingGemma."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,15 +7,36 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
+from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.decoders import LLAMA, DecoderInput
 from headwaiter_export.checkpoints.families.rotary import read_layer_rotary, read_layer_types
 from headwaiter_export.checkpoints.json_files import CheckpointJson
-from headwaiter_export.config.choices import Norm
+from headwaiter_export.config.choices import Activation, Norm
 from headwaiter_export.config.encoder import EncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gemma3Input(DecoderInput):
+class GemmaInput(DecoderInput):
+    """Token ids of a model whose constants are not in its weights."""
+
+    @override
+    def _is_causal(self, config_json: CheckpointJson) -> bool:
+        name = "use_bidirectional_attention"
+        return config_json.values[name] is None or not config_json.boolean(name)
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Fold the constants of Gemma into weights: norms multiply by 1 + weight, token vectors by √d_model."""
+        super().fold_tensors(tensors, config_json, config)
+        for name, tensor in tensors.items():
+            if name.endswith("norm.weight"):
+                tensors[name] = 1 + tensor.float()
+            elif name == "embed_tokens.weight":
+                tensors[name] = tensor.float() * math.sqrt(config.d_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3Input(GemmaInput):
     """Token ids of an encoder whose local layers have a rotary base of their own.
 
     Attributes:
@@ -39,11 +60,6 @@ class Gemma3Input(DecoderInput):
         )
 
     @override
-    def _is_causal(self, config_json: CheckpointJson) -> bool:
-        name = "use_bidirectional_attention"
-        return config_json.values[name] is None or not config_json.boolean(name)
-
-    @override
     def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
         """Return the largest distance in local layers; without a causal mask, half of the field in each direction."""
         return super()._window(config_json, causal=True) if causal else config_json.size("sliding_window", least=0) // 2
@@ -57,19 +73,32 @@ class Gemma3Input(DecoderInput):
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
-        """Fold the constants of Gemma into weights.
-
-        Norms multiply by 1 + weight, token vectors by √d_model, and scores by 1 / √query_pre_attn_scalar.
-        """
+        """Fold the constants of Gemma into weights; scores are multiplied by 1 / √query_pre_attn_scalar."""
         super().fold_tensors(tensors, config_json, config)
         scale = math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
         for name, tensor in tensors.items():
-            if name.endswith("norm.weight"):
-                tensors[name] = (1 + tensor.float()) * (scale if name.endswith(".q_norm.weight") else 1)
-            elif name == "embed_tokens.weight":
-                tensors[name] = tensor.float() * math.sqrt(config.d_model)
+            if name.endswith(".q_norm.weight"):
+                tensors[name] = scale * tensor
 
 
+GEMMA = replace(
+    LLAMA,
+    input=GemmaInput(theta=10_000.0),
+    # The first release named the exact gelu, and means its approximation.
+    activations={**ACTIVATIONS, "gelu": Activation.GELU_TANH},
+    boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
+    fixed_fields={**LLAMA.fixed_fields, "up_bias": False, "down_bias": False},
+    default_values={
+        "hidden_act": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "use_bidirectional_attention": None,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    },
+    is_causal=(True,),
+)
 GEMMA3 = replace(
     LLAMA,
     input=Gemma3Input(theta=1_000_000.0, local_theta=10_000.0),
