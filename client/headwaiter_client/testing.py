@@ -55,8 +55,8 @@ class FakeEncoder:
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
             function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Like
             all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
-        sparse: whether the pooled vectors are sparse: the numbers above 0 of the largest of each dimension. The vectors
-            that `vectors` returns are then sparse as they are.
+        sparse: whether the pooled vectors are sparse, with `width` token ids: the maximum of each dimension over the
+            rows, without numbers up to 0. The vectors that `vectors` returns should then be mostly 0.
         labels: labels of the model's head; without labels, the fake refuses to classify.
         per_token: whether each token has scores; otherwise each sequence has.
         scores: function that returns the scores of a sequence, [labels] or, if `per_token`, [n, labels]. The function
@@ -101,7 +101,7 @@ class FakeEncoder:
         self._limits = RequestLimits(max_request_sequences, max_request_tokens, _MAX_MESSAGE_BYTES, _MAX_ATTEND_BYTES)
         self._manifest = Manifest(
             name=model,
-            vocabulary_size=vocabulary_size,
+            vocabulary_size=width if sparse else vocabulary_size,
             feature_width=feature_width,
             max_tokens=max_tokens,
             fixed_length=fixed_length,

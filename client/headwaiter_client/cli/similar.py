@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the cosine similarity, the line and the text of each of the most similar texts."""
     screen = console()
     texts = read_texts(arguments)
-    options: RequestOptions = {**text_options(arguments), "normalize": True}
+    options: RequestOptions = {**text_options(arguments), "normalize": True, "dense": True}
     query_options: RequestOptions = {**options, "prompt": arguments.query_prompt}
     with Client(**client_arguments(arguments)) as client:
         model = text_model(client, arguments.model)

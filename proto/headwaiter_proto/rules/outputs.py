@@ -60,9 +60,10 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         names = ", ".join(map(_pooling_name, POOLINGS))
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):
+        what = "sparse vectors come from" if manifest.sparse else "the modules after the model's pooling take only"
         raise InvalidInput(
-            f"output.pooling is {_pooling_name(pooling)}; the modules after the model's pooling take only "
-            f"{_pooling_name(manifest.pooling)}: leave the field empty, or send NONE for hidden rows",
+            f"output.pooling is {_pooling_name(pooling)}; {what} {_pooling_name(manifest.pooling)}: leave the field "
+            "empty, or send NONE for hidden rows",
             field="output.pooling",
         )
     pools = pooling != pb.POOLING_NONE
@@ -86,9 +87,10 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
     sparse = manifest.sparse and not options.dense
     if sparse and options.dtype == pb.DATA_TYPE_INT8:
         raise InvalidInput("output.dtype is INT8; sparse vectors take FLOAT32 or FLOAT16", field="output.dtype")
-    if sparse and options.dimensions:
+    if manifest.sparse and options.dimensions:
         raise InvalidInput(
-            "output.dimensions is set; a sparse vector has no leading dimensions: leave it out",
+            "output.dimensions is set, and the dimensions of sparse vectors are token ids, of which none come first: "
+            "leave it out",
             field="output.dimensions",
         )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32

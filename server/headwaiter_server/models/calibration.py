@@ -3,7 +3,6 @@
 import logging
 import sys
 
-from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
     Lengths,
@@ -15,6 +14,7 @@ from headwaiter_server.runtime.batch_timing import (
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
+from headwaiter_server.runtime.memory import padded_width
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
@@ -92,8 +92,10 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
         cells = max(cells, longest**2)
     elif model.graph.variable_length:
         cells = sys.maxsize
-    padded_tokens = _PADDED_BYTES[provider] // (4 * hidden_width(manifest))
+    padded_tokens = _PADDED_BYTES[provider] // (4 * padded_width(manifest))
     sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
+    if manifest.sparse:
+        sequences = min(sequences, max(1, _PADDED_BYTES[provider] // (4 * manifest.width)))
     step = PADDED_LENGTH_STEP if provider == "cuda" else 1
     return BatchLimits(tokens, cells, max(padded_tokens, longest, tokens), sequences, step)
 

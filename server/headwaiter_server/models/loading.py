@@ -127,5 +127,4 @@ def _open_sessions(
         graphs[worker] = other.graph
     for graph in graphs.values():
         graph.turn = at_once
-    sparse = model.bundle.manifest.sparse
-    return {worker: Session(graph, model.probe, sparse) for worker, graph in graphs.items()}, limits
+    return {worker: Session(graph, model.probe) for worker, graph in graphs.items()}, limits

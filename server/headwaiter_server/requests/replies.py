@@ -36,7 +36,7 @@ def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int
         scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
     vectors = sequences * manifest.width if output.pooled else 0
     if output.pooled and output.sparse:
-        vectors = min(vectors, _NUMBERS_PER_ENTRY * (_ENTRIES * sequences + _ENTRIES_PER_TOKEN * tokens))
+        vectors = _NUMBERS_PER_ENTRY * min(vectors, _ENTRIES * sequences + _ENTRIES_PER_TOKEN * tokens)
     return (vectors + rows * hidden_width(manifest) + scores) * _FLOAT_BYTES
 
 
@@ -75,7 +75,8 @@ def _finished_vectors(
     if output.sparse:
         return [_unit_length(each) for each in vectors] if output.normalized else vectors
     if manifest.sparse:
-        vectors = [*dense_vectors(vectors, manifest.width)]
+        dense = dense_vectors(vectors, manifest.width)
+        return normalize_pooled(dense[:, : output.dimensions], normalized=output.normalized)
     if not output.graph_pools or parsed.skipped_tokens:
         vectors = [pool(rows, output.pooling, parsed.skipped_tokens) for rows in outcome.hidden or ()]
     if not vectors:

@@ -130,6 +130,16 @@ class RequestPath:
             self.reply_limit.hold(call.connection, size_bytes, call.held)
             call.reply_bytes = size_bytes
 
+    def _hold_more(self, call: Call, size_bytes: int) -> None:
+        """Reserve further bytes of a reply that is larger than was expected.
+
+        Raises:
+            Overloaded: the replies that callers have not taken hold too many bytes.
+        """
+        if size_bytes > call.reply_bytes:
+            self.reply_limit.hold(call.connection, size_bytes - call.reply_bytes, call.held)
+            call.reply_bytes = size_bytes
+
     def used(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> ServedModel:
         """Return the model of a request, which stays loaded in a `with` block; see `ModelDirectory.find`."""
         served = self.engine.directory.find(name, version, wanted)
@@ -239,6 +249,10 @@ class RequestPath:
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)
             log_failures(call, outcome.failures)
+            if output.sparse and outcome.pooled:
+                estimate = answer_bytes(parsed, output, served.manifest)
+                reply_bytes = sum(entries.nbytes for entries in outcome.pooled) * reply_bytes // estimate
+                self._hold_more(call, reply_bytes)
             respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
             # Writing many values takes long; a thread keeps the event loop free.
             per_token = outcome.hidden is not None or parsed.offsets is not None

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from headwaiter_proto.rules.sparse import sparse_vectors
 from headwaiter_server.runtime.attention_routes import (
     OLDEST_COMPUTE_CAPABILITY,
     SDPA_KERNEL,
@@ -58,7 +59,7 @@ class Outputs:
         hidden: float32 or float16 [T, width]; None if not requested.
         logits: float32 [1, labels] of each sequence, or [n_i, labels] if the head scores each token; None without a
             head.
-        sparse: the entries of each pooled vector, if a server keeps them instead of `pooled`.
+        sparse: the entries of each pooled vector; None for a model with dense vectors.
     """
 
     pooled: NDArray[np.float32] | None
@@ -85,7 +86,10 @@ class EncoderGraph:
 
     Attributes:
         turn: runs each batch of a load, to keep other models' batches off the device meanwhile.
+        sparse: whether `run` also returns the entries of pooled vectors.
     """
+
+    sparse = False
 
     def __init__(
         self,
@@ -194,10 +198,12 @@ class EncoderGraph:
                 values[name] = batch.drop_padding(values[name])
         # The sequences that round_up_to_buckets added are the last of the batch.
         pooled, rows = values.get("pooled"), values.get("hidden")
+        vectors = None if pooled is None else pooled[: batch.sequences]
         return Outputs(
-            None if pooled is None else pooled[: batch.sequences],
+            vectors,
             None if rows is None else rows[: batch.tokens],
             _logits_of_sequences(batch, values),
+            sparse_vectors(vectors) if self.sparse and vectors is not None else None,
         )
 
 

@@ -6,7 +6,7 @@ from math import isfinite
 
 from google.protobuf.message import Message
 
-from headwaiter_proto.encoder_pb2 import POOLING_NONE, Head, Prompt
+from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, Prompt
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS
@@ -94,6 +94,13 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield "has no pooling"
     if manifest.pooling == POOLING_NONE and (manifest.fixed_pooling or manifest.normalized):
         yield "has fixed_pooling or normalized, and pooling NONE"
+    if manifest.sparse and not (
+        manifest.pooling == POOLING_MAX
+        and manifest.fixed_pooling
+        and manifest.width == ids
+        and not manifest.pooling_skips_prompt
+    ):
+        yield "has sparse without vectors of vocabulary_size numbers from the fixed pooling MAX"
     if manifest.takes_pairs and not text_tokens:
         yield "has takes_pairs without max_text_tokens"
     if manifest.fixed_length and text_tokens:

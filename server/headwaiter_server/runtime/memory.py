@@ -8,6 +8,8 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_server.runtime.packing import BLOCK_CELLS
 
+# The number of token ids whose logits the graphs of sparse vectors compute at once, for all rows of a batch.
+LOGITS_AT_ONCE = 2048
 _FLOAT_BYTES = 4
 _MEMORY_INFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -41,6 +43,14 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     if manifest.gated_width:
         live = _LIVE_ROWS_BESIDE_GATED_BLOCK * hidden_width(manifest) + _GATED_ARRAYS * manifest.gated_width
     return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
+
+
+def padded_width(manifest: Manifest) -> int:
+    """Return the largest width of an array [B, N, width] that the graphs compute outside attention."""
+    width = hidden_width(manifest)
+    if manifest.first_row_layers:
+        width = max(width, manifest.heads * max(manifest.head_dim, manifest.value_dim))
+    return max(width, LOGITS_AT_ONCE) if manifest.sparse else width
 
 
 def give_back_free_memory() -> None:

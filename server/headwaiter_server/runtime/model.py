@@ -206,6 +206,7 @@ def _open_checked(
     try:
         with bundle.private_copy(listed.file, listed.weights_file) as folder:
             graph = EncoderGraph.open(folder / listed.file, provider, *resources, attention=attention)
+        graph.sparse = bundle.manifest.sparse
         if provider == "cuda":
             _check_score_arrays(bundle.manifest, graph)
         run_largest_numbers(graph, bundle.manifest)

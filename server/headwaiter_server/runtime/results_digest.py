@@ -30,6 +30,7 @@ DECIDING_FIELDS = frozenset(
         "image",
         "head",
         "pair_template",
+        "sparse",
     }
 )
 # Rounding errors of up to 1.6e-7 were measured in a cosine between two kinds of processor: with these numbers, one

@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 
-from headwaiter_proto.rules.sparse import sparse_vectors
 from headwaiter_server.concurrency.watchdog import run_limit_s
 from headwaiter_server.concurrency.worker_thread import NeverRan, WorkerThread
 from headwaiter_server.runtime.errors import DeviceLost, one_line
@@ -57,13 +56,11 @@ class Session:
     Attributes:
         graph: runs the batches; a closed session has no graph.
         probe: a batch for which a working device returns finite values.
-        sparse: whether the model's pooled vectors are mostly zeros, which nothing keeps.
         on_run: called with the seconds of each batch, whether the batch failed or not, in the thread of the device.
     """
 
     graph: Graph
     probe: PackedBatch
-    sparse: bool = False
     on_run: Callable[[float], None] = lambda _: None
 
     def answers_probe(self) -> bool:
@@ -229,8 +226,8 @@ class Worker:
         finally:
             self._ended_s = self._clock()
         times = BatchTimes(packed_in, Interval(started_s, self._ended_s))
-        if session.sparse and outputs.pooled is not None:
-            outputs.sparse, outputs.pooled = sparse_vectors(outputs.pooled), None
+        if outputs.sparse is not None:
+            outputs.pooled = None  # The results would keep all its zeros.
         return BatchResult(wanted, shape, packed, outputs, times, self.device)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from headwaiter_server.models.calibration import batch_limits, check_longest_sequence, measure_cost, warm_up
 from headwaiter_server.runtime.errors import LongestSequenceRefused
+from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
@@ -66,6 +67,22 @@ def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
     with patch("headwaiter_server.runtime.batch_timing.time", graph):
         model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=heads), graph=graph)
         assert measure_cost(model).limits.cells == cells
+
+
+@pytest.mark.parametrize("vocabulary", [30_522, 250_002])
+def test_vectors_of_the_whole_vocabulary_and_their_logits_take_64_mib_on_the_cpu(
+    vocabulary: int, tmp_path: Path
+) -> None:
+    graph: Any = SimulatedGraph(GATHERED)
+    model = replace(stand_in(tmp_path, max_tokens=512, heads=12, width=384), graph=graph)
+    usual = batch_limits(model, 512)
+    manifest = model.bundle.manifest
+    manifest.sparse, manifest.width, manifest.hidden_width = True, vocabulary, 384
+    limits = batch_limits(model, 512)
+    assert 4 * limits.sequences * vocabulary <= 64 << 20 < 4 * (limits.sequences + 1) * vocabulary
+    assert 4 * limits.padded_tokens * LOGITS_AT_ONCE <= 64 << 20
+    assert limits.padded_tokens < usual.padded_tokens
+    assert usual.sequences == sys.maxsize
 
 
 @pytest.mark.parametrize(("cost", "heads", "scores_bytes"), [(GATHERED, 12, 8), (GATHERED, 1, 8), (VARYING, 12, 0)])

@@ -327,6 +327,13 @@ def test_fixed_pooling_hides_no_other_pooling(pooling: pb.Pooling, folder: Path)
     _check_refusal(folder, str(folder / GOLDEN), "POOLING_MEAN")
 
 
+def test_sparse_vectors_have_a_number_for_each_token_id(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    manifest.sparse = manifest.fixed_pooling = True
+    write_manifest(folder, manifest)
+    _check_refusal(folder, "sparse", "vocabulary_size")
+
+
 @pytest.mark.parametrize(("feature_width", "fact"), [(7, "feature_width"), (0, "vocabulary_size")])
 def test_a_wrong_width_of_features_is_refused(
     feature_width: int, fact: str, feature_bundle: Path, tmp_path: Path

@@ -23,8 +23,8 @@ from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.replies import answer_bytes
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, reserve_nothing
 
-# JSON writes a number of 4 bytes as up to 12 characters.
-_JSON_BYTES_PER_BYTE = 3
+# JSON writes a number of 4 bytes as up to 12 characters, and an entry of a sparse vector, of 8 bytes, as up to 48.
+_JSON_BYTES_PER_BYTE, _JSON_BYTES_PER_BYTE_OF_ENTRY = 3, 6
 _MODEL_PREFIX = "/models/{model}"
 
 
@@ -153,7 +153,8 @@ def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: Output, manif
     Raises:
         InvalidInput: rows of tokens have more than `max_reply_bytes` bytes.
     """
-    size_bytes = _JSON_BYTES_PER_BYTE * answer_bytes(parsed, output, manifest)
+    factor = _JSON_BYTES_PER_BYTE_OF_ENTRY if output.pooled and output.sparse else _JSON_BYTES_PER_BYTE
+    size_bytes = factor * answer_bytes(parsed, output, manifest)
     if output.hidden and size_bytes > max_reply_bytes:
         raise InvalidInput(
             f"the rows of all tokens take {size_bytes} bytes of JSON; the server sends at most {max_reply_bytes}: "
