@@ -30,7 +30,7 @@ def write(folder: Path) -> None:
     from headwaiter_export.config.choices import Pooling
     from headwaiter_export.config.encoder import EncoderConfig
     from headwaiter_export.config.head import HeadActivation
-    from headwaiter_export.config.vocabulary_head import VocabularyHead
+    from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
     from headwaiter_export.encoder.encoder import Encoder
     from headwaiter_export.graphs.packed_cpu import PackedCpu
     from headwaiter_export.graphs.tracing import write_graph
@@ -45,7 +45,7 @@ def write(folder: Path) -> None:
     }
     heads: dict[str, dict[str, Any]] = {
         "dense": {"pooling": Pooling.MEAN},
-        "sparse": {"pooling": Pooling.MAX, "vocabulary_head": VocabularyHead(HeadActivation.GELU)},
+        "sparse": {"pooling": Pooling.MAX, "vocabulary_head": VocabularyHeadConfig(HeadActivation.GELU)},
     }
     for name, choices in heads.items():
         torch.manual_seed(0)
@@ -95,9 +95,10 @@ def main() -> None:
                     runs.append(json.loads(subprocess.check_output([*command, graph, str(length)])))
             seconds = {name: min(run["seconds"] for run in runs) for name, runs in found.items()}
             memory = {name: max(run["MiB"] for run in runs) for name, runs in found.items()}
+            tokens = TOKENS // length * length
             print(
-                f"{TOKENS // length} sequences of {length} tokens: dense {TOKENS / seconds['dense']:,.0f} tokens/s, "
-                f"sparse {TOKENS / seconds['sparse']:,.0f} ({seconds['dense'] / seconds['sparse']:.2f} of dense); "
+                f"{TOKENS // length} sequences of {length} tokens: dense {tokens / seconds['dense']:,.0f} tokens/s, "
+                f"sparse {tokens / seconds['sparse']:,.0f} ({seconds['dense'] / seconds['sparse']:.2f} of dense); "
                 f"sparse takes {memory['sparse'] - memory['dense']:.0f} MiB more than dense ({memory['dense']:.0f})"
             )
 

@@ -128,6 +128,8 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
     if options.question or options.words:
         if not (options.question and options.words):
             raise ConfigError("--question and --words belong together: give both")
+        if options.pooling == SPARSE:
+            raise ConfigError(f"--question scores pairs, and --pooling {SPARSE} makes vectors: choose one of the two")
         question = PairQuestion(options.question, *options.words)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question, sparse=sparse)
     for assumption in checkpoint.assumptions:

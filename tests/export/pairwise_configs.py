@@ -21,7 +21,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
-from headwaiter_export.config.vocabulary_head import VocabularyHead
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 
 def dense(width: int, **choices: Any) -> PooledModule:
@@ -104,8 +104,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "normalize": BOTH,
     "vocabulary_head": (
         None,
-        VocabularyHead(HeadActivation.GELU),
-        VocabularyHead(HeadActivation.RELU, log_twice=True),
+        VocabularyHeadConfig(HeadActivation.GELU),
+        VocabularyHeadConfig(HeadActivation.RELU, log_twice=True),
     ),
     "head": (
         HeadConfig(

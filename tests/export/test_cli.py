@@ -63,6 +63,22 @@ def test_wrong_usage_is_status_2() -> None:
     assert exit_.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        (["--question", "{query} {document}"], ["--words"]),
+        (["--words", "yes", "no"], ["--question"]),
+        (["--question", "{query} {document}", "--words", "yes", "no", "--pooling", "splade"], ["--question", "splade"]),
+    ],
+)
+def test_flags_that_do_not_fit_together_are_refused(
+    flags: list[str], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), *flags]) == 1
+    printed = capsys.readouterr().err
+    assert all(fact in printed for fact in facts)
+
+
 def test_a_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

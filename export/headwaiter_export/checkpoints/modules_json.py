@@ -111,6 +111,9 @@ def read_modules(folder: Path) -> Modules:
             settings.choice("model_type", _SPARSE_MODEL_TYPE)
         splade = CheckpointJson.read(paths[1] / "config.json")
         splade.require({}, known=_SPLADE_FIELDS)
+        if kinds[0] == "Transformer":
+            # Without the field, sentence-transformers would leave the head of the language model out.
+            CheckpointJson.read(paths[0] / "sentence_bert_config.json").choice("transformer_task", {"fill-mask": True})
         return Modules(paths[0], prompts=settings, splade=splade)
     if kinds[:1] == ["StaticEmbedding"]:
         raise CheckpointError(
@@ -120,7 +123,8 @@ def read_modules(folder: Path) -> Modules:
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {*_READERS, _DROPOUT}:
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
-            f"{', '.join((*_READERS, _DROPOUT))}"
+            f"{', '.join((*_READERS, _DROPOUT))}; or Transformer and SpladePooling for sparse vectors; or Transformer "
+            "and LogitScore for a reranker"
         )
     transformer, pooling, *others = paths
     config_json = CheckpointJson.read(pooling / "config.json")

@@ -108,17 +108,20 @@ def read_checkpoint(
     modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
     if question is not None and modules != Modules(folder):
         raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
+    sparse = sparse or modules.splade is not None
+    if sparse and (modules.pooling or pooling):
+        source = folder / "modules.json" if modules.pooling else "the caller"
+        raise CheckpointError(
+            f"{source} names the pooling {modules.pooling or pooling}, and the vectors are to be sparse: choose one of "
+            "the two"
+        )
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
-    if sparse and modules.pooling is not None:
-        raise CheckpointError(
-            f"{folder / 'modules.json'} names a pooling, and vectors are to be sparse: remove the file"
-        )
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
     whole_json, config_json = config_json, family.encoder_json(config_json)
     head = vocabulary_head = None
-    if sparse or modules.splade is not None:
+    if sparse:
         vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
         pooling = Pooling.MAX
     elif modules.pooling is not None:
@@ -131,7 +134,7 @@ def read_checkpoint(
         family = with_head(family, head)
     elif pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
-    assumptions = ["pooled vectors are sparse, with a number for each token id"]
+    assumptions = ["pooled vectors are sparse: they weigh each token of the vocabulary"]
     if vocabulary_head is None:
         assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)

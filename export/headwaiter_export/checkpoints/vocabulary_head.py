@@ -7,8 +7,8 @@ from torch import Tensor
 
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family
-from headwaiter_export.checkpoints.json_files import CheckpointJson
-from headwaiter_export.config.vocabulary_head import VocabularyHead
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 _OUTPUT = "vocabulary_head.output"
 _LOGS = {"relu": False, "log1p_relu": True}
@@ -16,7 +16,7 @@ _LOGS = {"relu": False, "log1p_relu": True}
 
 def read_vocabulary_head(
     config_json: CheckpointJson, family: Family, splade: CheckpointJson | None
-) -> tuple[VocabularyHead, Family]:
+) -> tuple[VocabularyHeadConfig, Family]:
     """Return the head of a masked language model, and the family with the names of its modules.
 
     Args:
@@ -41,7 +41,7 @@ def read_vocabulary_head(
         splade.choice("pooling_strategy", {"max": True})
         log_twice = splade.choice("activation_function", _LOGS)
     modules = {"vocabulary_head.dense": names.dense, "vocabulary_head.norm": names.norm, _OUTPUT: _OUTPUT}
-    return VocabularyHead(activation, log_twice), replace(family, module_names={**family.module_names, **modules})
+    return VocabularyHeadConfig(activation, log_twice), replace(family, module_names={**family.module_names, **modules})
 
 
 def fold_vocabulary_head(tensors: dict[str, Tensor], config_json: CheckpointJson, family: Family) -> None:
@@ -53,17 +53,14 @@ def fold_vocabulary_head(tensors: dict[str, Tensor], config_json: CheckpointJson
     names = family.vocabulary_head
     assert names is not None
     weight, words = f"{names.output}.weight", family.tensor_name("embedding.tokens.weight")
-    if config_json.flag("tie_word_embeddings", default=True) and words in tensors:
-        own = tensors.pop(weight, tensors[words])
-        if not torch.equal(own, tensors[words]):
+    own = tensors.pop(weight, None)
+    if config_json.flag("tie_word_embeddings", default=True):
+        if own is not None and words in tensors and not torch.equal(own, tensors[words]):
             raise config_json.error("tie_word_embeddings", f"tensors {weight} and {words} differ")
-        tensors[f"{_OUTPUT}.weight"] = tensors[words]
-    elif weight in tensors:
-        tensors[f"{_OUTPUT}.weight"] = tensors.pop(weight)
+        own = tensors.get(words, own)
     biases = [tensors.pop(name) for name in {names.bias, f"{names.output}.bias"} if name in tensors]
     if len(biases) > 1 and not torch.equal(*biases):
         raise config_json.error("architectures", f"tensors {names.bias} and {names.output}.bias differ")
-    if biases:
-        tensors[f"{_OUTPUT}.bias"] = biases[0]
-    elif not config_json.flag("decoder_bias", default=True):
-        tensors[f"{_OUTPUT}.bias"] = torch.zeros(len(tensors[words]))
+    if own is None or not biases:
+        raise CheckpointError(f"the checkpoint has no tensor {weight if own is None else names.bias}: add it")
+    tensors[f"{_OUTPUT}.weight"], tensors[f"{_OUTPUT}.bias"] = own, biases[0]

@@ -10,7 +10,7 @@ from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
-from headwaiter_export.config.vocabulary_head import VocabularyHead
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
@@ -180,7 +180,7 @@ class EncoderConfig:
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
     normalize: bool = False
-    vocabulary_head: VocabularyHead | None = None
+    vocabulary_head: VocabularyHeadConfig | None = None
     # Head
     head: HeadConfig | None = None
 
@@ -225,7 +225,8 @@ class EncoderConfig:
             self._check_decoder(self.decoder)
         if self.vocabulary_head is not None and not self._suits_vocabulary_head():
             raise ConfigError(
-                "vocabulary_head needs token ids, pooling max, and neither after_pooling, normalize nor a decoder"
+                "vocabulary_head needs token ids and the pooling max, and takes no after_pooling, no normalize and no "
+                "decoder: change these fields"
             )
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")

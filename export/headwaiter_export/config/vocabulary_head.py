@@ -6,7 +6,7 @@ from headwaiter_export.config.head import HeadActivation
 
 
 @dataclass(frozen=True)
-class VocabularyHead:
+class VocabularyHeadConfig:
     """The head of a masked language model, whose logits become a sparse vector as in SPLADE.
 
     Row i has the logits W norm(activation(W_1 x_i + b_1)) + b, one for each token id. The vector of a sequence has

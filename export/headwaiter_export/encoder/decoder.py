@@ -88,8 +88,8 @@ class OneRowEach(AttentionLayout):
 
     @override
     def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        k, v = (_split_heads(self._source.pad(rows), heads) for rows in (key, value))
-        _, context = attention(_split_heads(self.pad(query), heads), k, v, terms.mask(self._source.token_mask))
+        k, v = (_heads_of_cells(self._source.pad(rows), heads) for rows in (key, value))
+        _, context = attention(_heads_of_cells(self.pad(query), heads), k, v, terms.mask(self._source.token_mask))
         return context.flatten(1)
 
     @override
@@ -97,6 +97,6 @@ class OneRowEach(AttentionLayout):
         return rows[:, None]
 
 
-def _split_heads(cells: Tensor, heads: int) -> Tensor:
+def _heads_of_cells(cells: Tensor, heads: int) -> Tensor:
     """Arrange cells [B, N, H·n] as [B, H, N, n]."""
     return cells.view(*cells.shape[:2], heads, cells.shape[2] // heads).transpose(1, 2)

@@ -23,7 +23,7 @@ from headwaiter_export.encoder.head import Head
 from headwaiter_export.encoder.layers import AttentionLayer, EncoderLayer
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.pooling import pool
-from headwaiter_export.encoder.vocabulary_head import SparseVectors
+from headwaiter_export.encoder.vocabulary_head import VocabularyHead
 
 _POSITIONS = ("embedding.positions.table.weight", "decoder.embedding.positions.table.weight")
 
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
         self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.decoder = Decoder(config) if config.decoder else None
         self.after_pooling = build_modules(config)
-        self.vocabulary_head = SparseVectors(config.vocabulary_head, config) if config.vocabulary_head else None
+        self.vocabulary_head = VocabularyHead(config.vocabulary_head, config) if config.vocabulary_head else None
         self.head = Head(config.head, config) if config.head else None
 
     @classmethod
@@ -95,8 +95,9 @@ class Encoder(nn.Module):
             x = self.decoder(self.embedding.tokens, tokens, x, layout)
         if self.vocabulary_head is not None:
             return self.vocabulary_head(x, layout), x
-        pooled = pool(x, layout, self.config.pooling)
-        return None if pooled is None else self.after_pooling(pooled), x
+        if self.config.pooling is Pooling.NONE:
+            return None, x
+        return self.after_pooling(pool(x, layout, self.config.pooling)), x
 
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return the rows [R, width] after the last layer of the encoder, for the arguments of `forward`."""

@@ -10,10 +10,8 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 
 
-def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor | None:
-    """Pool hidden rows [R, width] to float32 [B, width]; return None without pooling."""
-    if pooling is Pooling.NONE:
-        return None
+def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor:
+    """Pool rows [R, width] to float32 [B, width]; the pooling is not none."""
     cells = layout.pad(x).float()
     if pooling is Pooling.CLS:
         return cells[:, 0]

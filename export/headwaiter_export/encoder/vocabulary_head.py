@@ -9,21 +9,18 @@ from torch import Tensor, nn
 
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.vocabulary_head import VocabularyHead
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.pooling import pool
-
-# Logits of all rows for the whole vocabulary would be the largest array of a model: they are computed for this many
-# tokens of the vocabulary at a time.
-_TOKENS_AT_ONCE = 2048
+from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 
 
-class SparseVectors(nn.Module):
-    """The head of a masked language model, and the largest logit of each token: see `VocabularyHead`."""
+class VocabularyHead(nn.Module):
+    """The head of a masked language model, and the largest logit of each token: see `VocabularyHeadConfig`."""
 
-    def __init__(self, head: VocabularyHead, config: EncoderConfig) -> None:
+    def __init__(self, head: VocabularyHeadConfig, config: EncoderConfig) -> None:
         super().__init__()
         self._activation = ACTIVATIONS[head.activation]
         self._log_twice = head.log_twice
@@ -34,11 +31,9 @@ class SparseVectors(nn.Module):
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Return the vectors of hidden rows [R, d], float32 [B, V]."""
         rows = self.norm(self._activation(self.dense(x)))
-        largest = [
-            pool(F.linear(rows, part), layout, Pooling.MAX) for part in torch.split(self.output.weight, _TOKENS_AT_ONCE)
-        ]
+        # The logits of all rows for the whole vocabulary would be the largest array of a model.
+        parts = torch.split(self.output.weight, LOGITS_AT_ONCE)
+        largest = torch.cat([pool(F.linear(rows, part), layout, Pooling.MAX) for part in parts], 1)
         # The bias and the logarithm change no order, so they follow the maximum.
-        vectors = (
-            (torch.cat([each for each in largest if each is not None], 1) + self.output.bias.float()).relu().log1p()
-        )
+        vectors = (largest + self.output.bias.float()).relu().log1p()
         return vectors.log1p() if self._log_twice else vectors

@@ -87,6 +87,8 @@ def test_a_folder_without_modules_is_read_with_a_flag(tmp_path: Path) -> None:
         ("config.json", {"hidden_act": "tanh"}, ["hidden_act", "tanh"]),
         ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, ["SentenceTransformer"]),
         ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, ["transformer_task"]),
+        # Without the field, sentence-transformers pools the hidden rows.
+        ("sentence_bert_config.json", {"transformer_task": None}, ["transformer_task"]),
     ],
 )
 def test_a_setting_that_cannot_be_reproduced_is_refused(
@@ -106,8 +108,34 @@ def test_a_family_without_a_known_head_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_with_a_pooling_is_not_made_sparse(tmp_path: Path) -> None:
     save_bert(tmp_path)
     save_sentence_transformer(tmp_path)
-    with pytest.raises(CheckpointError, match=r"modules\.json"):
+    with pytest.raises(CheckpointError, match=r"modules\.json names the pooling mean"):
         read_checkpoint(tmp_path, sparse=True)
+
+
+def test_a_sparse_checkpoint_gets_no_other_pooling(tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path)
+    with pytest.raises(CheckpointError, match="the pooling cls"):
+        read_checkpoint(tmp_path, Pooling.CLS)
+
+
+def test_a_head_without_a_bias_has_zeros(tmp_path: Path) -> None:
+    model = save_example(tmp_path, "ModernBert", "ForMaskedLM", decoder_bias=False)
+    encoder = read_checkpoint(tmp_path, sparse=True).encoder
+    ids = np.arange(4, 14)
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(ids)[None]).logits[0]
+    (outputs,) = run_in_pytorch(encoder, [ids])
+    assert_close_to_scale(outputs.pooled, logits.relu().log1p().amax(0, keepdim=True).numpy())
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.bias", "cls.predictions.transform.dense.weight"])
+def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    del tensors[name]
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    assert_checkpoint_refused(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"])

@@ -11,7 +11,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadActivation
-from headwaiter_export.config.vocabulary_head import VocabularyHead
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
@@ -32,7 +32,7 @@ VOCABULARY = 5000
 SPARSE: dict[str, Any] = {
     "vocabulary_size": VOCABULARY,
     "pooling": Pooling.MAX,
-    "vocabulary_head": VocabularyHead(HeadActivation.GELU),
+    "vocabulary_head": VocabularyHeadConfig(HeadActivation.GELU),
 }
 LENGTHS = (1, 48, 7, 3, 20)
 

@@ -68,6 +68,10 @@ class ModernBertInput(SplitHalfInput):
                 if bias in tensors:
                     raise CheckpointError(f"the checkpoint has tensor {bias}, but {flag} is false: correct config.json")
                 tensors[bias] = torch.zeros(tensors[name].shape[:1])
+        if config.vocabulary_head is not None and not config_json.flag("decoder_bias", default=True):
+            if "decoder.bias" in tensors:
+                raise config_json.error("decoder_bias", "the checkpoint has tensor decoder.bias: correct config.json")
+            tensors["decoder.bias"] = torch.zeros(config.vocabulary_size)
 
 
 def _local_layers(config_json: CheckpointJson) -> list[int]:
