@@ -1,21 +1,32 @@
-"""Write the table of families into docs/models.md: `python -m tests.export.family_table` takes two minutes."""
+"""Write the tables of families into docs/models.md: `python -m tests.export.family_table` takes two minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.export.family_examples import EXAMPLES
+from tests.export.refused_examples import REFUSED
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- families -->\n", "<!-- /families -->\n"
+BEGIN_REFUSED, END_REFUSED = "<!-- refused -->\n", "<!-- /refused -->\n"
 
 
 def main() -> None:
-    """Measure each family, and replace the table."""
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    table = "".join(_lines())
-    DOCUMENT.write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")
+    """Measure each family, and replace both tables."""
+    _replace(BEGIN, "".join(_lines()), END)
+    _replace(BEGIN_REFUSED, refused_table(), END_REFUSED)
+
+
+def _replace(begin: str, table: str, end: str) -> None:
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    DOCUMENT.write_text(f"{before}{begin}{table}{end}{after}", encoding="utf-8")
+
+
+def refused_table() -> str:
+    """Return the table of checkpoints that are refused."""
+    return "| refused | for example | because |\n|---|---|---|\n" + "".join(each.line for each in REFUSED)
 
 
 def _lines() -> Iterator[str]:

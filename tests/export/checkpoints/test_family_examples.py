@@ -1,12 +1,18 @@
-"""The served graph of each family gives the hidden rows of `transformers`; docs/models.md lists the families."""
+"""The served graph of each family gives the hidden rows of `transformers`; docs/models.md lists the families.
+
+The page also lists checkpoints that the export refuses.
+"""
 
 from pathlib import Path
 
 import pytest
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.export.family_examples import EXAMPLES, Example
-from tests.export.family_table import BEGIN, DOCUMENT, END
+from tests.export.family_table import BEGIN, BEGIN_REFUSED, DOCUMENT, END, END_REFUSED, refused_table
+from tests.export.refused_examples import REFUSED, Refused
 
 
 # Tracing a graph takes seconds. In every run, the served graph of all-MiniLM-L6-v2 is compared.
@@ -22,3 +28,16 @@ def test_each_supported_family_has_an_example_and_a_line_in_the_documentation() 
     table = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     listed = [line.split(" | ")[1] for line in table.splitlines()[2:]]
     assert {name.strip("`") for cell in listed for name in cell.split(", ")} == supported
+
+
+@pytest.mark.parametrize("example", [pytest.param(each, id=each.label) for each in REFUSED])
+def test_a_checkpoint_that_the_page_calls_refused_is_refused(example: Refused, tmp_path: Path) -> None:
+    fact = example.save(tmp_path)
+    with pytest.raises(CheckpointError) as raised:
+        read_checkpoint(tmp_path)
+    assert fact in str(raised.value)
+
+
+def test_the_page_lists_what_is_refused() -> None:
+    table = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN_REFUSED)[2].partition(END_REFUSED)[0]
+    assert table == refused_table()

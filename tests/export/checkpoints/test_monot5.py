@@ -17,11 +17,14 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.word_scores import PairQuestion
 from headwaiter_export.config.head import HeadConfig, ScoreFunction
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
+from headwaiter_export.graphs.int8 import quantize
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_proto.rules.pairs import text_of_pair
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.checkpoints import write_json
 from tests.export.family_examples import save_example
-from tests.export.helpers import assert_close_to_scale, edit_json
+from tests.export.helpers import assert_close_to_scale, edit_json, random_sequences
 from tests.export.language_model_reranker import save_reranker
 from tests.export.tokenizer_folders import byte_level_bpe, t5
 from tests.oracle import Array
@@ -176,3 +179,13 @@ def test_a_language_model_answers_a_question_with_its_next_word(
     (outputs,) = run_in_pytorch(loaded.encoder, [np.array(ids)])
     assert outputs.logits is not None
     assert_close_to_scale(outputs.logits[0], expected.numpy().reshape(1, 1))
+
+
+def test_int8_keeps_layers_in_float32_until_the_logits_are_close(tmp_path: Path) -> None:
+    save_monot5(tmp_path)
+    encoder = read_checkpoint(tmp_path, question=MONOT5).encoder
+    sequences = random_sequences(encoder.config, range(2, 40))
+    quantized, float32_layers = quantize(encoder, Reference.compute(encoder), sequences)
+    assert float32_layers
+    expected, actual = (concatenate(run_in_pytorch(each, sequences)) for each in (encoder, quantized))
+    assert violation(difference(actual, expected), PRECISION_INT8) is None

@@ -1,0 +1,110 @@
+"""Compare packed batches of pairs with one pair at a time, for encoders with a decoder: BART's and T5's base sizes.
+
+    python -m bench.studies.cross_attention
+
+The weights are random, which does not change the time. The lengths are those of a query with a passage.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from headwaiter_export.config.choices import Norm, Pooling, Positions
+from headwaiter_export.config.decoder import DecoderConfig
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
+
+VOCABULARY, PAIRS, ROUNDS = 32_128, 64, 5
+MEDIAN_TOKENS = (30, 90)
+_BASE: dict[str, Any] = {
+    "vocabulary_size": VOCABULARY,
+    "d_model": 768,
+    "heads": 12,
+    "d_ff": 3072,
+    "max_tokens": 512,
+    "pooling": Pooling.NONE,
+}
+_T5: dict[str, Any] = {
+    **dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False),
+    "positions": Positions.NONE,
+    "distance_bias": True,
+    "norm": Norm.PRE,
+    "final_norm": True,
+    "rms_norm": True,
+    "embedding_norm": False,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "BART, a row of the decoder for each token": {
+        "layers": 6,
+        "decoder": DecoderConfig(layers=6, d_ff=3072, start_id=2),
+        "head": HeadConfig(
+            ("no", "perhaps", "yes"), ScoreFunction.SOFTMAX, pooling=Pooling.LAST, activation=HeadActivation.TANH
+        ),
+    },
+    "monoT5, the first row of the decoder": {
+        **_T5,
+        "layers": 12,
+        "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0, reads_text=False),
+        "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
+    },
+    "monoT5, all rows of the decoder": {
+        **_T5,
+        "layers": 12,
+        "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0),
+        "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
+    },
+}
+
+
+def main() -> None:
+    """Print a line for each model and each median length."""
+    rng = np.random.default_rng(0)
+    for name, choices in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            torch.manual_seed(0)
+            path = Path(folder) / "graph.onnx"
+            write_graph(Encoder(EncoderConfig(**{**_BASE, **choices})).eval(), PackedCpu, path)
+            graph = EncoderGraph.open(path, "cpu")
+        for median in MEDIAN_TOKENS:
+            lengths = np.clip(rng.lognormal(np.log(median), 0.5, PAIRS), 8, 512).astype(int)
+            pairs = [rng.integers(VOCABULARY, size=length) for length in lengths]
+            together, alone = _seconds(graph, _batches(pairs)), _seconds(graph, [[pair] for pair in pairs])
+            print(
+                f"{name}, median {median} tokens: packed {PAIRS / together:.1f} pairs/s, one at a time "
+                f"{PAIRS / alone:.1f}, ratio {alone / together:.2f}",
+                flush=True,
+            )
+
+
+def _batches(pairs: list[Any]) -> list[list[Any]]:
+    """Return the pairs in batches of about 512 tokens, in the order in which they came."""
+    batches: list[list[Any]] = [[]]
+    for pair in pairs:
+        if sum(map(len, batches[-1])) + len(pair) > 512 and batches[-1]:
+            batches.append([])
+        batches[-1].append(pair)
+    return batches
+
+
+def _seconds(graph: EncoderGraph, batches: list[list[Any]]) -> float:
+    """Return the seconds that the batches take, the fastest of some rounds."""
+    seconds = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for batch in batches:
+            graph.run(pack(batch), hidden=False)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+if __name__ == "__main__":
+    main()

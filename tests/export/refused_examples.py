@@ -1,0 +1,168 @@
+"""Checkpoints that the export refuses, a tiny one of each kind, and why; docs/models.md lists them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.checkpoints import save_bert, write_json
+from tests.export.family_checkpoints import save_family
+
+_STACKS = {"encoder": 2, "decoder": 2}
+_MBART = {
+    "d_model": 32,
+    **{f"{stack}_layers": layers for stack, layers in _STACKS.items()},
+    **{f"{stack}_attention_heads": 4 for stack in _STACKS},
+    **{f"{stack}_ffn_dim": 64 for stack in _STACKS},
+}
+_NOT_READ = "the export does not read the family yet"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A kind of checkpoint.
+
+    Attributes:
+        label: the kind, for people.
+        known: a checkpoint of the kind on the Hugging Face hub, or a class that saves such checkpoints.
+        why: why the export refuses it.
+        name: name of the classes of `transformers`, without "Config" and `kind`.
+        fact: what the message of the export contains; empty for `model_type` of the configuration.
+        kind: end of the name of the model class.
+        settings: fields of the configuration, besides the usual sizes.
+        modules: modules of sentence-transformers around a BERT, in place of the fields from `name` on.
+    """
+
+    label: str
+    known: str
+    why: str
+    name: str = ""
+    fact: str = ""
+    kind: str = "Model"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+    def save(self, folder: Path) -> str:
+        """Save a tiny checkpoint, and return what the message of the export contains."""
+        if not self.modules:
+            model = save_family(folder, self.name, self.kind, **self.settings)
+            return self.fact or f"model_type {model.config.model_type!r}"
+        save_bert(folder)
+        listed = [
+            {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.{kind}"}
+            for i, kind in enumerate(self.modules)
+        ]
+        write_json(folder / "modules.json", listed)
+        return self.modules[-1]
+
+    @property
+    def line(self) -> str:
+        """The line of the table."""
+        return f"| {self.label} | {self.known} | {self.why} |\n"
+
+
+REFUSED = (
+    Refused("DeBERTa v1", "microsoft/deberta-base", _NOT_READ, "Deberta"),
+    Refused(
+        "DeBERTa v2 with a convolution",
+        "microsoft/deberta-v2-xlarge",
+        "a convolution adds neighbouring tokens to the first layer",
+        "DebertaV2",
+        "conv_kernel_size",
+        settings={"conv_kernel_size": 3},
+    ),
+    Refused(
+        "ESM-2",
+        "facebook/esm2_t12_35M_UR50D",
+        "its embeddings depend on the share of masked tokens",
+        "Esm",
+        settings={"pad_token_id": 1, "mask_token_id": 3},
+    ),
+    Refused("RemBERT", "google/rembert", _NOT_READ, "RemBert"),
+    Refused("MegatronBERT", "nvidia/megatron-bert-uncased-345m", _NOT_READ, "MegatronBert"),
+    Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
+    Refused("SigLIP (texts)", "google/siglip-base-patch16-224", _NOT_READ, "SiglipText"),
+    Refused(
+        "BERT with relative positions",
+        "zhiheng-huang/bert-base-uncased-embedding-relative-key",
+        "queries are multiplied with vectors of distances in another way than in DeBERTa",
+        "Bert",
+        "position_embedding_type",
+        settings={"position_embedding_type": "relative_key"},
+    ),
+    Refused("XMOD", "facebook/xmod-base", "each language has an adapter", "Xmod", settings={"languages": ["en_XX"]}),
+    Refused("MobileBERT", "google/mobilebert-uncased", "its layers have a bottleneck", "MobileBert"),
+    Refused("LayoutLM", "microsoft/layoutlm-base-uncased", "tokens have places on a page", "LayoutLM"),
+    Refused("CANINE", "google/canine-s", "it reads characters, and shortens sequences", "Canine"),
+    Refused(
+        "Longformer",
+        "allenai/longformer-base-4096",
+        "some tokens attend to all others, with projections of their own",
+        "Longformer",
+        settings={"attention_window": 4},
+    ),
+    Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird"),
+    Refused("FNet", "google/fnet-base", "it has no attention", "FNet"),
+    Refused(
+        "Gemma 2",
+        "BAAI/bge-multilingual-gemma2",
+        "its scores pass through tanh, which no fused kernel of ONNX Runtime computes",
+        "Gemma2",
+        settings={"head_dim": 8, "num_key_value_heads": 2},
+    ),
+    Refused(
+        "Qwen3 with experts",
+        "Qwen/Qwen3-30B-A3B",
+        "the feed-forward block has experts",
+        "Qwen3Moe",
+        settings={"num_key_value_heads": 2},
+    ),
+    Refused("GPT-2, and other decoders that are rarely embedders", "openai-community/gpt2", _NOT_READ, "GPT2"),
+    Refused(
+        "heads of question answering",
+        "deepset/roberta-base-squad2",
+        "the server has no spans as results",
+        "Roberta",
+        "RobertaForQuestionAnswering",
+        "ForQuestionAnswering",
+    ),
+    Refused(
+        "heads of multiple choice",
+        "",
+        "a result needs several texts",
+        "Bert",
+        "BertForMultipleChoice",
+        "ForMultipleChoice",
+    ),
+    Refused(
+        "BEiT",
+        "microsoft/beit-base-patch16-224",
+        "scores depend on distances in a grid",
+        "Beit",
+        settings={"image_size": 32, "patch_size": 8},
+    ),
+    Refused(
+        "ViT-MAE",
+        "facebook/vit-mae-base",
+        "it leaves random patches out",
+        "ViTMAE",
+        settings={"image_size": 32, "patch_size": 8},
+    ),
+    Refused("ConvNeXT", "facebook/convnext-base-224", "it has no attention", "ConvNext"),
+    Refused("wav2vec 2.0", "facebook/wav2vec2-base", "convolutions over sounds come first", "Wav2Vec2"),
+    Refused("HuBERT", "facebook/hubert-base-ls960", "convolutions over sounds come first", "Hubert"),
+    Refused("WavLM", "microsoft/wavlm-base", "convolutions over sounds come first", "WavLM"),
+    Refused(
+        "static embeddings",
+        "StaticEmbedding of sentence-transformers",
+        "a table of vectors needs no server",
+        modules=("StaticEmbedding",),
+    ),
+    Refused(
+        "several vectors for each text, as ColBERT",
+        "MultiVectorEncoder of sentence-transformers",
+        "the server has no vectors of tokens after a Dense module",
+        modules=("Transformer", "Dense", "MultiVectorMask"),
+    ),
+    Refused("several routes", "Router of sentence-transformers", "queries need another model", modules=("Router",)),
+)
