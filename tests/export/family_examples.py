@@ -135,6 +135,20 @@ EXAMPLES = [
     Example("ERNIE, without task types", ("ernie",), ("nghuyong/ernie-2.0-base-en",), "Ernie"),
     Example("data2vec (text)", ("data2vec-text",), ("facebook/data2vec-text-base",), "Data2VecText"),
     Example(
+        "DeBERTa v1",
+        ("deberta",),
+        ("microsoft/deberta-base", "microsoft/deberta-large-mnli"),
+        "Deberta",
+        # Distances of 9 and more have the same vector.
+        {
+            "max_position_embeddings": 70,
+            "relative_attention": True,
+            "max_relative_positions": 9,
+            "pos_att_type": ["c2p", "p2c"],
+            "position_biased_input": False,
+        },
+    ),
+    Example(
         "DeBERTa v3, and v2 without convolution",
         ("deberta-v2",),
         ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),

@@ -62,7 +62,6 @@ class Refused:
 
 
 REFUSED = (
-    Refused("DeBERTa v1", "microsoft/deberta-base", _NOT_READ, "Deberta"),
     Refused(
         "DeBERTa v2 with a convolution",
         "microsoft/deberta-v2-xlarge",

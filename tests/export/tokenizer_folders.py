@@ -78,19 +78,27 @@ def word_piece(**normalizer: Any) -> Tokenizer:
     return tokenizer
 
 
-def byte_level_bpe(*, add_prefix_space: bool = False) -> Tokenizer:
-    """Return RoBERTa's tokenizer."""
+def byte_level_bpe(*, add_prefix_space: bool = False, special_tokens: tuple[str, ...] = ROBERTA_TOKENS) -> Tokenizer:
+    """Return RoBERTa's tokenizer, or the same with other special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     trainer = trainers.BpeTrainer(
         vocab_size=500,
-        special_tokens=[*ROBERTA_TOKENS],
+        special_tokens=[*special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     _train(tokenizer, trainer)
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space)
+    if special_tokens == ROBERTA_TOKENS:
+        tokenizer.post_processor = processors.RobertaProcessing(
+            ("</s>", 2), ("<s>", 0), add_prefix_space=add_prefix_space
+        )
     return tokenizer
+
+
+def deberta() -> Tokenizer:
+    """Return the tokenizer of DeBERTa v1."""
+    return byte_level_bpe(special_tokens=("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"))
 
 
 def qwen2() -> Tokenizer:

@@ -48,6 +48,7 @@ WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma")
         ("Electra", 2),
         ("Albert", 2),
         ("RoFormer", 2),
+        ("Deberta", 2),
         ("DebertaV2", 2),
         ("Roberta", 0),
         ("Camembert", 0),

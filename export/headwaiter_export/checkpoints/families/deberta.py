@@ -1,7 +1,7 @@
-"""The family of DeBERTa v2 and v3 (https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543)."""
+"""The families of DeBERTa, v1, v2 and v3 (https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -119,6 +119,45 @@ class DebertaInput(TokenInput):
                 tensors[name] = tensor * scale
 
 
+@dataclass(frozen=True)
+class DebertaV1Input(DebertaInput):
+    """Token ids of DeBERTa v1, which has one tensor for queries, keys and values, and a bias for two of them."""
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        sizes = super().sizes(config_json)
+        named = config_json.values["pos_att_type"]
+        names = named.split("|") if isinstance(named, str) else named or ()
+        if len(set(names)) < len(names):
+            raise config_json.error("pos_att_type", "a term that is named twice would count twice in the scale")
+        return sizes
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Turn the tensors of attention into those of DeBERTa v2, whose keys have biases too."""
+        width = config.heads * config.head_dim
+        for layer in range(config.layers):
+            module = f"encoder.layer.{layer}.attention.self"
+            fused = take_tensor(tensors, f"{module}.in_proj.weight", (3 * width, config.d_model))
+            # The rows of a head are together: those of its query, then its key, then its value.
+            parts = fused.view(config.heads, 3, config.head_dim, config.d_model)
+            biases = {
+                "query": take_tensor(tensors, f"{module}.q_bias", (width,)),
+                "key": torch.zeros(width),
+                "value": take_tensor(tensors, f"{module}.v_bias", (width,)),
+            }
+            for place, (name, bias) in enumerate(biases.items()):
+                tensors[f"{module}.{name}_proj.weight"] = parts[:, place].reshape(width, config.d_model)
+                tensors[f"{module}.{name}_proj.bias"] = bias
+            for old, new in (("pos_proj", "pos_key_proj"), ("pos_q_proj", "pos_query_proj")):
+                for kind in ("weight", "bias"):
+                    if f"{module}.{old}.{kind}" in tensors:
+                        tensors[f"{module}.{new}.{kind}"] = tensors.pop(f"{module}.{old}.{kind}")
+            if config.distance_keys:
+                tensors[f"{module}.pos_key_proj.bias"] = torch.zeros(width)
+        super().fold_tensors(tensors, config_json, config)
+
+
 def _fold_embeddings(tensors: dict[str, Tensor], settings: _Settings, config: EncoderConfig) -> None:
     """Project all embeddings to the width of the encoder, and add the vector of the only token type to the tokens."""
     rows = {_WORDS: config.vocabulary_size}
@@ -216,4 +255,15 @@ DEBERTA_V2 = Family(
         "pooler_hidden_act": "gelu",
     },
     sequence_head=SequenceHead("classifier", "pooler.dense", activation_field="pooler_hidden_act"),
+)
+DEBERTA = replace(
+    DEBERTA_V2,
+    input=DebertaV1Input(),
+    required_fields={
+        "talking_head": False,
+        # transformers ignores these fields of v2.
+        "position_buckets": -1,
+        "norm_rel_ebd": "none",
+        "share_att_key": False,
+    },
 )

@@ -14,6 +14,8 @@ from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.config.choices import Activation, Norm
 from headwaiter_export.config.encoder import EncoderConfig
 
+_BIDIRECTIONAL = "use_bidirectional_attention"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GemmaInput(DecoderInput):
@@ -21,8 +23,9 @@ class GemmaInput(DecoderInput):
 
     @override
     def _is_causal(self, config_json: CheckpointJson) -> bool:
-        name = "use_bidirectional_attention"
-        return config_json.values[name] is None or not config_json.boolean(name)
+        if _is_bidirectional(config_json):
+            raise config_json.error(_BIDIRECTIONAL, "transformers applies it with some kernels of attention only")
+        return True
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
@@ -60,6 +63,10 @@ class Gemma3Input(GemmaInput):
         )
 
     @override
+    def _is_causal(self, config_json: CheckpointJson) -> bool:
+        return not _is_bidirectional(config_json)
+
+    @override
     def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
         """Return the largest distance in local layers; without a causal mask, half of the field in each direction."""
         return super()._window(config_json, causal=True) if causal else config_json.size("sliding_window", least=0) // 2
@@ -79,6 +86,10 @@ class Gemma3Input(GemmaInput):
         for name, tensor in tensors.items():
             if name.endswith(".q_norm.weight"):
                 tensors[name] = scale * tensor
+
+
+def _is_bidirectional(config_json: CheckpointJson) -> bool:
+    return config_json.values[_BIDIRECTIONAL] is not None and config_json.boolean(_BIDIRECTIONAL)
 
 
 GEMMA = replace(

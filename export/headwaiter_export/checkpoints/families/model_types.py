@@ -17,7 +17,7 @@ from headwaiter_export.checkpoints.families.bert import (
     XLM_ROBERTA_XL,
 )
 from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT
-from headwaiter_export.checkpoints.families.deberta import DEBERTA_V2
+from headwaiter_export.checkpoints.families.deberta import DEBERTA, DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA3
@@ -51,6 +51,7 @@ FAMILIES: dict[str, Family] = {
     "albert": ALBERT,
     "roformer": ROFORMER,
     "distilbert": DISTILBERT,
+    "deberta": DEBERTA,
     "deberta-v2": DEBERTA_V2,
     "modernbert": MODERNBERT,
     "nomic_bert": NOMIC_BERT,
@@ -88,6 +89,7 @@ TOKENIZER_CLASSES = {
     "data2vec-text": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta": "DebertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
     # A class for Chinese that this export cannot build; a checkpoint must name another one.
     "roformer": "RoFormerTokenizer",

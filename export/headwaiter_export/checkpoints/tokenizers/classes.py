@@ -396,6 +396,14 @@ def _albert_post_processor(
     )
 
 
+def _deberta_v1_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts the special tokens of DeBERTa v1 around a text, and two between the texts of a pair."""
+    begin, end = tokens.name("cls_token"), tokens.name("sep_token")
+    return _template([begin, "$A", end], [begin, "$A", end, end, "$B", end], tokenizer)
+
+
 def _mpnet_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
@@ -462,6 +470,15 @@ _ROBERTA_TOKENS = {
     "cls_token": "<s>",
     "mask_token": "<mask>",
 }
+_DEBERTA_TOKENS = {
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
 _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
@@ -494,20 +511,8 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _albert_parts,
         _albert_post_processor,
     ),
-    "DebertaV2Tokenizer": TokenizerClass(
-        "Unigram",
-        {
-            "bos_token": "[CLS]",
-            "eos_token": "[SEP]",
-            "unk_token": "[UNK]",
-            "sep_token": "[SEP]",
-            "pad_token": "[PAD]",
-            "cls_token": "[CLS]",
-            "mask_token": "[MASK]",
-        },
-        _deberta_parts,
-        _bert_post_processor,
-    ),
+    "DebertaTokenizer": TokenizerClass("BPE", _DEBERTA_TOKENS, _roberta_parts, _deberta_v1_post_processor),
+    "DebertaV2Tokenizer": TokenizerClass("Unigram", _DEBERTA_TOKENS, _deberta_parts, _bert_post_processor),
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
     ),
