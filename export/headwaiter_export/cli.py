@@ -130,6 +130,8 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
             raise ConfigError("--question and --words belong together: give both")
         if options.pooling == SPARSE:
             raise ConfigError(f"--question scores pairs, and --pooling {SPARSE} makes vectors: choose one of the two")
+        if len(options.words) > 2:
+            raise ConfigError(f"--words has {len(options.words)} words: give one or two")
         question = PairQuestion(options.question, *options.words)
     checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question, sparse=sparse)
     for assumption in checkpoint.assumptions:
@@ -238,9 +240,9 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
     )
     checkpoint.add_argument(
         "--words",
-        nargs=2,
-        metavar=("YES", "NO"),
-        help="with --question: the two words whose logits score a pair",
+        nargs="+",
+        metavar="WORD",
+        help="with --question: the word whose logit scores a pair, or two words, the logit of the second subtracted",
     )
 
 

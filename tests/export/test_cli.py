@@ -68,6 +68,7 @@ def test_wrong_usage_is_status_2() -> None:
     [
         (["--question", "{query} {document}"], ["--words"]),
         (["--words", "yes", "no"], ["--question"]),
+        (["--question", "{query} {document}", "--words", "a", "b", "c"], ["--words", "3", "one or two"]),
         (["--question", "{query} {document}", "--words", "yes", "no", "--pooling", "splade"], ["--question", "splade"]),
     ],
 )

@@ -185,7 +185,8 @@ def read_checkpoint(
         if text is None:
             raise CheckpointError(f"{folder} has no tokenizer.json: a question needs the tokenizer")
         words = question.word_ids(Tokenizer.from_str(text.tokenizer))
-        assumptions.append(f"a pair is scored by the logit of {question.yes!r} less that of {question.no!r}")
+        less = "" if question.no is None else f" less that of {question.no!r}"
+        assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
     encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, words)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 

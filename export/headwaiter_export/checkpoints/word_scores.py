@@ -31,28 +31,28 @@ class PairQuestion:
     Attributes:
         template: the text of a pair, with "{query}" and then "{document}" in it.
         yes: the word that follows if the document answers the query.
-        no: the word that follows otherwise.
+        no: the word that follows otherwise; None for models whose score is the logit of `yes` alone.
     """
 
     template: str
     yes: str
-    no: str
+    no: str | None = None
 
-    def word_ids(self, tokenizer: Tokenizer) -> tuple[int, int]:
+    def word_ids(self, tokenizer: Tokenizer) -> tuple[int, int | None]:
         """Return the token ids of `yes` and `no`.
 
         Raises:
             CheckpointError: a word has several tokens, or both have the same.
         """
         ids = []
-        for word in (self.yes, self.no):
+        for word in (self.yes, *(() if self.no is None else (self.no,))):
             encoded = tokenizer.encode(word, add_special_tokens=False)
             if len(encoded.ids) != 1:
                 raise CheckpointError(f"{word!r} has the tokens {', '.join(encoded.tokens)}: give a word of one token")
             ids.append(encoded.ids[0])
-        if ids[0] == ids[1]:
+        if len(set(ids)) < len(ids):
             raise CheckpointError(f"{self.yes!r} and {self.no!r} have the same token: give two words")
-        return ids[0], ids[1]
+        return ids[0], ids[1] if self.no is not None else None
 
 
 def word_score_head(config_json: CheckpointJson, family: Family, cross_encoder: CheckpointJson) -> HeadConfig:

@@ -158,9 +158,11 @@ def test_a_question_needs_a_language_model(tmp_path: Path) -> None:
         read_checkpoint(tmp_path, question=MONOT5)
 
 
-@pytest.mark.parametrize(("family", "choices"), [("Gemma", {}), ("Qwen3", {"tie_word_embeddings": False})])
+@pytest.mark.parametrize(
+    ("family", "choices", "other"), [("Gemma", {}, None), ("Qwen3", {"tie_word_embeddings": False}, "No")]
+)
 def test_a_language_model_answers_a_question_with_its_next_word(
-    family: str, choices: dict[str, Any], tmp_path: Path
+    family: str, choices: dict[str, Any], other: str | None, tmp_path: Path
 ) -> None:
     tokenizer = byte_level_bpe()
     tokenizer.add_tokens(["Yes", "No"])
@@ -168,14 +170,14 @@ def test_a_language_model_answers_a_question_with_its_next_word(
     save_example(tmp_path, family, "ForCausalLM", **sizes, **choices)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
-    loaded = read_checkpoint(tmp_path, question=PairQuestion("A: {query}\nB: {document}\nSame?", "Yes", "No"))
+    loaded = read_checkpoint(tmp_path, question=PairQuestion("A: {query}\nB: {document}\nSame?", "Yes", other))
     assert loaded.text is not None
     assert loaded.text.pair_template is not None
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     ids = tokenizer.encode(text_of_pair(loaded.text.pair_template, ("rain", "stone")), add_special_tokens=False).ids
     with torch.inference_mode():
         words = model(torch.tensor([ids])).logits[0, -1]
-    expected = words[tokenizer.token_to_id("Yes")] - words[tokenizer.token_to_id("No")]
+    expected = words[tokenizer.token_to_id("Yes")] - (words[tokenizer.token_to_id(other)] if other else 0)
     (outputs,) = run_in_pytorch(loaded.encoder, [np.array(ids)])
     assert outputs.logits is not None
     assert_close_to_scale(outputs.logits[0], expected.numpy().reshape(1, 1))
