@@ -145,8 +145,8 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
-    # Attention to the encoder depends on no distance.
-    by_content = (config.distance_keys or config.distance_queries) and config.decoder is None
+    # Attention from all rows of a decoder to the encoder depends on no distance.
+    by_content = (config.distance_keys or config.distance_queries) and not config.decodes_text
     return "" if by_content else "PackedMultiHeadAttention"
 
 
