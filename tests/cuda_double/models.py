@@ -9,9 +9,11 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadConfig, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
@@ -83,6 +85,16 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
             {
                 "decoder": DecoderConfig(layers=1, d_ff=16, start_id=2, reads_text=False),
                 "head": HeadConfig(("no", "yes"), ScoreFunction.SOFTMAX),
+                "max_tokens": 512,
+            },
+        ),
+        # Logits of several parts of the vocabulary.
+        "sparse": Form(
+            "fp16",
+            {
+                "vocabulary_size": 5_000,
+                "pooling": Pooling.MAX,
+                "vocabulary_head": VocabularyHeadConfig(HeadActivation.GELU),
                 "max_tokens": 512,
             },
         ),

@@ -38,6 +38,7 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
     "experts fp32": ({EFFICIENT}, {EFFICIENT}),
     "decoder fp16": ({EFFICIENT}, {EFFICIENT, FLASH}),
     "first-row fp16": ({EFFICIENT, SOFTMAX}, {FLASH, SOFTMAX}),
+    "sparse fp16": ({EFFICIENT}, {FLASH}),
     "large-heads fp16": ({EFFICIENT}, {FLASH}),
 }
 # A graph with a kernel has this route. Several kernels count as the one that comes first; of a graph with a first row,
