@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import torch
@@ -148,6 +149,11 @@ class _Written:
     attention: AttentionReference | None
     float32_layers: list[str]
 
+    def _most_entries(self) -> int:
+        """Return the most numbers other than 0 in a pooled vector of the reference."""
+        vectors = [outputs.pooled for outputs in self.reference.outputs if outputs.pooled is not None]
+        return max(int(np.count_nonzero(each, axis=1).max()) for each in vectors)
+
     def manifest(self, name: str, folder: Path) -> Manifest:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
@@ -173,6 +179,7 @@ class _Written:
             hidden_width=config.width if own_pooling else 0,
             fixed_pooling=own_pooling,
             sparse=config.vocabulary_head is not None,
+            sparse_entries=self._most_entries() if config.vocabulary_head else 0,
             layers=config.attention_layers,
             first_row_layers=config.first_row_layers,
             heads=config.heads,

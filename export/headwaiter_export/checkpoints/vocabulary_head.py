@@ -53,14 +53,15 @@ def fold_vocabulary_head(tensors: dict[str, Tensor], config_json: CheckpointJson
     names = family.vocabulary_head
     assert names is not None
     weight, words = f"{names.output}.weight", family.tensor_name("embedding.tokens.weight")
-    own = tensors.pop(weight, None)
-    if config_json.flag("tie_word_embeddings", default=True):
+    own, tied = tensors.pop(weight, None), config_json.flag("tie_word_embeddings", default=True)
+    if tied:
         if own is not None and words in tensors and not torch.equal(own, tensors[words]):
             raise config_json.error("tie_word_embeddings", f"tensors {weight} and {words} differ")
         own = tensors.get(words, own)
-    biases = [tensors.pop(name) for name in {names.bias, f"{names.output}.bias"} if name in tensors]
-    if len(biases) > 1 and not torch.equal(*biases):
-        raise config_json.error("architectures", f"tensors {names.bias} and {names.output}.bias differ")
+    # The layer's own bias is first: without ties, transformers does not use the other one.
+    biases = [tensors.pop(name) for name in dict.fromkeys((f"{names.output}.bias", names.bias)) if name in tensors]
+    if tied and len(biases) > 1 and not torch.equal(*biases):
+        raise config_json.error("tie_word_embeddings", f"tensors {names.bias} and {names.output}.bias differ")
     if own is None or not biases:
         raise CheckpointError(f"the checkpoint has no tensor {weight if own is None else names.bias}: add it")
     tensors[f"{_OUTPUT}.weight"], tensors[f"{_OUTPUT}.bias"] = own, biases[0]

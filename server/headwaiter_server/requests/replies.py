@@ -23,8 +23,8 @@ from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
 
 _FLOAT_BYTES = 4
-# A sparse vector has an index and a number for each entry. A trained model gives a few hundred entries for a long text.
-_NUMBERS_PER_ENTRY, _ENTRIES, _ENTRIES_PER_TOKEN = 2, 256, 16
+# A sparse vector has an index and a number for each entry.
+_NUMBERS_PER_ENTRY = 2
 
 
 def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
@@ -36,7 +36,7 @@ def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int
         scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
     vectors = sequences * manifest.width if output.pooled else 0
     if output.pooled and output.sparse:
-        vectors = _NUMBERS_PER_ENTRY * min(vectors, _ENTRIES * sequences + _ENTRIES_PER_TOKEN * tokens)
+        vectors = _NUMBERS_PER_ENTRY * sequences * (manifest.sparse_entries or manifest.width)
     return (vectors + rows * hidden_width(manifest) + scores) * _FLOAT_BYTES
 
 

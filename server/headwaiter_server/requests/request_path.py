@@ -137,7 +137,7 @@ class RequestPath:
             Overloaded: the replies that callers have not taken hold too many bytes.
         """
         if size_bytes > call.reply_bytes:
-            self.reply_limit.hold(call.connection, size_bytes - call.reply_bytes, call.held)
+            self.reply_limit.hold(call.connection, size_bytes, call.held, reserved_bytes=call.reply_bytes)
             call.reply_bytes = size_bytes
 
     def used(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> ServedModel:

@@ -83,13 +83,16 @@ class ReplyLimit:
         self._limit_bytes = limit_bytes
         self._bytes = Shares(limit_bytes)
 
-    def hold(self, connection: str, size_bytes: int, held: ExitStack) -> None:
-        """Reserve the bytes of a reply until `held` is closed.
+    def hold(self, connection: str, size_bytes: int, held: ExitStack, reserved_bytes: int = 0) -> None:
+        """Reserve the bytes of a reply until `held` is closed, in place of `reserved_bytes` that the reply holds.
 
         Raises:
             Overloaded: replies to this connection, or to all connections, hold too many bytes.
         """
-        if not self._bytes.fits(connection, size_bytes):
+        self._bytes.give_back(connection, reserved_bytes)
+        fits = self._bytes.fits(connection, size_bytes)
+        self._bytes.take(connection, reserved_bytes)
+        if not fits:
             raise Overloaded(
                 f"the reply may take {size_bytes} bytes, {self._bytes.held(connection)} bytes of replies to this "
                 f"connection are not received yet, and the server holds at most {self._limit_bytes} bytes of all "
@@ -97,5 +100,5 @@ class ReplyLimit:
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._limit_bytes,
             )
-        self._bytes.take(connection, size_bytes)
-        held.callback(self._bytes.give_back, connection, size_bytes)
+        self._bytes.take(connection, size_bytes - reserved_bytes)
+        held.callback(self._bytes.give_back, connection, size_bytes - reserved_bytes)

@@ -54,9 +54,10 @@ def test_vectors_equal_those_of_sentence_transformers(activation: str, tmp_path:
     assert config.pooled_width == expected.shape[1]
 
 
+@pytest.mark.parametrize("ties", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_of_every_family_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    model = save_example(tmp_path, family, "ForMaskedLM")
+def test_logits_of_every_family_are_those_of_transformers(family: str, ties: bool, tmp_path: Path) -> None:
+    model = save_example(tmp_path, family, "ForMaskedLM", tie_word_embeddings=ties)
     encoder = read_checkpoint(tmp_path, sparse=True).encoder
     rng = np.random.default_rng(0)
     for length in (1, 7, 15):

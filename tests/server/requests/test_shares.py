@@ -1,8 +1,11 @@
 """No connection can hold all of a limit, and what a connection gives back is free again."""
 
+from contextlib import ExitStack
+
 import pytest
 
-from headwaiter_server.requests.shares import Shares
+from headwaiter_proto.rules.errors import Overloaded
+from headwaiter_server.requests.shares import ReplyLimit, Shares
 
 
 def take_all(shares: Shares, connection: str, amount: int = 1) -> int:
@@ -51,3 +54,21 @@ def test_empty_amounts_may_be_given_back_in_any_order() -> None:
         shares.give_back("a", amount)
     assert shares.held("a") == 0
     assert shares.fits("a", 10)
+
+
+def test_a_reply_that_is_larger_than_was_expected_holds_its_real_size() -> None:
+    limit = ReplyLimit(100)
+    with ExitStack() as one, ExitStack() as other:
+        limit.hold("a", 10, one)
+        # Alone, a reply of any size fits, although a part of it is reserved already.
+        limit.hold("a", 1000, one, reserved_bytes=10)
+        with pytest.raises(Overloaded):
+            limit.hold("b", 1, other)
+    with ExitStack() as one, ExitStack() as other:
+        limit.hold("a", 10, one)
+        limit.hold("b", 10, other)
+        with pytest.raises(Overloaded):
+            limit.hold("b", 90, other, reserved_bytes=10)
+        limit.hold("b", 40, other, reserved_bytes=10)
+    with ExitStack() as one:
+        limit.hold("a", 1000, one)

@@ -25,6 +25,7 @@ DESCRIBING_FIELDS = {
     *(
         "distance_products",
         "first_row_layers",
+        "sparse_entries",
         "token_types",
         "takes_pairs",
         "largest_magnitude",

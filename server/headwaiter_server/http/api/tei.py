@@ -172,7 +172,8 @@ def _write_info(facts: ServerFacts, model: ModelFacts | None) -> bytes:
 def _model_type(model: ModelFacts) -> dict[str, Any]:
     manifest = model.manifest
     if not SCORES.has(manifest):
-        return {"embedding": {"pooling": pb.Pooling.Name(manifest.pooling).removeprefix("POOLING_").lower()}}
+        pooling = "splade" if manifest.sparse else pb.Pooling.Name(manifest.pooling).removeprefix("POOLING_").lower()
+        return {"embedding": {"pooling": pooling}}
     labels = list(manifest.head.labels)
     names = {
         "id2label": {str(i): label for i, label in enumerate(labels)},
