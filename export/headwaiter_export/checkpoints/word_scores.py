@@ -64,7 +64,7 @@ def word_score_head(config_json: CheckpointJson, family: Family, cross_encoder: 
     names, architectures = family.sequence_head, config_json.strings("architectures")
     ending = _ENDINGS.get(str(config_json.values["model_type"]))
     if names is None or ending is None or not architectures:
-        raise config_json.error("model_type", f"the export scores the words of {', '.join(_ENDINGS)} only")
+        raise config_json.error("model_type", f"LogitScore and --question need one of {', '.join(_ENDINGS)}")
     if not all(name.endswith(ending) for name in architectures):
         raise config_json.error("architectures", f"words are scored by a …{ending}")
     # The field is one of heads that classify.
