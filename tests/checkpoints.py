@@ -100,22 +100,26 @@ def save_sentence_transformer(
     folder: Path, *, modules: tuple[str, ...] = ("Transformer", "Pooling", "Normalize")
 ) -> None:
     """Add the files of `sentence-transformers`: modules, mean pooling, a text limit of 32 tokens, prompts."""
-    paths = {"Transformer": "", "Pooling": "1_Pooling"}
-    listed = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths.get(kind, f"{i}_{kind}"),
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for i, kind in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", listed)
+    write_modules_json(folder, *(f"models.{kind}" for kind in modules))
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": False})
     prompts = {"query": "rain on a ", "passage": "the table: ", "document": None}
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": None})
     pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     write_json(folder / "1_Pooling" / "config.json", pooling)
+
+
+def write_modules_json(folder: Path, *classes: str) -> None:
+    """List modules by their classes in `sentence_transformers`; the folder of the second is "1_" and its class."""
+    listed = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{name.rpartition('.')[2]}" if i else "",
+            "type": f"sentence_transformers.{name}",
+        }
+        for i, name in enumerate(classes)
+    ]
+    write_json(folder / "modules.json", listed)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto.rules.pairs import text_of_pair
-from tests.checkpoints import write_json
+from tests.checkpoints import write_json, write_modules_json
 from tests.export.family_examples import save_example
 from tests.export.tokenizer_folders import byte_level_bpe
 from tests.oracle import Array
@@ -62,19 +62,7 @@ def save_reranker(
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", **words})
     # transformers keeps the last line break of a file's template, and Jinja drops it.
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-            {
-                "idx": 1,
-                "name": "1",
-                "path": "1_LogitScore",
-                "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
-            },
-        ],
-    )
-    (folder / "1_LogitScore").mkdir()
+    write_modules_json(folder, "base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore")
     ids = {"true_token_id": tokenizer.token_to_id(TRUE), "false_token_id": tokenizer.token_to_id(FALSE)}
     write_json(folder / "1_LogitScore" / "config.json", {**ids, "module_input_name": "causal_logits"})
     write_json(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.checkpoints import save_bert, write_json
+from tests.checkpoints import save_bert, write_modules_json
 from tests.export.family_checkpoints import save_family
 
 _STACKS = {"encoder": 2, "decoder": 2}
@@ -48,11 +48,7 @@ class Refused:
             model = save_family(folder, self.name, self.kind, **self.settings)
             return self.fact or f"model_type {model.config.model_type!r}"
         save_bert(folder)
-        listed = [
-            {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.{kind}"}
-            for i, kind in enumerate(self.modules)
-        ]
-        write_json(folder / "modules.json", listed)
+        write_modules_json(folder, *self.modules)
         return self.modules[-1]
 
     @property

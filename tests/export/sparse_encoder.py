@@ -4,7 +4,7 @@ from pathlib import Path
 
 import transformers
 
-from tests.checkpoints import write_json
+from tests.checkpoints import write_json, write_modules_json
 from tests.export.family_examples import save_example
 from tests.export.tokenizer_folders import word_piece
 from tests.oracle import Array
@@ -18,20 +18,9 @@ def save_sparse_encoder(folder: Path, activation: str = "relu") -> None:
     save_example(folder, "Bert", "ForMaskedLM", vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=100)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"})
-    module = "sentence_transformers.{}"
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": 0, "name": "0", "path": "", "type": module.format("base.modules.transformer.Transformer")},
-            {
-                "idx": 1,
-                "name": "1",
-                "path": "1_SpladePooling",
-                "type": module.format("sparse_encoder.modules.splade_pooling.SpladePooling"),
-            },
-        ],
+    write_modules_json(
+        folder, "base.modules.transformer.Transformer", "sparse_encoder.modules.splade_pooling.SpladePooling"
     )
-    (folder / "1_SpladePooling").mkdir()
     settings = {"pooling_strategy": "max", "activation_function": activation, "embedding_dimension": None}
     write_json(folder / "1_SpladePooling" / "config.json", settings)
     write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder", "prompts": {}})

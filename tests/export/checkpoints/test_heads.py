@@ -20,7 +20,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.portable import Portable
-from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json
+from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.family_examples import save_example
 from tests.export.feature_checkpoints import save_feature_model
@@ -356,8 +356,7 @@ def test_a_language_model_is_an_embedder_only_with_a_pooling(name: str, kind: st
 
 def test_a_cross_encoder_without_a_head_is_not_an_embedder(tmp_path: Path) -> None:
     save_family(tmp_path, "Bert")
-    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
-    write_json(tmp_path / "modules.json", [module])
+    write_modules_json(tmp_path, "base.modules.transformer.Transformer")
     write_json(tmp_path / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
     assert_checkpoint_refused(tmp_path, "architectures ['BertModel']", "CrossEncoder", "head")
 
