@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwaiter_export.config.choices import Norm, Pooling, Positions
+from headwaiter_export.checkpoints.families.t5 import T5
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
@@ -33,15 +34,6 @@ _BASE: dict[str, Any] = {
     "max_tokens": 512,
     "pooling": Pooling.NONE,
 }
-_T5: dict[str, Any] = {
-    **dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False),
-    "positions": Positions.NONE,
-    "distance_bias": True,
-    "norm": Norm.PRE,
-    "final_norm": True,
-    "rms_norm": True,
-    "embedding_norm": False,
-}
 MODELS: dict[str, dict[str, Any]] = {
     "BART, a row of the decoder for each token": {
         "layers": 6,
@@ -51,13 +43,13 @@ MODELS: dict[str, dict[str, Any]] = {
         ),
     },
     "monoT5, the first row of the decoder": {
-        **_T5,
+        **T5.fixed_fields,
         "layers": 12,
         "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0, reads_text=False),
         "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
     },
     "monoT5, all rows of the decoder": {
-        **_T5,
+        **T5.fixed_fields,
         "layers": 12,
         "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0),
         "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),

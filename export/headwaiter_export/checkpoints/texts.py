@@ -111,8 +111,8 @@ def read_text(
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
-    `chat_settings`, the content of config_sentence_transformers.json. One that reads pairs in a question has
-    `question`.
+    `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
+    has `question`.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.weights import check_tied
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 _OUTPUT = "vocabulary_head.output"
@@ -53,15 +53,15 @@ def fold_vocabulary_head(tensors: dict[str, Tensor], config_json: CheckpointJson
     names = family.vocabulary_head
     assert names is not None
     weight, words = f"{names.output}.weight", family.tensor_name("embedding.tokens.weight")
-    own, tied = tensors.pop(weight, None), config_json.flag("tie_word_embeddings", default=True)
+    own_bias, tied = f"{names.output}.bias", config_json.flag("tie_word_embeddings", default=True)
     if tied:
-        if own is not None and words in tensors and not torch.equal(own, tensors[words]):
-            raise config_json.error("tie_word_embeddings", f"tensors {weight} and {words} differ")
+        check_tied(tensors, weight, words, config_json)
+        check_tied(tensors, names.bias, own_bias, config_json)
+    own = tensors.pop(weight, None)
+    if tied:
         own = tensors.get(words, own)
     # The layer's own bias is first: without ties, transformers does not use the other one.
-    biases = [tensors.pop(name) for name in dict.fromkeys((f"{names.output}.bias", names.bias)) if name in tensors]
-    if tied and len(biases) > 1 and not torch.equal(*biases):
-        raise config_json.error("tie_word_embeddings", f"tensors {names.bias} and {names.output}.bias differ")
+    biases = [tensors.pop(name) for name in dict.fromkeys((own_bias, names.bias)) if name in tensors]
     if own is None or not biases:
         raise CheckpointError(f"the checkpoint has no tensor {weight if own is None else names.bias}: add it")
     tensors[f"{_OUTPUT}.weight"], tensors[f"{_OUTPUT}.bias"] = own, biases[0]

@@ -68,6 +68,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")
 
 
+def check_tied(tensors: dict[str, Tensor], name: str, other: str, config_json: CheckpointJson) -> None:
+    """Check that two tensors that are one in the model, if the checkpoint has both, are equal.
+
+    Raises:
+        CheckpointError: the tensors differ.
+    """
+    if {name, other} <= tensors.keys() and not torch.equal(tensors[name], tensors[other]):
+        raise config_json.error("tie_word_embeddings", f"tensors {name} and {other} differ")
+
+
 def take_tensor(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     """Remove a tensor from `tensors`, and return it as float32.
 

@@ -5,14 +5,13 @@ The words are a "yes" and a "no", at the last token of a chat or, for an encoder
 
 from dataclasses import dataclass
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from headwaiter_export.checkpoints.families.family import Family
 from headwaiter_export.checkpoints.heads import read_function
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.weights import take_tensor
+from headwaiter_export.checkpoints.weights import check_tied, take_tensor
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 
@@ -98,22 +97,23 @@ def fold_words(
     Raises:
         CheckpointError: two tables of tokens differ where one is expected.
     """
-    read = _t5_words if config_json.values["model_type"] in ("t5", "mt5", "umt5") else _decoder_words
-    name, factor = read(tensors, config_json, config)
+    if config.decoder is None:
+        name, factor = _tied_or_own_words(tensors, config_json), 1.0
+    else:
+        name, factor = _t5_words(tensors, config_json, config)
     rows = take_tensor(dict(tensors), name, (config.vocabulary_size, config.d_model))
     yes, no = (None if token is None else rows[token].float() for token in ids)
     assert yes is not None
     tensors["score.weight"] = factor * (yes if no is None else yes - no)[None]
 
 
-def _decoder_words(tensors: dict[str, Tensor], config_json: CheckpointJson, _: EncoderConfig) -> tuple[str, float]:
-    """Return the tensor that turns rows into logits, and the factor of the logits."""
+def _tied_or_own_words(tensors: dict[str, Tensor], config_json: CheckpointJson) -> str:
+    """Return the tensor that turns rows into logits: the vectors of the tokens, or the layer's own weights."""
     tied, own = "embed_tokens.weight", "lm_head.weight"
     if not config_json.flag("tie_word_embeddings", default=False):
-        return own, 1.0
-    if {own, tied} <= tensors.keys() and not torch.equal(tensors[own], tensors[tied]):
-        raise config_json.error("tie_word_embeddings", f"tensors {own} and {tied} differ")
-    return tied, 1.0
+        return own
+    check_tied(tensors, own, tied, config_json)
+    return tied
 
 
 def _t5_words(tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> tuple[str, float]:
