@@ -90,24 +90,28 @@ ROPES = [
     {"full_attention": ROPE, "sliding_attention": LINEAR},
     {"full_attention": PROPORTIONAL, "sliding_attention": LOCAL},
 ]
+T5_VALUES: dict[str, list[Any]] = {
+    "d_model": [48],
+    "d_kv": [4, 8],
+    "num_heads": [1, 3],
+    "num_layers": [1, 4],
+    "num_decoder_layers": [1],
+    "feed_forward_proj": ["relu", "gelu", "gated-silu", "gated-relu", "gelu_new", "mish", "gated-tanh"],
+    "layer_norm_epsilon": [1e-12, 0.1],
+    "relative_attention_num_buckets": [4, 9, 32],
+    "relative_attention_max_distance": [5, 20, 128, 1000],
+    # Larger random weights give larger scores, and rounding errors beyond the tolerance on some processors.
+    "initializer_factor": [0.5],
+}
 OWN_VALUES: dict[str, dict[str, list[Any]]] = {
     # With return_dict false, transformers' own code fails.
     "Bart": {"return_dict": [True], "decoder_attention_heads": [8], "activation_function": ["relu", "gelu_new"]},
     "ModernBert": {"rope_parameters": ROPES},
     "Gemma3": {"rope_parameters": ROPES, "sliding_window": [1, 2, 3, 4, 48, 1000]},
-    "T5": {
-        "d_model": [48],
-        "d_kv": [4, 8],
-        "num_heads": [1, 3],
-        "num_layers": [1, 4],
-        "num_decoder_layers": [1],
-        "feed_forward_proj": ["relu", "gelu", "gated-silu", "gated-relu", "gelu_new", "mish", "gated-tanh"],
-        "layer_norm_epsilon": [1e-12, 0.1],
-        "relative_attention_num_buckets": [4, 9, 32],
-        "relative_attention_max_distance": [5, 20, 128, 1000],
-        # Larger random weights give larger scores, and rounding errors beyond the tolerance on some processors.
-        "initializer_factor": [0.5],
-    },
+    "T5": T5_VALUES,
+    "MT5": T5_VALUES,
+    "UMT5": T5_VALUES,
+    "Deberta": {"pos_att_type": ["c2p", ["p2c"], [], None], "pooler_hidden_act": ["tanh"]},
     "DebertaV2": {
         "max_relative_positions": [-1, 0, 8, 9, 10, 300],
         "pos_att_type": ["c2p", ["p2c"], " C2P | p2c ", [], None, ["p2p", "c2p"]],
