@@ -48,6 +48,9 @@ POOLINGS: dict[str, Callable[[Array], Array]] = {
 class Oracle:
     """An encoder; weights are named as in `Encoder.state_dict()`, choices as the fields of EncoderConfig."""
 
+    # Number of tokens of the sequence that are attended to.
+    _attended: float = math.inf
+
     def __init__(self, weights: Mapping[str, Array], choices: Mapping[str, Any]) -> None:
         self.weights = weights
         self.choices = choices
@@ -55,10 +58,13 @@ class Oracle:
     def hidden(self, sequence: Array) -> Array:
         """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in].
 
+        Without pooling, the rows are those after all modules.
+
         `smallest_gap` is then the smallest gap between the scores of an expert that a row chooses and of one that it
         does not choose, divided by the largest score of the layer; infinite without a choice of experts.
         """
         self._attention: list[tuple[Array, Array]] = []
+        self._attended = self._attended_tokens(sequence)
         self.smallest_gap = math.inf
         x = self._embed(sequence)
         for i in range(self.choices["layers"]):
@@ -67,7 +73,8 @@ class Oracle:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         x = self._norm(x, "norm") if self.choices["final_norm"] else x
         decoder = self.choices["decoder"]
-        return self._decode(sequence, x) if decoder and decoder["reads_text"] else x
+        rows = self._decode(sequence, x) if decoder and decoder["reads_text"] else x
+        return self._after_pooling(rows) if self.choices["pooling"] == "none" else rows
 
     def _decode(self, sequence: Array, source: Array) -> Array:
         """Return the decoder's rows of token ids [n], given the encoder's: "Attention Is All You Need", section 3.1."""
@@ -97,7 +104,10 @@ class Oracle:
             weights = np.log1p(np.maximum(logits, 0))
             largest: Array = (np.log1p(weights) if head["log_twice"] else weights).max(0)
             return largest
-        vector = POOLINGS[self.choices["pooling"]](rows)
+        return self._after_pooling(POOLINGS[self.choices["pooling"]](rows))
+
+    def _after_pooling(self, vector: Array) -> Array:
+        """Return a pooled vector, or the rows of an encoder without pooling, after all modules."""
         for i, module in enumerate(self.choices["after_pooling"]):
             name = f"after_pooling.{i}"
             if module["kind"] == "dense":
@@ -279,7 +289,19 @@ class Oracle:
         if self._is_local(name):
             # A band around the diagonal.
             allowed = allowed & np.tril(all_pairs, self.choices["window"]) & np.triu(all_pairs, -self.choices["window"])
-        return allowed
+        # ColBERT, section 3.2: the masks that fill up a query are not attended to.
+        return allowed & (np.arange(n) < self._attended)
+
+    def _attended_tokens(self, sequence: Array) -> int:
+        """Return the number of tokens before the run of `expansion_id` at the end, which a window makes shorter."""
+        n, longest = len(sequence), self.choices["window"] if self.choices["local_layers"] else len(sequence) - 1
+        if self.choices["expansion_id"] is None:
+            return n
+        ids = sequence.reshape(n, -1)[:, 0]
+        run = 0
+        while run < min(longest, n - 1) and ids[n - 1 - run] == self.choices["expansion_id"]:
+            run += 1
+        return n - run
 
     def _is_local(self, name: str) -> bool:
         return int(name.split(".")[1]) in self.choices["local_layers"]

@@ -90,11 +90,17 @@ def oracle_of(encoder: Encoder) -> Oracle:
 def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
     """Draw token ids or features for sequences of these lengths."""
     rng = np.random.default_rng(seed)
+    if not config.vocabulary_size:
+        return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     if config.token_types:
-        return [rng.integers(0, (config.vocabulary_size, config.token_types), (n, 2)) for n in lengths]
-    if config.vocabulary_size:
-        return [rng.integers(0, config.vocabulary_size, n) for n in lengths]
-    return [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
+        drawn = [rng.integers(0, (config.vocabulary_size, config.token_types), (n, 2)) for n in lengths]
+    else:
+        drawn = [rng.integers(0, config.vocabulary_size, n) for n in lengths]
+    if config.expansion_id is not None:
+        for sequence in drawn:
+            # Sometimes all ids, or none.
+            sequence.reshape(len(sequence), -1)[rng.integers(0, len(sequence) + 1) :, 0] = config.expansion_id
+    return drawn
 
 
 def write_graphs(encoder: Encoder, folder: Path, *layouts: type[Packed | Portable]) -> GraphPaths:

@@ -125,6 +125,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         ),
         HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True),
     ),
+    "expansion_id": (None, 4),
 }
 # Fields of each preset, with small values from `VALUES`.
 PRESET_CHOICES: dict[str, dict[str, Any]] = {
@@ -202,6 +203,8 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
             drawn["vocabulary_head"] = None
         elif drawn["vocabulary_head"]:
             drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "normalize": False}
+        if not drawn["vocabulary_size"] or drawn["decoder"]:
+            drawn["expansion_id"] = None
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
         drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):

@@ -1,4 +1,4 @@
-"""The configuration of the modules after pooling, which transform a pooled vector."""
+"""The configuration of the modules after pooling, which transform a pooled vector, or each row without pooling."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -97,7 +97,8 @@ def resolve_modules(config: Any) -> None:
     if not isinstance(config.after_pooling, list | tuple):
         raise ConfigError(f"after_pooling is {config.after_pooling!r:.99}: it must be a list of modules")
     object.__setattr__(config, "after_pooling", tuple(map(PooledModule.from_value, config.after_pooling)))
-    if config.after_pooling and config.pooling is Pooling.NONE:
-        raise ConfigError("after_pooling has modules with pooling 'none': choose a pooling, or remove the modules")
-    if config.after_pooling and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
+    if config.after_pooling and config.pooling is Pooling.NONE and config.head is not None:
+        raise ConfigError("after_pooling has modules with pooling 'none' and a head: choose a pooling, or remove one")
+    pools = config.pooling is not Pooling.NONE
+    if config.after_pooling and pools and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
         raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")

@@ -109,13 +109,19 @@ class EncoderConfig:
 
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector.
-        after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
+        after_pooling: modules that transform the pooled vector, or without pooling each hidden row, in order;
+            `from_dict` takes them as objects of fields.
         normalize: whether pooled vectors are scaled to unit length in the end.
         vocabulary_head: the head that makes pooled vectors of one number for each token id; its pooling is max. None
             for other models.
 
     Head:
         head: the head, if the encoder has one.
+
+    Expansion of queries:
+        expansion_id: the token id that fills up queries, as in ColBERT (https://arxiv.org/abs/2004.12832, section 3.2):
+            no token attends to the run of this id at the end of a sequence. With local layers, only the last `window`
+            tokens can be such a run. None if all tokens are attended to.
 
     Raises:
         ConfigError: a field is wrong; the message has the field, its value and the allowed values.
@@ -183,6 +189,8 @@ class EncoderConfig:
     vocabulary_head: VocabularyHeadConfig | None = None
     # Head
     head: HeadConfig | None = None
+    # Expansion of queries
+    expansion_id: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES_OF_FIELDS.items():
@@ -241,6 +249,8 @@ class EncoderConfig:
             raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
         if self.pad_id is not None:
             _check_pad_id(self.pad_id, self.vocabulary_size, self.positions)
+        if self.expansion_id is not None:
+            self._check_expansion(self.expansion_id)
         if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
@@ -284,6 +294,13 @@ class EncoderConfig:
             raise ConfigError(
                 f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"
             )
+
+    def _check_expansion(self, expansion_id: Any) -> None:
+        """Check that the id of an expansion is a token id, and that each token has another one to attend to."""
+        if type(expansion_id) is not int or not 0 <= expansion_id < self.vocabulary_size:
+            raise ConfigError(f"expansion_id is {expansion_id!r}: it must be a token id, 0 to vocabulary_size - 1")
+        if self.mask is Mask.SELF_EXCLUDING or self.decoder:
+            raise ConfigError(f"expansion_id is {expansion_id}: it must be None with a decoder or mask {self.mask}")
 
     def _suits_vocabulary_head(self) -> bool:
         others = self.after_pooling or self.normalize or self.decoder
@@ -342,7 +359,7 @@ class EncoderConfig:
 
     @property
     def pooled_width(self) -> int:
-        """Width of a pooled vector after all modules."""
+        """Width of a pooled vector after all modules; without pooling, of a hidden row after them."""
         return self.vocabulary_size if self.vocabulary_head else output_width(self.after_pooling, self.width)
 
     @property

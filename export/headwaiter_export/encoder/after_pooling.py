@@ -1,5 +1,7 @@
 """The modules after pooling in PyTorch, in float32 in every graph: they transform one vector of each sequence.
 
+Without pooling, they transform each hidden row.
+
 Their tensors have the names that `sentence-transformers` gives them: `linear.weight`, `linear.bias`, `norm.weight` and
 `norm.bias`. Shapes: B sequences; d_in and d_out are the widths of a module's input and output.
 """

@@ -9,6 +9,8 @@ padding, and B·N with padding.
 """
 
 from abc import ABC, abstractmethod
+from copy import copy
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +24,13 @@ _BLOCK_QUERIES = 1024
 
 
 class AttentionLayout(ABC):
-    """An arrangement of sequences in rows, and attention within each sequence."""
+    """An arrangement of sequences in rows, and attention within each sequence.
+
+    Attributes:
+        attended_lengths: number of tokens of each sequence that are attended to, from its first one, [B]; None for all.
+    """
+
+    attended_lengths: Tensor | None = None
 
     @property
     @abstractmethod
@@ -38,6 +46,24 @@ class AttentionLayout(ABC):
     def lengths(self) -> Tensor:
         """Number of tokens of each sequence, [B]."""
         return self.token_mask.sum(1)
+
+    def attending_to(self, lengths: Tensor) -> Self:
+        """Return the same layout with these `attended_lengths`."""
+        layout = copy(self)
+        layout.attended_lengths = lengths
+        return layout
+
+    @property
+    def key_lengths(self) -> Tensor:
+        """Number of tokens of each sequence that are attended to, [B]."""
+        return self.lengths if self.attended_lengths is None else self.attended_lengths
+
+    @property
+    def key_mask(self) -> Tensor:
+        """True where a grid cell holds a token that is attended to, bool [B, N]."""
+        if self.attended_lengths is None:
+            return self.token_mask
+        return torch.arange(self.token_mask.shape[1]) < self.attended_lengths[:, None]
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
@@ -101,10 +127,17 @@ class SingleSequence(AttentionLayout):
 
     def _attend_block(self, q: Tensor, positions: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms) -> Tensor:
         """Compute the contexts [H, n, value_dim] of the queries [H, n, head_dim] at these positions [n]."""
-        pairs, bias = terms.allowed_pairs(self._tokens, positions), terms.bias(q, k, positions)
+        pairs, bias = self.allowed_pairs(terms, positions), terms.bias(q, k, positions)
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias)
+
+    def allowed_pairs(self, terms: ScoreTerms, queries: Tensor | None = None) -> Tensor | None:
+        """Return whether each query at these positions attends to each key, bool [n or 1, N]; None if all do."""
+        pairs = terms.allowed_pairs(self._tokens, queries)
+        if self.attended_lengths is None:
+            return pairs
+        return self.key_mask if pairs is None else pairs & self.key_mask
 
     def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
         """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""

@@ -87,8 +87,8 @@ class Encoder(nn.Module):
         """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
         Returns:
-            Pooled vectors before normalization, float32 [B, pooled_width] (None without pooling), and hidden rows
-            [R, width]: those of the decoder if it reads the text.
+            Pooled vectors before normalization, float32 [B, pooled_width], and hidden rows [R, width]: those of the
+            decoder if it reads the text. Without pooling, None and hidden rows [R, pooled_width].
         """
         x = self.encode(tokens, layout, token_types)
         if self.decoder is not None and self.config.decodes_text:
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
         if self.vocabulary_head is not None:
             return self.vocabulary_head(x, layout), x
         if self.config.pooling is Pooling.NONE:
-            return None, x
+            return None, self.after_pooling(x.float()).to(x.dtype) if self.config.after_pooling else x
         return self.after_pooling(pool(x, layout, self.config.pooling)), x
 
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
@@ -105,10 +105,20 @@ class Encoder(nn.Module):
             # Features are float32 whatever the precision of the weights.
             tokens = tokens.to(next(self.parameters()).dtype)
         x = self.embedding(tokens, layout, token_types)
+        if self.config.expansion_id is not None:
+            layout = layout.attending_to(self._attended_lengths(tokens, layout, self.config.expansion_id))
         for layer in self.layers:
             x = layer(x, layout)
         normalized: Tensor = self.norm(x)
         return normalized
+
+    def _attended_lengths(self, tokens: Tensor, layout: AttentionLayout, expansion_id: int) -> Tensor:
+        """Return the length of each sequence [B] without the run of an id at its end."""
+        ends = layout.pad(torch.where(tokens == expansion_id, 0, layout.positions + 1)[:, None])[..., 0]
+        attended = torch.where(layout.token_mask, ends, 0).amax(1)
+        # Each token has keys in its window: in a longer run, the tokens before the last `window` are attended to.
+        least = layout.lengths - self.config.window if self.config.local_layers else 1
+        return attended.clamp(min=1).maximum(torch.as_tensor(least))
 
     def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
         """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""

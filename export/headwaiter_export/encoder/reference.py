@@ -148,13 +148,15 @@ def _smallest_gap(encoder: Encoder, sequence: Sequence) -> float:
 def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 0) -> list[Sequence]:
     """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
 
-    If the encoder has a `pad_id`, a tenth of the token ids is this id. The same arguments give the same sequences.
+    If the encoder has a `pad_id`, a tenth of the token ids is this id. If it has an `expansion_id`, a random part of
+    each sequence at its end has this id. The same arguments give the same sequences.
     """
     rng = np.random.default_rng(seed)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
-        return [_with_padding_tokens(ids, config.pad_id, rng) for ids in drawn]
+        padded = [_with_padding_tokens(ids, config.pad_id, rng) for ids in drawn]
+        return padded if config.expansion_id is None else [_expanded(ids, config.expansion_id, rng) for ids in padded]
     sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     for rows in sequences:
         rows[: config.prefix_rows] = 0
@@ -165,6 +167,11 @@ def _with_padding_tokens(ids: Sequence, pad_id: int | None, rng: np.random.Gener
     """Return token ids of which a tenth is `pad_id`: random ids of a large vocabulary would contain none."""
     if pad_id is not None:
         ids.reshape(len(ids), -1)[rng.random(len(ids)) < 0.1, 0] = pad_id
+    return ids
+
+
+def _expanded(ids: Sequence, expansion_id: int, rng: np.random.Generator) -> Sequence:
+    ids.reshape(len(ids), -1)[rng.integers(1, len(ids) + 1) :, 0] = expansion_id
     return ids
 
 

@@ -71,14 +71,14 @@ class ScoreTerms:
         pairs = key <= query if self.pattern is Mask.CAUSAL else key != query
         return pairs if near is None else pairs & near
 
-    def mask(self, token_mask: Tensor, queries: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
+    def mask(self, key_mask: Tensor, queries: Tensor | None = None, keys: Tensor | None = None) -> Tensor:
         """Return the mask to add to the scores, float32 [B, 1, 1 or n, K]; float16 cannot hold MASKED_SCORE.
 
-        `token_mask` says which keys are tokens, bool [B, K]; `queries` are positions [B, n], and `keys` positions [K].
+        `key_mask` is True for keys that are attended to, bool [B, K]; `queries` are positions [B, n], and `keys` [K].
         """
-        tokens = token_mask[:, None, None, :]
-        pairs = self.allowed_pairs(token_mask.shape[1], None if queries is None else queries[:, None], keys)
-        return torch.where(tokens if pairs is None else tokens & pairs, 0.0, MASKED_SCORE)
+        attended = key_mask[:, None, None, :]
+        pairs = self.allowed_pairs(key_mask.shape[1], None if queries is None else queries[:, None], keys)
+        return torch.where(attended if pairs is None else attended & pairs, 0.0, MASKED_SCORE)
 
     def by_distance(self, tokens: int, dtype: torch.dtype) -> Tensor:
         """Return the sum of all terms for the distances −(N − 1) to N − 1 from query to key, [1 or H, 2N − 1].

@@ -32,7 +32,7 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
-        pairs = terms.allowed_pairs(self._tokens)
+        pairs = self.allowed_pairs(terms)
         bias = terms.bias(q, k)
         weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
         self._weights_and_contexts += [weights, context]

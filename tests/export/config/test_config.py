@@ -9,8 +9,10 @@ import pytest
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
+from headwaiter_export.config.head import HeadConfig, ScoreFunction
 from tests.export.helpers import assert_mentions
 
+HEAD = HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True)
 SIZES: dict[str, Any] = {"vocabulary_size": 50, "d_model": 32, "heads": 4, "layers": 2, "d_ff": 64, "max_tokens": 16}
 
 
@@ -76,7 +78,13 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"after_pooling": [{"kind": "layer_norm", "width": 8}]}, ["width is 8", "layer_norm"]),
         ({"after_pooling": [{"kind": "layer_norm", "eps": 0}]}, ["eps is 0", "between 0 and 1"]),
         ({"after_pooling": [{"kind": "normalize"}]}, ["after_pooling ends with", "normalize to true"]),
-        ({"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none"}, ["after_pooling", "pooling 'none'"]),
+        (
+            {"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none", "head": HEAD},
+            ["after_pooling", "pooling 'none'", "head"],
+        ),
+        ({"expansion_id": 50}, ["expansion_id is 50", "token id"]),
+        ({"expansion_id": True}, ["expansion_id is True", "token id"]),
+        ({"expansion_id": 3, "mask": "self_excluding"}, ["expansion_id is 3", "self_excluding"]),
         ({"active_experts": 2}, ["active_experts is 2", "at most experts, 0"]),
         ({"experts": 2, "active_experts": 3}, ["active_experts is 3", "at most experts, 2"]),
         ({"experts": 2, "output_projection": False, "residual": False}, ["experts is 2", "output_projection is false"]),
