@@ -349,7 +349,7 @@ class SparseVectors(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., counts: _Optional[_Iterable[int]] = ..., indices: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
-    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores", "sparse")
+    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores", "sparse", "rows")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +361,7 @@ class EncodeResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     pooled: Tensor
@@ -372,7 +373,8 @@ class EncodeResponse(_message.Message):
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     scores: Tensor
     sparse: SparseVectors
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseVectors, _Mapping]] = ...) -> None: ...
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseVectors, _Mapping]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "reason", "message", "metadata", "retry_after_s")
@@ -698,14 +700,22 @@ class Execution(_message.Message):
     def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ...) -> None: ...
 
 class Prompt(_message.Message):
-    __slots__ = ("name", "text", "tokens")
+    __slots__ = ("name", "text", "tokens", "max_tokens", "expanded_tokens", "expansion_id", "skiplist_ids")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPANDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPANSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SKIPLIST_IDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     text: str
     tokens: int
-    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
+    max_tokens: int
+    expanded_tokens: int
+    expansion_id: int
+    skiplist_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., expanded_tokens: _Optional[int] = ..., expansion_id: _Optional[int] = ..., skiplist_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ImagePreparation(_message.Message):
     __slots__ = ("resize_shortest_edge", "resize_height", "resize_width", "resample", "crop_height", "crop_width", "rescale_factor", "image_mean", "image_std")

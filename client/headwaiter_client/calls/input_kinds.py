@@ -82,7 +82,10 @@ class TextInput:
         return text
 
     def measure(self, text: str, max_text_tokens: int) -> SequenceSize:
-        """See `InputKind.measure`; a text has at most one token per byte, and at most the model's maximum."""
+        """See `InputKind.measure`; a text has at most one token per byte, and at most the model's maximum.
+
+        A prompt with query expansion makes short texts longer. If the server refuses their request, it is split again.
+        """
         size_bytes = len(text.encode()) + _OVERHEAD_BYTES
         tokens_for_bytes = -(-size_bytes // _TEXT_BYTES_PER_TOKEN)
         return SequenceSize(max(min(size_bytes + _EXTRA_TOKENS, max_text_tokens), tokens_for_bytes), size_bytes)

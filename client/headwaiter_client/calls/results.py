@@ -115,7 +115,7 @@ class SequenceEncoding:
 
     @cached_property
     def hidden(self) -> NDArray[Any]:
-        """[length, width] one vector per token; those that were returned as int8 are decoded to float32."""
+        """[rows, width] a vector per token that its prompt does not leave out; int8 vectors are decoded to float32."""
         return _as_floats(self._unless_failed(self.received_hidden), _NO_HIDDEN)
 
     @property
@@ -130,7 +130,7 @@ class SequenceEncoding:
 
     @property
     def offsets(self) -> NDArray[np.uint32]:
-        """[length, 2] begin and end of each token in the text, if requested."""
+        """[rows, 2] begin and end of each token in the text, if requested."""
         return present(self._unless_failed(self.received_offsets), NO_OFFSETS)
 
     def _unless_failed(self, received: _Item) -> _Item:
@@ -188,7 +188,7 @@ class Encoding:
 
     @cached_property
     def hidden(self) -> list[NDArray[Any]]:
-        """One [length, width] array per sequence, one vector per token; int8 vectors are decoded to float32.
+        """One [rows, width] array per sequence, one vector per token; int8 vectors are decoded to float32.
 
         Raises:
             OutputMissing: hidden vectors were not requested.
@@ -215,7 +215,7 @@ class Encoding:
 
     @property
     def offsets(self) -> list[NDArray[np.uint32]]:
-        """One [length, 2] array per text: begin and end of each token, in Unicode code points.
+        """One [rows, 2] array per text: begin and end of each token, in Unicode code points.
 
         Begin and end are equal for special tokens.
 
@@ -298,13 +298,14 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
             speaks of a sequence that the request does not have.
     """
     lengths = read_lengths(response, count)
+    rows = _read_rows(response, lengths)
     pooled = read_vectors("pooled", response.pooled, count) if response.HasField("pooled") else None
-    hidden = read_vectors("hidden", response.hidden, sum(response.lengths)) if response.HasField("hidden") else None
+    hidden = read_vectors("hidden", response.hidden, int(rows.sum())) if response.HasField("hidden") else None
     return Encoding(
         received_pooled=pooled,
         received_sparse=read_sparse(response.sparse, count) if response.HasField("sparse") else None,
-        received_hidden=None if hidden is None else split_vectors(hidden, lengths),
-        received_offsets=read_offsets(response.offsets, lengths),
+        received_hidden=None if hidden is None else split_vectors(hidden, rows),
+        received_offsets=read_offsets(response.offsets, rows),
         lengths=lengths,
         truncated=read_truncated(response.truncated, first, count),
         failures=read_failures(response.failures, first, count, response.request_id),
@@ -312,6 +313,18 @@ def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_tri
         model=model_ref(response.model),
         request_id=response.request_id,
     )
+
+
+def _read_rows(response: pb.EncodeResponse, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of hidden rows of each sequence."""
+    if not response.rows:
+        return lengths
+    if len(response.rows) != len(lengths):
+        raise ValueError(f"rows has the shape [{len(response.rows)}], and [{len(lengths)}] was expected")
+    rows = np.fromiter(response.rows, np.int64)
+    if (rows > lengths).any():
+        raise ValueError(f"a sequence of {lengths[rows > lengths][0]} tokens has {rows[rows > lengths][0]} rows")
+    return rows
 
 
 def join_encodings(parts: Sequence[Encoding]) -> Encoding:
@@ -386,7 +399,7 @@ def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) 
 
 
 def read_offsets(offsets: Sequence[pb.Offsets], lengths: NDArray[np.int64]) -> list[NDArray[np.uint32]] | None:
-    """Return the offsets [length, 2] of each text; None if the reply has no offsets."""
+    """Return the offsets [lengths, 2] of each text; None if the reply has no offsets."""
     if not offsets:
         return None
     arrays = [np.array([one.begin, one.end], np.uint32).T for one in offsets]

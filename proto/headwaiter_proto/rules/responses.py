@@ -45,11 +45,17 @@ def encode_response(
     """
     lengths = [0 if index in failures else len(sequence) for index, sequence in enumerate(parsed.sequences)]
     reply = pb.EncodeResponse(lengths=lengths)
+    kept = parsed.kept_rows
+    if kept is not None:
+        reply.rows.extend(int(rows.sum()) if length else 0 for rows, length in zip(kept, lengths, strict=True))
     if isinstance(pooled, Sequence):
         reply.sparse.CopyFrom(sparse_message(pooled, lengths, output.pooled_dtype))
     elif pooled is not None:
         fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
     if hidden is not None:
+        if kept is not None:
+            answered = [rows for rows, length in zip(kept, lengths, strict=True) if length]
+            hidden = hidden[np.concatenate([np.empty(0, bool), *answered])]
         field = "output.dtype" if output.hidden_dtype == output.pooled_dtype else "output.hidden_dtype"
         fill(reply.hidden, hidden, output.hidden_dtype, field)
     if output.head is not None:
@@ -58,10 +64,18 @@ def encode_response(
         fill(reply.scores, aligned, pb.DATA_TYPE_FLOAT32)
     for index, original_tokens in parsed.truncated.items():
         reply.truncated.add(sequence=index, original_tokens=original_tokens)
-    for length, offsets in zip(lengths, parsed.offsets or (), strict=False):
-        reply.offsets.add(begin=offsets[:length, 0].tolist(), end=offsets[:length, 1].tolist())
+    for index, offsets in enumerate(parsed.offsets or ()):
+        shown = offsets[: lengths[index]]
+        if kept is not None:
+            shown = shown[kept[index][: lengths[index]]]
+        reply.offsets.add(begin=shown[:, 0].tolist(), end=shown[:, 1].tolist())
     reply.failures.extend(failure(index, error) for index, error in sorted(failures.items()))
     return reply
+
+
+def row_counts(reply: pb.EncodeResponse) -> Sequence[int]:
+    """Return the number of hidden rows of each sequence of a reply."""
+    return reply.rows or reply.lengths
 
 
 def attend_response(

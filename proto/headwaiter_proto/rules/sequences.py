@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, Inval
 from headwaiter_proto.rules.images import check_prefix_rows, min_tokens, prefix_rows, wrong_fixed_length
 from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes, check_tokens
 from headwaiter_proto.rules.outputs import dtype_name
-from headwaiter_proto.rules.token_types import read_types, with_types
+from headwaiter_proto.rules.token_types import read_types, with_types, without_types
 
 _ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
 _FEATURE_TYPES: dict[int, np.dtype[Any]] = {
@@ -38,6 +38,7 @@ class ParsedInput:
         truncated: number of tokens before truncation, of each truncated text, by index.
         offsets: int64 [n, 2] for each text, the begin and the end of each token in the text; None unless requested.
         skipped_tokens: number of tokens at the start of each sequence that pooling leaves out.
+        kept_rows: whether the reply has the hidden row of each token of each sequence, bool [n]; None if it has all.
     """
 
     sequences: list[NDArray[np.generic]]
@@ -45,6 +46,7 @@ class ParsedInput:
     truncated: Mapping[int, int] = field(default_factory=dict)
     offsets: list[NDArray[np.int64]] | None = None
     skipped_tokens: int = 0
+    kept_rows: list[NDArray[np.bool_]] | None = None
 
 
 def read_rows(
@@ -220,7 +222,10 @@ def read_tokenized(
     check_tokens(sum(lengths), limits)
     _check_lengths(lengths, field, manifest, failures)
     skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
-    return ParsedInput(sequences, failures, skipped_tokens=skipped_tokens)
+    kept = None
+    if prompt.skiplist_ids:
+        kept = [~np.isin(without_types(tokens), prompt.skiplist_ids) for tokens in sequences]
+    return ParsedInput(sequences, failures, skipped_tokens=skipped_tokens, kept_rows=kept)
 
 
 def _check_sizes(

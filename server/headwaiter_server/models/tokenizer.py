@@ -1,7 +1,7 @@
 """Turn texts into token ids with the tokenizer of the bundle."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -37,13 +37,13 @@ class TokenizeOptions:
     """How to tokenise the texts of a request.
 
     Attributes:
-        prompt: the text to put before each text.
+        prompt: the prompt to put before each text.
         truncation: how to treat a text that, with its prompt, has too many tokens.
         offsets: whether to return the position of each token in its text.
         pair_truncation: which text of a pair loses tokens.
     """
 
-    prompt: str = ""
+    prompt: pb.Prompt = field(default_factory=pb.Prompt)
     truncation: Truncation = Truncation.ERROR
     offsets: bool = False
     pair_truncation: pb.PairTruncation = pb.PAIR_TRUNCATION_LONGEST_FIRST
@@ -137,7 +137,7 @@ class BundleTokenizer:
             InvalidInput: a text is too long, and `failures` does not keep errors.
         """
         check_texts(texts, failures)
-        prompted = {index: options.prompt + text for index, text in enumerate(texts) if index not in failures}
+        prompted = {index: options.prompt.text + text for index, text in enumerate(texts) if index not in failures}
         return self._tokenize(prompted, len(texts), options, failures, max_total_tokens)
 
     def tokenize_pairs(
@@ -162,7 +162,7 @@ class BundleTokenizer:
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * count
-        total_tokens = 0
+        total_tokens, max_tokens = 0, options.prompt.max_tokens or self._max_tokens
         for indices in _slices(inputs, templated.characters if templated else 0):
             try:
                 given = [inputs[index] for index in indices]
@@ -176,7 +176,7 @@ class BundleTokenizer:
                     "the model's tokenizer failed on a text: look for the request's id in the server's log"
                 ) from error
             for index, encoding in zip(indices, encodings, strict=True):
-                too_long = len(encoding) > self._max_tokens and options.truncation is Truncation.ERROR
+                too_long = len(encoding) > max_tokens and options.truncation is Truncation.ERROR
                 # Copying ids makes other threads wait, so the ids of a refused text are not copied.
                 text = inputs[index]
                 if too_long:
@@ -188,11 +188,11 @@ class BundleTokenizer:
                     )
                     tokens = TokenizedText(ids, len(encoding), None)
                 else:
-                    tokens = self._truncate(encoding, options)
-                if too_long or len(tokens.ids) > self._max_tokens:
-                    field = "texts" if isinstance(text, str) else "pairs"
+                    tokens = _expand(_truncate(encoding, options, max_tokens), options.prompt)
+                if too_long or len(tokens.ids) > max_tokens:
+                    input_field = "texts" if isinstance(text, str) else "pairs"
                     only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
-                    failures.add(text_too_long(index, len(encoding), self._max_tokens, field, only_second=only_second))
+                    failures.add(text_too_long(index, len(encoding), max_tokens, input_field, only_second=only_second))
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
@@ -204,28 +204,40 @@ class BundleTokenizer:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
-    def _truncate(self, encoding: Any, options: TokenizeOptions) -> TokenizedText:
-        """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
-
-        `transformers` drops the same tokens.
-        """
-        tokens = _read_tokens(encoding, options)
-        if tokens.original_tokens <= self._max_tokens:
-            return tokens
-        keep = np.array(encoding.special_tokens_mask, bool)
-        # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
-        texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
-        room = max(0, self._max_tokens - int(keep.sum()))
-        counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
-        for positions, count in zip(texts, counts, strict=True):
-            keep[kept_positions(positions, count, from_right=options.truncation is Truncation.RIGHT)] = True
-        offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
-        return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
-
 
 def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None]:
     """Return the most tokens of a text and the text around pairs, which `BundleTokenizer` takes after its file."""
     return manifest.max_text_tokens, manifest.pair_template if manifest.HasField("pair_template") else None
+
+
+def _truncate(encoding: Any, options: TokenizeOptions, max_tokens: int) -> TokenizedText:
+    """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
+
+    `transformers` drops the same tokens.
+    """
+    tokens = _read_tokens(encoding, options)
+    if tokens.original_tokens <= max_tokens:
+        return tokens
+    keep = np.array(encoding.special_tokens_mask, bool)
+    # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
+    texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
+    room = max(0, max_tokens - int(keep.sum()))
+    counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
+    for positions, count in zip(texts, counts, strict=True):
+        keep[kept_positions(positions, count, from_right=options.truncation is Truncation.RIGHT)] = True
+    offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
+    return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
+
+
+def _expand(tokens: TokenizedText, prompt: pb.Prompt) -> TokenizedText:
+    """Append the tokens of a prompt's query expansion, whose positions in the text are empty."""
+    missing = prompt.expanded_tokens - len(tokens.ids)
+    if missing <= 0:
+        return tokens
+    offsets = tokens.offsets
+    if offsets is not None:
+        offsets = np.concatenate([offsets, np.zeros((missing, 2), np.int64)])
+    return replace(tokens, ids=np.append(tokens.ids, [prompt.expansion_id] * missing), offsets=offsets)
 
 
 _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
@@ -238,7 +250,7 @@ def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
     if not options.offsets:
         return TokenizedText(ids, len(ids), None, types)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt), 0))
+    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt.text), 0))
 
 
 def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArray[np.intp]:

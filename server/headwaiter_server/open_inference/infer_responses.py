@@ -10,6 +10,7 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.outputs import Output, hidden_width
+from headwaiter_proto.rules.responses import row_counts
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.open_inference.infer_requests import WantedReply
 from headwaiter_server.open_inference.tensors import add_output, pad
@@ -63,13 +64,14 @@ def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.Mode
     default = next(name for name in ("scores", "pooled", "hidden") if response.HasField(name))
     for name in wanted.outputs or (default,):
         if name == "token_count":
-            add_output(reply, name, "INT32", np.array(response.lengths, np.int32), raw=wanted.raw)
+            add_output(reply, name, "INT32", np.array(row_counts(response), np.int32), raw=wanted.raw)
         else:
             values = _array(getattr(response, name))
-            per_token = name == "hidden" or (name == "scores" and wanted.pads_scores)
-            add_output(
-                reply, name, "FP32", pad(values, response.lengths, wanted.kept) if per_token else values, raw=wanted.raw
-            )
+            if name == "hidden":
+                values = pad(values, row_counts(response), wanted.kept)
+            elif name == "scores" and wanted.pads_scores:
+                values = pad(values, response.lengths, wanted.kept)
+            add_output(reply, name, "FP32", values, raw=wanted.raw)
     return reply
 
 

@@ -71,7 +71,7 @@ async def read_input(
         pairs = read_pairs(options.pairs, manifest, limits)
     assert tokenizer is not None
     tokenize_options = TokenizeOptions(
-        prompt.text, _TRUNCATIONS[options.truncation], options.output.offsets, options.pairs.pair_truncation
+        prompt, _TRUNCATIONS[options.truncation], options.output.offsets, options.pairs.pair_truncation
     )
     arguments = tokenize_options, failures, limits.tokens
     if kind == "texts":

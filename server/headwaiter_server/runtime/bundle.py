@@ -132,6 +132,13 @@ class Bundle:
             )
         manifest.max_tokens = min(manifest.max_tokens, tokens)
         manifest.max_text_tokens = min(manifest.max_text_tokens, tokens)
+        for prompt in manifest.prompts:
+            if prompt.expanded_tokens > tokens:
+                raise BundleRefused(
+                    f"the model in {self.folder} expands queries to {prompt.expanded_tokens} tokens: raise "
+                    f"--max-sequence-tokens {tokens}"
+                )
+            prompt.max_tokens = min(prompt.max_tokens, tokens)
 
     def golden(self) -> Golden:
         """Read the golden inputs that the model accepts, and PyTorch's outputs for them.

@@ -138,6 +138,14 @@ def _wrong_prompts(manifest: Manifest) -> Iterator[str]:
     for prompt in manifest.prompts:
         if prompt.tokens > manifest.max_text_tokens:
             yield f"has a prompt of {prompt.tokens:,} tokens, and max_text_tokens {manifest.max_text_tokens:,}"
+        most = prompt.max_tokens or manifest.max_text_tokens
+        if not prompt.expanded_tokens <= most <= manifest.max_text_tokens:
+            yield (
+                f"has a prompt with expanded_tokens {prompt.expanded_tokens:,} and max_tokens {most:,}, and "
+                f"max_text_tokens {manifest.max_text_tokens:,}"
+            )
+        if prompt.expansion_id >= max(1, manifest.vocabulary_size):
+            yield f"has a prompt with expansion_id {prompt.expansion_id} and vocabulary_size {manifest.vocabulary_size}"
 
 
 def _wrong_image(manifest: Manifest) -> Iterator[str]:

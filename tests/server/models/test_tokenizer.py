@@ -29,8 +29,9 @@ def tokenizer(text_bundle: Path) -> BundleTokenizer:
 
 
 def _tokenize(
-    tokenizer: BundleTokenizer, texts: list[str], *, max_total_tokens: int = 9999, **options: Any
+    tokenizer: BundleTokenizer, texts: list[str], *, max_total_tokens: int = 9999, prompt: str = "", **options: Any
 ) -> list[TokenizedText]:
+    options["prompt"] = pb.Prompt(text=prompt)
     return tokenizer.tokenize(texts, TokenizeOptions(**options), Failures(), max_total_tokens)
 
 
@@ -102,6 +103,27 @@ def test_offsets_equal_those_of_transformers(
     for tokens, pairs in zip(_tokenize(tokenizer, texts, truncation=truncation, offsets=True), expected, strict=True):
         assert tokens.offsets is not None
         assert tokens.offsets.tolist() == [[*pair] for pair in pairs]
+
+
+@pytest.mark.parametrize("truncation", [*Truncation])
+def test_a_prompt_fills_up_short_texts_and_limits_long_ones(truncation: Truncation, tokenizer: BundleTokenizer) -> None:
+    prompt = pb.Prompt(text="the ", max_tokens=7, expanded_tokens=6, expansion_id=4)
+    options, failures = TokenizeOptions(prompt, truncation, offsets=True), Failures(keep=True)
+    whole = _ids(tokenizer, ["the bread", "the bread is fresh", "the bread is fresh please table"])
+    short, fitting, long = tokenizer.tokenize(
+        ["bread", "bread is fresh", "bread is fresh please table"], options, failures, 9999
+    )
+    assert short.ids.tolist() == [*whole[0], 4, 4]
+    assert short.offsets is not None
+    assert short.offsets.tolist() == [[0, 0], [0, 0], [0, 5], [0, 0], [0, 0], [0, 0]]
+    assert fitting.ids.tolist() == whole[1]
+    if truncation is Truncation.ERROR:
+        error = failures.by_sequence[2]
+        assert isinstance(error, SequenceTooLong)
+        assert (error.limit, error.actual) == (7, 8)
+    else:
+        dropped = 1 if truncation is Truncation.LEFT else 6
+        assert long.ids.tolist() == whole[2][:dropped] + whole[2][dropped + 1 :]
 
 
 def test_offsets_are_positions_in_the_text_without_its_prompt(tokenizer: BundleTokenizer) -> None:

@@ -37,7 +37,7 @@ class WordLengths:
     def tokenize(
         self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
     ) -> list[TokenizedText]:
-        encoded = [np.array([len(word) for word in (options.prompt + text).split()]) for text in texts]
+        encoded = [np.array([len(word) for word in (options.prompt.text + text).split()]) for text in texts]
         return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:

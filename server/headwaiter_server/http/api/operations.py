@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
+from headwaiter_proto.rules.responses import row_counts
 from headwaiter_proto.rules.tasks import Ability
 from headwaiter_server.http.api.errors import OPENAI_ERRORS, ErrorForm
 from headwaiter_server.http.api.fields import Field, Question, Schema, fill, read_object
@@ -165,7 +166,7 @@ def json_rows(vectors: NDArray[np.float32]) -> Iterator[orjson.Fragment]:
 def token_rows(reply: pb.EncodeResponse) -> list[list[orjson.Fragment]]:
     """Return the rows of the tokens of each sequence as JSON lists."""
     rows = iter(json_rows(float_rows(reply.hidden)))
-    return [[next(rows) for _ in range(length)] for length in reply.lengths]
+    return [[next(rows) for _ in range(count)] for count in row_counts(reply)]
 
 
 def ranking(question: Question, reply: pb.ClassifyResponse) -> list[tuple[int, float, str]]:

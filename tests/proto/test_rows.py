@@ -1,0 +1,53 @@
+"""Replies to texts whose prompt skips tokens have the rows and the positions of the other tokens alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwaiter_client.calls.results import read_encoding
+from headwaiter_client.errors import HeadwaiterError
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_proto.rules.limits import RequestLimits
+from headwaiter_proto.rules.outputs import read_output
+from headwaiter_proto.rules.responses import encode_response
+from headwaiter_proto.rules.sequences import read_tokenized
+
+MANIFEST = Manifest(vocabulary_size=9, max_tokens=16, max_text_tokens=16, width=2, pooling=pb.POOLING_NONE)
+LIMITS = RequestLimits(100, 1000, 1 << 20, 1 << 20)
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.booleans()), min_size=1, max_size=5))
+def test_the_client_reads_the_rows_of_the_tokens_that_are_not_skipped(texts: list[tuple[list[int], bool]]) -> None:
+    failures = {
+        index: InvalidInput("wrong", sequence=index, field="texts") for index, (_, fails) in enumerate(texts) if fails
+    }
+    prompt = pb.Prompt(name="document", skiplist_ids=[3, 5])
+    ids = [np.array(each) for each, _ in texts]
+    parsed = read_tokenized([*ids], prompt, MANIFEST, LIMITS, Failures(keep=True))
+    # The position of a token says which one it is.
+    parsed.offsets = [np.stack([np.arange(len(each)), np.arange(1, len(each) + 1)], 1) for each in ids]
+    rows = [np.stack([each, np.full(len(each), i)], 1) for i, each in enumerate(ids) if not texts[i][1]]
+    hidden = np.concatenate([np.empty((0, 2), np.float32), *rows])
+    output = read_output(pb.OutputOptions(hidden=True), MANIFEST)
+    reply = encode_response(parsed, output, None, hidden, failures)
+    reply.model.name = "tiny"
+    encoding = read_encoding(reply, 0, len(texts), 0.0)
+    assert encoding.received_hidden is not None
+    for index, (tokens, fails) in enumerate(texts):
+        kept = [] if fails else [place for place, token in enumerate(tokens) if token not in (3, 5)]
+        expected = np.array([[tokens[place], index] for place in kept]).reshape(-1, 2)
+        np.testing.assert_array_equal(encoding.received_hidden[index], expected)
+        assert encoding.received_offsets is not None
+        assert encoding.received_offsets[index][:, 0].tolist() == kept
+        assert encoding.lengths[index] == (0 if fails else len(tokens))
+
+
+def test_a_reply_with_more_rows_than_tokens_is_refused() -> None:
+    for counts in ([3], [2, 1], [1, 1, 1]):
+        hidden = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[sum(counts), 2], data=bytes(8 * sum(counts)))
+        reply = pb.EncodeResponse(lengths=[2], hidden=hidden, rows=counts)
+        with pytest.raises(HeadwaiterError, match="rows"):
+            read_encoding(reply, 0, 1, 0.0)
