@@ -33,6 +33,7 @@ from headwaiter_client.errors import (
     Unimplemented,
 )
 from headwaiter_client.images import patches
+from headwaiter_client.late_interaction import max_sim
 from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
 from headwaiter_client.transport.connection import TlsConfig
 from headwaiter_client.transport.retries import RetryPolicy
@@ -77,5 +78,6 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "max_sim",
     "patches",
 ]

@@ -153,11 +153,5 @@ REFUSED = (
         "a table of vectors needs no server",
         modules=("StaticEmbedding",),
     ),
-    Refused(
-        "several vectors for each text, as ColBERT",
-        "MultiVectorEncoder of sentence-transformers",
-        "the server has no vectors of tokens after a Dense module",
-        modules=("Transformer", "Dense", "MultiVectorMask"),
-    ),
     Refused("several routes", "Router of sentence-transformers", "queries need another model", modules=("Router",)),
 )

@@ -38,6 +38,7 @@ from headwaiter_export.bundle.verification import (
 )
 from headwaiter_export.checkpoints.reader import LoadedModel
 from headwaiter_export.checkpoints.texts import TextConfig
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -158,10 +159,16 @@ class _Written:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
         template = text.pair_template if text else None
-        own_pooling = bool(config.after_pooling or config.vocabulary_head)
+        own_pooling = config.pooling is not Pooling.NONE and bool(config.after_pooling or config.vocabulary_head)
+        # What the server does with texts of some prompts, besides putting a text before them.
+        text_rules = (
+            any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in text.prompts)
+            if text
+            else False
+        )
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
-            schema_version=SCHEMA_VERSIONS[bool(own_pooling or config.token_types or template)],
+            schema_version=SCHEMA_VERSIONS[bool(own_pooling or config.token_types or template or text_rules)],
             name=name,
             vocabulary_size=config.vocabulary_size,
             feature_width=config.feature_width,

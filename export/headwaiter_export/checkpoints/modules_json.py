@@ -25,14 +25,25 @@ _POOLINGS = {
 _FLAG_PREFIX = "pooling_mode_"
 _FLAG_NAMES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "weightedmean_tokens": "weightedmean"}
 _POOLING_FIELDS = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
+# Settings that PyLate saves, and that MultiVectorEncoder saves in other files.
+_OWN_FIELDS_OF_COLBERT = {
+    *("query_prefix", "document_prefix", "query_length", "document_length", "query_expansion", "do_query_expansion"),
+    *("attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words"),
+}
+# What to do with a model of several vectors that other code than sentence-transformers saved.
+CONVERT_COLBERT = (
+    "load the model with MultiVectorEncoder of sentence-transformers 6.2, save it, and export the saved folder"
+)
 # A module that changes vectors only in training.
 _DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 # The supported values of fields of `sentence-transformers` that could change results.
-_VECTOR_FIELDS = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+_NAME_FIELDS = ("module_input_name", "module_output_name")
+_VECTOR, _ROWS = "sentence_embedding", "token_embeddings"
 _MODEL_TYPE = {"SentenceTransformer": True}
 _MODEL_FIELDS = {"truncate_dim": None}
 _SPARSE_MODEL_TYPE = {"SparseEncoder": True}
+_MULTI_VECTOR_MODEL_TYPE = {"MultiVectorEncoder": True}
 _SPLADE_FIELDS = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension")
 _CROSS_ENCODER_FIELDS = {"model_type": "CrossEncoder", "prompts": None, "default_prompt_name": None}
 _LOGIT_SCORE_FIELDS = {"module_input_name": "causal_logits"}
@@ -63,12 +74,13 @@ class Modules:
         transformer: folder of the transformer.
         pooling: pooling of the model; None if the folder names no pooling.
         pools_prompt: whether pooling includes the rows of prompts.
-        after_pooling: the modules after pooling, without Normalize at the end.
+        after_pooling: the modules after pooling, without Normalize at the end; with a `mask`, those of rows.
         normalize: whether pooled vectors have unit length in the end.
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
         logit_score: settings of LogitScore, which scores pairs by the logits of a language model; None without it.
         splade: settings of SpladePooling, which makes sparse vectors; None without it.
+        mask: settings of MultiVectorMask, with which each hidden row is a vector; None without it.
     """
 
     transformer: Path
@@ -80,6 +92,7 @@ class Modules:
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
     logit_score: CheckpointJson | None = None
     splade: CheckpointJson | None = None
+    mask: CheckpointJson | None = None
 
 
 def read_modules(folder: Path) -> Modules:
@@ -94,6 +107,8 @@ def read_modules(folder: Path) -> Modules:
             f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
         )
     for module in modules:
+        if module["type"].startswith("pylate."):
+            raise CheckpointError(f"modules.json has the type {module['type']!r}: {CONVERT_COLBERT}")
         if not module["type"].startswith("sentence_transformers."):
             raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
     paths = [path_inside(folder, module["path"], folder / "modules.json") for module in modules]
@@ -115,6 +130,19 @@ def read_modules(folder: Path) -> Modules:
             # Without the field, sentence-transformers would leave the head of the language model out.
             CheckpointJson.read(paths[0] / "sentence_bert_config.json").choice("transformer_task", {"fill-mask": True})
         return Modules(paths[0], prompts=settings, splade=splade)
+    if kinds[:1] == ["Transformer"] and kinds.count("MultiVectorMask") == 1:
+        settings.choice("model_type", _MULTI_VECTOR_MODEL_TYPE)
+        for name in _OWN_FIELDS_OF_COLBERT & settings.values.keys():
+            raise settings.error(name, CONVERT_COLBERT)
+        rows, mask = list[ModuleFolder](), settings
+        for kind, path in zip(kinds[1:], paths[1:], strict=True):
+            if kind == "MultiVectorMask":
+                mask = CheckpointJson.read(path / "config.json")
+            elif kind in ("Dense", "Normalize"):
+                rows.append(_READERS[kind](path, _ROWS))
+            elif kind != _DROPOUT:
+                raise CheckpointError(f"modules.json lists {kind} beside MultiVectorMask: the export cannot apply it")
+        return Modules(paths[0], after_pooling=tuple(rows), prompts=settings, mask=mask)
     if kinds[:1] == ["StaticEmbedding"]:
         raise CheckpointError(
             "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "
@@ -124,7 +152,7 @@ def read_modules(folder: Path) -> Modules:
         raise CheckpointError(
             f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
             f"{', '.join((*_READERS, _DROPOUT))}; or Transformer and SpladePooling for sparse vectors; or Transformer "
-            "and LogitScore for a reranker"
+            "and LogitScore for a reranker; or Transformer, MultiVectorMask, and any of Dense and Normalize"
         )
     transformer, pooling, *others = paths
     config_json = CheckpointJson.read(pooling / "config.json")
@@ -183,9 +211,11 @@ def read_weights(modules: Iterable[ModuleFolder], shapes: Mapping[str, tuple[int
     return weights
 
 
-def _read_dense(folder: Path) -> ModuleFolder:
+def _read_dense(folder: Path, transformed: str = _VECTOR) -> ModuleFolder:
     config_json = CheckpointJson.read(folder / "config.json")
-    config_json.require({**_VECTOR_FIELDS, "use_residual": False}, known=_DENSE_FIELDS)
+    # MultiVectorEncoder gives a Dense module without these fields the rows.
+    _check_names(config_json, transformed, default=transformed)
+    config_json.require({"use_residual": False}, known=(*_DENSE_FIELDS, *_NAME_FIELDS))
     activation = DenseActivation.TANH
     if "activation_function" in config_json.values:
         activation = config_json.choice("activation_function", DENSE_ACTIVATIONS)
@@ -204,13 +234,23 @@ def _read_layer_norm(folder: Path) -> ModuleFolder:
     return ModuleFolder(folder, PooledModule(kind=ModuleKind.LAYER_NORM), "dimension", config_json)
 
 
-def _read_normalize(folder: Path) -> ModuleFolder:
+def _read_normalize(folder: Path, transformed: str = _VECTOR) -> ModuleFolder:
     config_json = CheckpointJson.read_if_present(folder / "config.json")
-    config_json.require(_VECTOR_FIELDS, known=())
+    _check_names(config_json, transformed, default=_VECTOR)
+    config_json.require({}, known=_NAME_FIELDS)
     return ModuleFolder(folder, PooledModule(kind=ModuleKind.NORMALIZE), "", config_json)
 
 
-_READERS: Mapping[str, Callable[[Path], ModuleFolder]] = {
+def _check_names(config_json: CheckpointJson, transformed: str, *, default: str) -> None:
+    """Check that a module transforms what it should; without a name of its own, the output is the input."""
+    name = default
+    for key in _NAME_FIELDS:
+        name = config_json.values.get(key) or name
+        if name != transformed:
+            raise CheckpointError(f"{config_json.path} has {key} {name!r}: it must be {transformed!r}")
+
+
+_READERS: Mapping[str, Callable[..., ModuleFolder]] = {
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,

@@ -32,7 +32,15 @@ from headwaiter_export.checkpoints.heads import (
 )
 from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
-from headwaiter_export.checkpoints.modules_json import ModuleFolder, Modules, check_widths, read_modules, read_weights
+from headwaiter_export.checkpoints.modules_json import (
+    CONVERT_COLBERT,
+    ModuleFolder,
+    Modules,
+    check_widths,
+    read_modules,
+    read_weights,
+)
+from headwaiter_export.checkpoints.multi_vector import TASK_FIELDS, with_tasks
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
@@ -124,6 +132,8 @@ def read_checkpoint(
     if sparse:
         vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
         pooling = Pooling.MAX
+    elif modules.mask is not None:
+        family, pooling = without_head(config_json, family), Pooling.NONE
     elif modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
         family = without_head(config_json, family)
@@ -135,14 +145,18 @@ def read_checkpoint(
     elif pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
     assumptions = ["pooled vectors are sparse: they weigh each token of the vocabulary"]
-    if vocabulary_head is None:
+    if modules.mask is not None:
+        assumptions = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
+        if modules.prompts is not None and modules.prompts.values.get("similarity_fn_name") == "meanmaxsim":
+            assumptions.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
+    elif vocabulary_head is None:
         assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    after_pooling = () if pooling is Pooling.NONE else modules.after_pooling
+    after_pooling = modules.after_pooling if modules.mask or pooling is not Pooling.NONE else ()
     config = _encoder_config(
         config_json,
         family,
@@ -164,9 +178,21 @@ def read_checkpoint(
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
     chat_settings = modules.cross_encoder if modules.logit_score is not None else None
-    text = read_text(folder, config_json, config, assumptions, chat_settings, question.template if question else None)
+    text = read_text(
+        folder,
+        config_json,
+        config,
+        assumptions,
+        chat_settings,
+        question.template if question else None,
+        TASK_FIELDS if modules.mask else (),
+    )
+    if text is None and modules.mask is not None:
+        raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
+        if modules.mask is not None:
+            text, config = with_tasks(text, config, config_json, modules.mask, family)
         if text.pooling_skips_prompt and after_pooling:
             raise CheckpointError(
                 f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
@@ -242,6 +268,8 @@ def _input_assumptions(
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
+    if "HF_ColBERT" in config_json.strings("architectures"):
+        raise config_json.error("architectures", CONVERT_COLBERT)
     for architecture in config_json.strings("architectures") if with_head else ():
         family = FAMILIES_WITH_HEADS.get((config_json.values["model_type"], architecture), family)
     if scores_words:

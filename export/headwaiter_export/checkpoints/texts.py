@@ -4,7 +4,7 @@ A prompt is a prefix of texts, such as "query: ". Only `sentence-transformers` m
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,11 +60,19 @@ class Prompt:
         name: name of the prompt in requests.
         text: the prefix.
         tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt.
+        max_tokens: most tokens of a text with the prompt; 0 for the limit of all texts.
+        expanded_tokens: the number of tokens of a short text after query expansion; 0 without query expansion.
+        expansion_id: the token id that expands short texts.
+        skiplist_ids: ids of tokens without a hidden row in replies.
     """
 
     name: str
     text: str
     tokens: int
+    max_tokens: int = 0
+    expanded_tokens: int = 0
+    expansion_id: int = 0
+    skiplist_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,12 +115,13 @@ def read_text(
     assumptions: list[str],
     chat_settings: CheckpointJson | None = None,
     question: str | None = None,
+    known_fields: Collection[str] = (),
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
     `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
-    has `question`.
+    has `question`. The caller reads the fields `known_fields` of sentence_bert_config.json.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
@@ -148,7 +157,7 @@ def read_text(
         fields = _MASKED_FIELDS
     else:
         fields = _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
-    limit, source = _text_limit(folder, fields)
+    limit, source = _text_limit(folder, fields, known_fields)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
     assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
@@ -207,12 +216,18 @@ def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> Tex
     return TextConfig(tokenizer.to_str(), config.max_tokens)
 
 
-def _text_limit(folder: Path, fields: Mapping[str, object]) -> tuple[float, str]:
-    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
+def transformer_settings(folder: Path) -> CheckpointJson:
+    """Return the settings of a Transformer module; without fields if its folder has none."""
     # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
     found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
-    sentence = CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
-    sentence.require({**_TRANSFORMER_FIELDS, **fields}, known=("max_seq_length", "do_lower_case", "unpad_inputs"))
+    return CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+
+
+def _text_limit(folder: Path, fields: Mapping[str, object], known: Collection[str]) -> tuple[float, str]:
+    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
+    sentence = transformer_settings(folder)
+    supported = {name: value for name, value in {**_TRANSFORMER_FIELDS, **fields}.items() if name not in known}
+    sentence.require(supported, known=("max_seq_length", "do_lower_case", "unpad_inputs", *known))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")

@@ -168,6 +168,7 @@ class Family(TensorNames):
         end_id_field: field of config.json that has the id of the token at the end of texts, whose row is pooled or
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
+        masks_queries: whether a token that no token attends to attends to none in transformers.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -198,6 +199,7 @@ class Family(TensorNames):
     largest_id_value: int | None = None
     is_causal: tuple[bool, ...] = (False,)
     decoder_names: TensorNames | None = None
+    masks_queries: bool = False
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 

@@ -1,0 +1,151 @@
+"""A served model of several vectors for each text gives those of `sentence-transformers`, over gRPC and HTTP."""
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from headwaiter_client import max_sim
+from headwaiter_client.errors import SequenceTooLong
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_server.app import Server
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.errors import BundleRefused
+from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.e2e.open_inference_caller import calling, raw_request
+from tests.export.multi_vector_encoder import DOCUMENTS, QUERIES, expected_vectors, save_multi_vector_encoder
+from tests.oracle import Array
+from tests.shared_folders import SharedFolders
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+MASK_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared_folders: SharedFolders) -> Path:
+    """A folder with the checkpoint and its bundle."""
+    pytest.importorskip("sentence_transformers")
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        save_multi_vector_encoder(folder / "checkpoint")
+        loaded = read_checkpoint(folder / "checkpoint")
+        plans = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
+        export_bundle(loaded.encoder, loaded.text, folder / "bundle", "colbert", plans=plans)
+
+    return shared_folders.get("multi-vector-encoder", write)
+
+
+@pytest.fixture
+def expected(checkpoint: Path) -> tuple[list[Array], list[Array]]:
+    """The vectors of queries and documents in `sentence-transformers`."""
+    return expected_vectors(checkpoint / "checkpoint")
+
+
+def assert_equal(actual: list[Array], expected: list[Array]) -> None:
+    assert [len(each) for each in actual] == [len(each) for each in expected]
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("front_ends", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+async def test_the_client_gets_the_vectors_of_texts(
+    front_ends: int, checkpoint: Path, expected: tuple[list[Array], list[Array]]
+) -> None:
+    queries, documents = expected
+    async with serving(checkpoint / "bundle", front_ends=front_ends) as server, connect(server) as client:
+        encoded = await client.encode(QUERIES, prompt="query", truncation="right")
+        assert_equal(encoded.hidden, queries)
+        assert encoded.lengths.tolist() == [MASK_TOKENS] * len(QUERIES)
+        for prompt in ("document", ""):
+            found = await client.encode(DOCUMENTS, prompt=prompt, offsets=True)
+            assert_equal(found.hidden, documents)
+            # The tokens of punctuation have neither a vector nor a position.
+            for text, rows, offsets in zip(DOCUMENTS, found.hidden, found.offsets, strict=True):
+                assert len(rows) == len(offsets)
+                assert not set("".join(text[begin:end] for begin, end in offsets.tolist())) & set(",.!")
+        # The token of ".".
+        assert found.lengths[0] == len(found.hidden[0]) + 1
+        (alone,) = (await client.encode([QUERIES[0]], prompt="query")).hidden
+        np.testing.assert_array_equal(alone, encoded.hidden[0])
+        coarse = await client.encode(DOCUMENTS, hidden_dtype="int8")
+        np.testing.assert_allclose(np.concatenate(coarse.hidden), np.concatenate(documents), atol=0.02)
+        model = await client.model()
+        assert (model.width, model.hidden_width) == (12, 12)
+
+
+async def test_scores_equal_those_of_sentence_transformers(
+    checkpoint: Path, expected: tuple[list[Array], list[Array]]
+) -> None:
+    from sentence_transformers import MultiVectorEncoder
+
+    similarity = MultiVectorEncoder(str(checkpoint / "checkpoint"), device="cpu").similarity(*expected).numpy()
+    async with serving(checkpoint / "bundle") as server, connect(server) as client:
+        queries = (await client.encode(QUERIES, prompt="query", truncation="right")).hidden
+        documents = (await client.encode(DOCUMENTS, prompt="document")).hidden
+    actual = np.stack([max_sim(query, documents) for query in queries])
+    np.testing.assert_allclose(actual, similarity, rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(actual.argsort(axis=1), similarity.argsort(axis=1))
+
+
+async def test_a_query_that_is_too_long_fails_alone(checkpoint: Path) -> None:
+    async with serving(checkpoint / "bundle") as server, connect(server) as client:
+        partial = await client.encode(["rain", "rain " * 50, "stone"], prompt="query", partial=True)
+        error = partial.failures[1]
+        assert isinstance(error, SequenceTooLong)
+        assert (error.sequence, error.limit, error.actual) == (1, MASK_TOKENS, 53)
+        assert [len(rows) for rows in partial.hidden] == [MASK_TOKENS, 0, MASK_TOKENS]
+
+
+def test_a_lower_limit_of_the_server_holds_for_prompts_too(checkpoint: Path) -> None:
+    bundle = Bundle.open(checkpoint / "bundle")
+    bundle.limit_tokens(MASK_TOKENS)
+    assert [each.max_tokens for each in bundle.manifest.prompts if each.name == "query"] == [MASK_TOKENS]
+    with pytest.raises(BundleRefused, match="max-sequence-tokens 11"):
+        bundle.limit_tokens(MASK_TOKENS - 1)
+
+
+async def test_the_rows_and_their_count_agree_over_the_open_inference_protocol(checkpoint: Path) -> None:
+    request = raw_request("colbert", ("hidden", "token_count"), DOCUMENTS)
+    async with serving(checkpoint / "bundle") as server, connect(server) as client, calling(server) as caller:
+        expected = (await client.encode(DOCUMENTS)).hidden
+        answer = await caller.infer(request)
+    assert answer["token_count"].tolist() == [len(rows) for rows in expected]
+    for rows, each in zip(answer["hidden"], expected, strict=True):
+        np.testing.assert_array_equal(rows[: len(each)], each)
+        assert not rows[len(each) :].any()
+
+
+async def test_no_token_attends_to_the_masks_of_a_query(checkpoint: Path) -> None:
+    async with serving(checkpoint / "bundle") as server, connect(server) as client:
+        tokenizer = Tokenizer.from_file(str(checkpoint / "bundle" / "tokenizer.json"))
+        ids = tokenizer.encode("[Q] the [MASK] on").ids + tokenizer.encode("[MASK]" * 3, add_special_tokens=False).ids
+        weights = (await client.attend(ids)).weights
+        assert not weights[..., -3:].any()
+        assert weights[..., :-3].all()
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
+async def test_http_gives_the_vectors_of_texts(checkpoint: Path, expected: tuple[list[Array], list[Array]]) -> None:
+    texts, rows = (
+        [text for text in DOCUMENTS if text],
+        [rows for text, rows in zip(DOCUMENTS, expected[1], strict=True) if text],
+    )
+    async with serving(checkpoint / "bundle", http_api="on") as server:
+        found = await asyncio.to_thread(_post, server, "/embed_all", {"inputs": texts})
+        assert_equal([np.array(each) for each in found], rows)
+        query = await asyncio.to_thread(_post, server, "/embed_all", {"inputs": QUERIES[:1], "prompt_name": "query"})
+        assert_equal([np.array(each) for each in query], expected[0][:1])
+
+
+def _post(server: Server, path: str, fields: Any) -> Any:
+    url = metrics_url(server).replace("/metrics", path)
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
+        return json.load(response)
