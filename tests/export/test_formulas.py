@@ -151,7 +151,8 @@ def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
     # Attention from all rows of a decoder to the encoder depends on no distance.
     by_content = (config.distance_keys or config.distance_queries) and not config.decodes_text
-    return "" if by_content else "PackedMultiHeadAttention"
+    gathers = by_content or config.expansion_id is not None
+    return "" if gathers else "PackedMultiHeadAttention"
 
 
 def test_every_preset_is_tested_in_every_run() -> None:
