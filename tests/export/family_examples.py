@@ -133,6 +133,8 @@ EXAMPLES = [
     ),
     Example("RoFormer", ("roformer",), ("junnyu/roformer_chinese_base",), "RoFormer"),
     Example("ERNIE, without task types", ("ernie",), ("nghuyong/ernie-2.0-base-en",), "Ernie"),
+    Example("MegatronBERT", ("megatron-bert",), ("nvidia/megatron-bert-uncased-345m",), "MegatronBert"),
+    Example("RemBERT", ("rembert",), ("google/rembert",), "RemBert", {"input_embedding_size": 12}),
     Example("data2vec (text)", ("data2vec-text",), ("facebook/data2vec-text-base",), "Data2VecText"),
     Example(
         "DeBERTa v1",

@@ -73,8 +73,6 @@ REFUSED = (
         "Esm",
         settings={"pad_token_id": 1, "mask_token_id": 3},
     ),
-    Refused("RemBERT", "google/rembert", _NOT_READ, "RemBert"),
-    Refused("MegatronBERT", "nvidia/megatron-bert-uncased-345m", _NOT_READ, "MegatronBert"),
     Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
     Refused("SigLIP (texts)", "google/siglip-base-patch16-224", _NOT_READ, "SiglipText"),
     Refused(

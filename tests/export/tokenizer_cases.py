@@ -10,6 +10,7 @@ from tests.checkpoints import write_json
 from tests.export.tokenizer_folders import (
     ALBERT_TOKENS,
     BERT_TOKENS,
+    REMBERT_TOKENS,
     byte_level_bpe,
     clip,
     compiled_normalizer,
@@ -182,6 +183,16 @@ CASES: dict[str, Case] = {
         ),
         "bert",
         config("AlbertTokenizer"),
+    ),
+    "Unigram of RemBERT": (
+        lambda: unigram(compiled_normalizer(), REMBERT_TOKENS),
+        "rembert",
+        config("RemBertTokenizer"),
+    ),
+    "Unigram of RemBERT, uncased, without accents": (
+        lambda: with_added(unigram(special_tokens=REMBERT_TOKENS)),
+        "rembert",
+        config("RemBertTokenizerFast", do_lower_case=True, keep_accents=False, add_prefix_space=False),
     ),
     "Unigram of DeBERTa": (
         lambda: unigram(compiled_normalizer(), BERT_TOKENS),

@@ -45,6 +45,8 @@ WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma")
     [
         ("Bert", 2),
         ("Ernie", 2),
+        ("MegatronBert", 2),
+        ("RemBert", 2),
         ("Electra", 2),
         ("Albert", 2),
         ("RoFormer", 2),

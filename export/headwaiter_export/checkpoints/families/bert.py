@@ -119,6 +119,15 @@ XLM_ROBERTA_XL = replace(
     fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
     default_norm_eps=1e-5,
 )
+MEGATRON_BERT = replace(
+    BERT,
+    module_names={
+        **{name: module for name, module in BERT_MODULES.items() if name != "embedding.norm"},
+        "norm": "encoder.ln",
+    },
+    layer_module_names={**BERT_LAYER_MODULES, "attention_norm": "attention.ln", "feed_forward_norm": "ln"},
+    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+)
 ERNIE = replace(BERT, tensor_prefix="ernie.", required_fields={"use_task_id": False})
 ELECTRA = replace(
     BERT,
@@ -127,6 +136,13 @@ ELECTRA = replace(
     module_names={**BERT_MODULES, "embedding.projection": "embeddings_project"},
     ignored_prefixes=("embeddings.position_ids", "discriminator_predictions.", "generator_"),
     sequence_head=replace(_ROBERTA_HEAD, activation=HeadActivation.GELU),
+    vocabulary_head=None,
+)
+REMBERT = replace(
+    BERT,
+    tensor_prefix="rembert.",
+    size_fields={**BERT.size_fields, "embedding_width": "input_embedding_size"},
+    module_names={**BERT_MODULES, "embedding.projection": "encoder.embedding_hidden_mapping_in"},
     vocabulary_head=None,
 )
 ROFORMER = replace(

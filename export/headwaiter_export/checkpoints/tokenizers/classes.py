@@ -282,16 +282,36 @@ def _t5_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> 
     return _sentencepiece_parts(replace(settings, values={}), parts, unknown_id=2)
 
 
+def _rembert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of RemBERT's Unigram tokenizer."""
+    kept = _sentencepiece_parts(settings, parts, unknown_id=2)
+    steps = _quote_steps()
+    steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    steps += _case_steps(settings, keeps_accents=True, lowers=False)
+    if kept["normalizer"] is not None:
+        steps.append(kept["normalizer"])
+    _, metaspace = kept["pre_tokenizer"]["pretokenizers"]
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": metaspace}
+
+
+def _quote_steps() -> list[dict[str, Any]]:
+    return [{"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")]
+
+
+def _case_steps(settings: CheckpointJson, *, keeps_accents: bool, lowers: bool) -> list[dict[str, Any]]:
+    """Return the steps that remove accents and capitals, given the defaults of a class."""
+    steps: list[dict[str, Any]] = []
+    if not settings.flag("keep_accents", default=keeps_accents):
+        steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if settings.flag("do_lower_case", default=lowers):
+        steps.append({"type": "Lowercase"})
+    return steps
+
+
 def _albert_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of ALBERT's Unigram tokenizer."""
     kept = _sentencepiece_parts(settings, parts, unknown_id=1)
-    steps: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")
-    ]
-    if not settings.flag("keep_accents", default=False):
-        steps += [{"type": "NFKD"}, {"type": "StripAccents"}]
-    if settings.flag("do_lower_case", default=True):
-        steps.append({"type": "Lowercase"})
+    steps = [*_quote_steps(), *_case_steps(settings, keeps_accents=False, lowers=True)]
     if kept["normalizer"] is not None:
         steps.append(kept["normalizer"])
     # The class sets its own step before transformers sets that of the file.
@@ -479,6 +499,7 @@ _DEBERTA_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_ALBERT_TOKENS = _DEBERTA_TOKENS | {"unk_token": "<unk>", "pad_token": "<pad>"}
 _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
@@ -497,20 +518,8 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _sentencepiece_post_processor,
         extra_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
     ),
-    "AlbertTokenizer": TokenizerClass(
-        "Unigram",
-        {
-            "bos_token": "[CLS]",
-            "eos_token": "[SEP]",
-            "unk_token": "<unk>",
-            "sep_token": "[SEP]",
-            "pad_token": "<pad>",
-            "cls_token": "[CLS]",
-            "mask_token": "[MASK]",
-        },
-        _albert_parts,
-        _albert_post_processor,
-    ),
+    "AlbertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _albert_parts, _albert_post_processor),
+    "RemBertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _rembert_parts, _bert_post_processor),
     "DebertaTokenizer": TokenizerClass("BPE", _DEBERTA_TOKENS, _roberta_parts, _deberta_v1_post_processor),
     "DebertaV2Tokenizer": TokenizerClass("Unigram", _DEBERTA_TOKENS, _deberta_parts, _bert_post_processor),
     "MPNetTokenizer": TokenizerClass(
