@@ -20,7 +20,7 @@ class Words(NamedTuple):
 
     Attributes:
         tokens: words and special tokens, [n].
-        spans: begin and end of each token in its text, [n, 2].
+        spans: begin and end of each token in the text, or in the second text of the pair, [n, 2].
         texts: the positions of each text's own tokens.
     """
 
@@ -73,9 +73,13 @@ def tokenize(texts: Sequence[str], prompt: str = "") -> Words:
     """Split one text, or the two texts of a pair, at white space; add special tokens, and the prompt before a text."""
     tokens = [("[CLS]", 0, 0)]
     positions = []
-    for text in texts:
+    for number, text in enumerate(texts, start=1):
         begin = len(tokens)
-        tokens += [*((word, 0, 0) for word in prompt.split()), *_spans(text)]
+        words_of_text = _spans(text)
+        if number < len(texts):
+            # The offsets of a pair are positions in the second text.
+            words_of_text = [(word, 0, 0) for word, _, _ in words_of_text]
+        tokens += [*((word, 0, 0) for word in prompt.split()), *words_of_text]
         positions.append(np.arange(begin, len(tokens)))
         tokens.append(("[SEP]", 0, 0))
     # dtype object: a numpy string array would give every word the size of the longest.

@@ -183,7 +183,6 @@ def test_a_model_with_several_scores_does_not_rerank(options: dict[str, Any], ru
         (["text"], {"pair_truncation": "only_second"}, "pairs.pair_truncation"),
         ([("a", "b")], {"pair_truncation": "shortest"}, "pair_truncation"),
         ([("a", "b")], {"prompt": "query"}, "texts.prompt"),
-        ([("a", "b")], {"offsets": True}, "output.offsets"),
     ],
 )
 def test_a_wrong_argument_is_named(
@@ -200,6 +199,8 @@ def test_wrong_types_are_type_errors(runner: ClientRunner) -> None:
             runner.call(reranker(), "classify", ["text"], **options)
     with pytest.raises(TypeError):
         runner.call(reranker(), "rerank", "q", ["d"], top_n="2")
+    with pytest.raises(InvalidInput, match="offsets"):
+        runner.call(reranker(), "rerank", "q", ["d"], offsets=True)
     for documents, top_n in (("d", None), (["d"], 0), ([], None)):
         with pytest.raises(InvalidInput):
             runner.call(reranker(), "rerank", "q", documents, top_n=top_n)
@@ -260,3 +261,10 @@ def test_the_description_names_tasks_and_labels(runner: ClientRunner) -> None:
     assert (encoder.head.labels, encoder.head.function) == ((), "")
     per_token = runner.call(FakeEncoder(labels=["a"], per_token=True), "model")
     assert per_token.tasks == {"encode", "classify_tokens", "attend"}
+
+
+def test_the_offsets_of_a_pair_are_positions_in_its_second_text(runner: ClientRunner) -> None:
+    fake, text = FakeEncoder(labels=["start", "end"], per_token=True), "fresh bread  today"
+    result = runner.call(fake, "classify", [("which bread?", text), ("one", "")], offsets=True)
+    found = [[text[begin:end] for begin, end in offsets.tolist()] for offsets in result.offsets]
+    assert found == [["", "", "", "", "fresh", "bread", "today", ""], [""] * 4]

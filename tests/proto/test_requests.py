@@ -47,3 +47,14 @@ def test_an_id_that_would_break_the_log_or_the_reply_is_refused(request_id: str,
     assert str(refusal.value).isprintable()
     for good in ("", "7" * 256, "grüße 7"):
         requests.check_id(good)
+
+
+def test_a_pair_in_a_template_has_no_offsets() -> None:
+    request = pb.EncodeRequest(pairs=pb.Pairs(first=["q"], second=["a"]), output=pb.OutputOptions(offsets=True))
+    requests.read_options(request, MODEL)
+    templated = Manifest()
+    templated.CopyFrom(MODEL)
+    templated.pair_template.before = "Query: "
+    with pytest.raises(InvalidInput) as refusal:
+        requests.read_options(request, templated)
+    assert refusal.value.field == "output.offsets"

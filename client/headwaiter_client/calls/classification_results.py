@@ -91,7 +91,7 @@ class Classification:
 
     @property
     def offsets(self) -> list[NDArray[np.uint32]]:
-        """See `Encoding.offsets`."""
+        """See `Encoding.offsets`; those of a pair are positions in its second text."""
         return present(self.received_offsets, NO_OFFSETS)
 
     @cached_property

@@ -80,6 +80,8 @@ class RerankCall:
         progress: Progress | None = None,
     ) -> None:
         check_is_list(documents, accepts_async=False)
+        if options.get("offsets"):
+            raise InvalidInput("offsets is set, and a ranking has no offsets: use classify", field="output.offsets")
         self._documents = list(documents)
         self._top_n = None if top_n is None else whole_number("top_n", top_n, minimum=1)
         pairs = [(query, document) for document in self._documents]

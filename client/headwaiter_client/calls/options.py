@@ -114,7 +114,8 @@ class ClassifyOptions(_SharedOptions, total=False):
         pair_truncation: which text of a pair loses tokens: "longest_first" shortens the longer text until both are
             equally long (default), "only_second" shortens the second one.
         prompt: only for texts.
-        offsets: only for texts.
+        offsets: return the position of each token in its text, or in the second text of its pair (default: False); not
+            in `rerank`.
         partial: return the scores of the valid sequences.
         model: name of the model.
         model_version: version of the model.

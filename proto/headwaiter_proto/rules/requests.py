@@ -57,6 +57,11 @@ def read_options(request: pb.EncodeRequest, manifest: Manifest) -> Output:
         InvalidInput: an option is wrong, or does not fit the model or the input.
     """
     _check_options(request)
+    if request.output.offsets and request.HasField("pairs") and manifest.HasField("pair_template"):
+        raise InvalidInput(
+            "output.offsets is set, and the model puts both texts of a pair into one text: leave output.offsets out",
+            field="output.offsets",
+        )
     return read_output(request.output, manifest)
 
 
@@ -85,11 +90,9 @@ def _check_options(request: pb.EncodeRequest) -> None:
         )
     input_kind = request.WhichOneof("input")
     truncates = request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
-    for field, is_set, kinds in (
-        ("truncation", truncates, ("tokens", "features")),
-        ("output.offsets", request.output.offsets, ("tokens", "features", "pairs")),
-    ):
-        if is_set and input_kind in kinds:
+    for field, is_set in (("truncation", truncates), ("output.offsets", request.output.offsets)):
+        if is_set and input_kind in ("tokens", "features"):
             raise InvalidInput(
-                f"{field} applies only to texts, and the request has {input_kind}: leave {field} out", field=field
+                f"{field} applies only to texts and pairs, and the request has {input_kind}: leave {field} out",
+                field=field,
             )

@@ -36,7 +36,8 @@ class ParsedInput:
             unspecified for a failed sequence.
         failures: the errors of the failed sequences.
         truncated: number of tokens before truncation, of each truncated text, by index.
-        offsets: int64 [n, 2] for each text, the begin and the end of each token in the text; None unless requested.
+        offsets: int64 [n, 2] for each text, the begin and the end of each token in the text, or in the second text of a
+            pair; None unless requested.
         skipped_tokens: number of tokens at the start of each sequence that pooling leaves out.
         kept_rows: whether the reply has the hidden row of each token of each sequence, bool [n]; None if it has all.
     """

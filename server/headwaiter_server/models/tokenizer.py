@@ -39,7 +39,7 @@ class TokenizeOptions:
     Attributes:
         prompt: the prompt to put before each text.
         truncation: how to treat a text that, with its prompt, has too many tokens.
-        offsets: whether to return the position of each token in its text.
+        offsets: whether to return the position of each token in its text, or in the second text of its pair.
         pair_truncation: which text of a pair loses tokens.
     """
 
@@ -56,7 +56,8 @@ class TokenizedText:
     Attributes:
         ids: the token ids, [n].
         original_tokens: the number of tokens before truncation.
-        offsets: begin and end of each token in the text, in code points, [n, 2]; None if not requested.
+        offsets: begin and end of each token in the text, or in the second text of a pair, in code points, [n, 2]; None
+            if not requested.
         types: the token types, [n]; None for a text, whose tokens all have type 0.
     """
 
@@ -244,13 +245,18 @@ _NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
 
 
 def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
-    """Read the tokens of a text and its prompt from the tokenizer's encoding; offsets count from the text's start."""
+    """Read the tokens of a text and its prompt, or of a pair, from the tokenizer's encoding.
+
+    Offsets count from the start of the text after its prompt; those of a pair are empty outside of the second text.
+    """
     ids = np.array(encoding.ids, np.int64)
     types = np.array(encoding.type_ids, np.int64) if encoding.n_sequences > 1 else None
     if not options.offsets:
         return TokenizedText(ids, len(ids), None, types)
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt.text), 0))
+    if encoding.n_sequences > 1:
+        offsets[np.array(encoding.sequence_ids, object) != 1] = 0
+    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt.text), 0), types)
 
 
 def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArray[np.intp]:

@@ -16,6 +16,7 @@ from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
+from tests.export.tokenizer_folders import word_piece
 from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
 
 TEXTS = ["The bread is fresh.", "table for two, please", "a", "Rain falls on stones — ΑΒΓ 雨", "two\ntables\t"]
@@ -321,6 +322,35 @@ def _pair_tokens(tokenizer: BundleTokenizer, pair: tuple[str, str], **options: A
     (tokens,) = tokenizer.tokenize_pairs([pair], TokenizeOptions(**options), Failures(), 9999)
     ids: list[int] = tokens.ids.tolist()
     return ids
+
+
+@pytest.mark.parametrize("pair_truncation", [pb.PAIR_TRUNCATION_LONGEST_FIRST, pb.PAIR_TRUNCATION_ONLY_SECOND])
+@pytest.mark.parametrize("truncation", [Truncation.LEFT, Truncation.RIGHT])
+def test_offsets_of_a_pair_are_positions_in_its_second_text(
+    truncation: Truncation, pair_truncation: pb.PairTruncation
+) -> None:
+    reference = word_piece()
+    tokenizer = BundleTokenizer(reference.to_str().encode(), 32)
+    how = "only_second" if pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND else "longest_first"
+    reference.enable_truncation(32, strategy=how, direction=SIDES[truncation])
+    options = TokenizeOptions(truncation=truncation, offsets=True, pair_truncation=pair_truncation)
+    pairs = [(_QUERY, _DOCUMENT), (_QUERY, "rain"), ("", "")]
+    for pair, found in zip(pairs, tokenizer.tokenize_pairs(pairs, options, Failures(), 9999), strict=True):
+        expected = reference.encode(*pair)
+        assert found.ids.tolist() == expected.ids
+        assert found.types is not None
+        assert found.types.tolist() == expected.type_ids
+        places = zip(expected.offsets, expected.sequence_ids, strict=True)
+        assert found.offsets is not None
+        assert found.offsets.tolist() == [[*place] if text == 1 else [0, 0] for place, text in places]
+
+
+def test_a_pair_without_tokens_has_no_offsets(tokenizer: BundleTokenizer) -> None:
+    settings = json.loads(tokenizer.file)
+    bare = BundleTokenizer(json.dumps({**settings, "post_processor": None}).encode(), 32)
+    (found,) = bare.tokenize_pairs([("", "")], TokenizeOptions(offsets=True), Failures(), 9999)
+    assert found.offsets is not None
+    assert found.offsets.shape == (0, 2)
 
 
 def test_a_template_makes_one_text_of_a_pair_without_further_tokens(tokenizer: BundleTokenizer) -> None:
