@@ -6,6 +6,7 @@ encoding.pooled  # [2, width]
 """
 
 from headwaiter_client.aio import AsyncClient
+from headwaiter_client.answers import Answer, best_answer
 from headwaiter_client.calls.attend import Attention
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification_results import Classification, LabelScore, RankedDocument, Ranking
@@ -39,6 +40,7 @@ from headwaiter_client.transport.connection import TlsConfig
 from headwaiter_client.transport.retries import RetryPolicy
 
 __all__ = [
+    "Answer",
     "AsyncClient",
     "AsyncFakeEncoder",
     "Attention",
@@ -78,6 +80,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "best_answer",
     "max_sim",
     "patches",
 ]

@@ -112,14 +112,6 @@ REFUSED = (
     ),
     Refused("GPT-2, and other decoders that are rarely embedders", "openai-community/gpt2", _NOT_READ, "GPT2"),
     Refused(
-        "heads of question answering",
-        "deepset/roberta-base-squad2",
-        "the server has no spans as results",
-        "Roberta",
-        "RobertaForQuestionAnswering",
-        "ForQuestionAnswering",
-    ),
-    Refused(
         "heads of multiple choice",
         "",
         "a result needs several texts",

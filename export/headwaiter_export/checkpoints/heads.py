@@ -12,6 +12,9 @@ from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunct
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
 _SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
 _TOKEN_ENDING = "ForTokenClassification"  # noqa: S105 - not a password
+# The ending of architectures whose head scores each token as the start and as the end of an answer.
+_ANSWER_ENDING = "ForQuestionAnswering"
+_ANSWER_LABELS: tuple[str, ...] = ("start", "end")
 # Architectures with these endings contain a complete encoder. Their heads are ignored.
 _HEADLESS_ENDINGS = ("Model", "ModelWithProjection")
 _ENCODER_ENDINGS = (
@@ -60,7 +63,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     """
     architectures = config_json.strings("architectures")
     for architecture in architectures:
-        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING)):
+        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING, _ANSWER_ENDING)):
             raise CheckpointError(
                 f"config.json has architecture {architecture}, whose head the export does not know: "
                 f"{_save_encoder(config_json)}"
@@ -70,17 +73,22 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         return None
     if len(architectures) > 1:
         raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
-    names, per_token = family.sequence_head, with_head[0].endswith(_TOKEN_ENDING)
-    # transformers has no class that scores the tokens of a decoder over the same text.
-    if names is None or (per_token and family.decoder_names is not None):
+    names, per_token = family.sequence_head, with_head[0].endswith((_TOKEN_ENDING, _ANSWER_ENDING))
+    finds_answers = with_head[0].endswith(_ANSWER_ENDING)
+    # A decoder over the same text would score its tokens.
+    has_decoder = family.decoder_names is not None
+    if names is None or (per_token and has_decoder) or (finds_answers and not names.finds_answers):
         raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
-    labels = _read_labels(config_json)
-    function = read_function(config_json, cross_encoder, len(labels))
+    labels, function = _ANSWER_LABELS, ScoreFunction.IDENTITY
+    if not finds_answers:
+        labels = _read_labels(config_json)
+        function = read_function(config_json, cross_encoder, len(labels))
+        function = ScoreFunction.SOFTMAX if per_token else function
     if per_token and not names.scores_tokens:
-        return HeadConfig(labels, ScoreFunction.SOFTMAX, per_token=True)
+        return HeadConfig(labels, function, per_token=True)
     return HeadConfig(
         labels,
-        ScoreFunction.SOFTMAX if per_token else function,
+        function,
         per_token=per_token,
         pooling=Pooling.CLS if per_token else _read_pooling(config_json, names),
         activation=_read_activation(config_json, family, names),
@@ -127,7 +135,7 @@ def architectures_with_other_heads(config_json: CheckpointJson) -> list[str]:
 
 def with_head(family: Family, head: HeadConfig) -> Family:
     """Return a family that also names the modules of a head."""
-    names = {"head.output": "classifier"}
+    names = {"head.output": "qa_outputs" if head.finds_answers else "classifier"}
     modules = family.sequence_head
     if modules is not None and (modules.scores_tokens or not head.per_token):
         names = {"head.output": modules.output, "head.dense": modules.dense, "head.norm": modules.norm}

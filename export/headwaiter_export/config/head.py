@@ -47,6 +47,14 @@ class HeadConfig:
     bias: bool = True
 
     @property
+    def finds_answers(self) -> bool:
+        """Whether the two logits of a token are those of the start and of the end of an answer.
+
+        The scores of other heads of tokens are probabilities of labels.
+        """
+        return self.per_token and self.function is ScoreFunction.IDENTITY
+
+    @property
     def output(self) -> str:
         """Name of the graph output that holds the logits."""
         return "token_logits" if self.per_token else "logits"

@@ -109,7 +109,7 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
 @pytest.mark.parametrize(
     ("architecture", "fact"),
     [
-        ("BertForQuestionAnswering", "config.json has architecture BertForQuestionAnswering"),
+        ("BertForMultipleChoice", "config.json has architecture BertForMultipleChoice"),
         ("BertForSequenceClassification", "classifier.weight"),
     ],
 )

@@ -81,6 +81,31 @@ def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_
     assert_equal_logits(encoder, model, (1, 2, 20), token_types)
 
 
+WITH_ANSWERS = (
+    *("Bert", "Roberta", "ModernBert", "DebertaV2", "Albert", "Camembert", "Data2VecText", "Deberta", "DistilBert"),
+    *("Electra", "Ernie", "JinaEmbeddingsV3", "MPNet", "MegatronBert", "RemBert", "RoFormer", "XLMRoberta"),
+    "XLMRobertaXL",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [*WITH_ANSWERS[:4], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in WITH_ANSWERS[4:])]
+)
+def test_the_logits_of_answers_equal_transformers(name: str, tmp_path: Path) -> None:
+    model = save_example(tmp_path, name, "ForQuestionAnswering")
+    encoder = read_checkpoint(tmp_path).encoder
+    head = encoder.config.head
+    assert head is not None
+    assert (head.labels, head.function, head.per_token) == (("start", "end"), ScoreFunction.IDENTITY, True)
+    assert_equal_logits(encoder, model, (1, 2, 20), encoder.config.token_types)
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Bart", "T5"])
+def test_the_answers_of_language_models_and_decoders_are_refused(name: str, tmp_path: Path) -> None:
+    save_example(tmp_path, name, "ForQuestionAnswering")
+    assert_checkpoint_refused(tmp_path, "architectures", f"{name}ForQuestionAnswering")
+
+
 # transformers has no class that scores the tokens of Gemma 3 or BART. T5 scores tokens without its decoder.
 @pytest.mark.parametrize(
     ("name", "kind", "settings"),
@@ -203,7 +228,11 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
         given = {"token_type_ids": torch.from_numpy(types)[None]} if token_types else {}
         layout = SingleSequence(n)
         with torch.inference_mode():
-            expected = model(input_ids=torch.from_numpy(ids)[None], **given).logits[0].numpy()
+            answer = model(input_ids=torch.from_numpy(ids)[None], **given)
+            if "start_logits" in answer:
+                expected = torch.stack((answer.start_logits, answer.end_logits), -1)[0].numpy()
+            else:
+                expected = answer.logits[0].numpy()
             _, hidden = encoder(torch.from_numpy(ids), layout, torch.from_numpy(types) if token_types else None)
             logits = encoder.logits(hidden, layout)
         assert logits is not None
@@ -324,7 +353,7 @@ def test_the_score_function_is_that_of_the_checkpoint(
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("Bert", "ForQuestionAnswering"), ("Bert", "ForMultipleChoice")],
+    [("Bert", "ForNextSentencePrediction"), ("Bert", "ForMultipleChoice")],
 )
 def test_the_refusal_of_a_head_has_the_python_that_saves_the_encoder(name: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's"

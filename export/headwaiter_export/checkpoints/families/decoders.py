@@ -122,6 +122,7 @@ _HEAD = SequenceHead(
     bias=False,
     bias_field="token_classification_bias",
     scores_tokens=True,
+    finds_answers=False,
 )
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),

@@ -66,6 +66,8 @@ class SequenceHead:
             always has.
         scores_tokens: whether the head that scores each token has the same modules; otherwise it is one linear layer,
             "classifier".
+        finds_answers: whether the head that scores each token as the start and the end of an answer has the module
+            "qa_outputs" or, with `scores_tokens`, the same modules.
     """
 
     output: str
@@ -78,6 +80,7 @@ class SequenceHead:
     bias: bool = True
     bias_field: str = ""
     scores_tokens: bool = False
+    finds_answers: bool = True
 
 
 @dataclass(frozen=True)
