@@ -107,6 +107,14 @@ def test_encode_fails_if_the_model_has_no_pooled_output(
     assert not (tmp_path / "out.npy").exists()
 
 
+def test_encode_writes_no_sparse_vectors(
+    six_texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headwaiter_client.client.GrpcTransport", lambda *_: FakeEncoder(sparse=True))
+    assert main(["encode", str(six_texts), "-o", str(tmp_path / "out.npy")]) == 1
+    assert "sparse" in capsys.readouterr().err
+
+
 def test_options_reach_the_server(fake: ReusableFake, six_texts: Path, tmp_path: Path) -> None:
     options = ["--prompt", "query", "--truncation", "left", "--dimensions", "3", "--dtype", "float16", "--no-normalize"]
     assert main(["encode", str(six_texts), "-o", str(tmp_path / "out.npy"), *options]) == 0

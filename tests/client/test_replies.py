@@ -1,4 +1,4 @@
-"""Replies to texts whose prompt skips tokens have the rows and the positions of the other tokens alone."""
+"""The client reads the rows and the sparse vectors of a reply, and refuses a reply that contradicts itself."""
 
 import numpy as np
 import pytest
@@ -51,3 +51,11 @@ def test_a_reply_with_more_rows_than_tokens_is_refused() -> None:
         reply = pb.EncodeResponse(lengths=[2], hidden=hidden, rows=counts)
         with pytest.raises(HeadwaiterError, match="rows"):
             read_encoding(reply, 0, 1, 0.0)
+
+
+@pytest.mark.parametrize("counts", [[], [1, 1]])
+def test_a_reply_with_another_number_of_sparse_vectors_is_refused(counts: list[int]) -> None:
+    values = bytes(4 * sum(counts))
+    sparse = pb.SparseVectors(dtype=pb.DATA_TYPE_FLOAT32, counts=counts, indices=values, values=values)
+    with pytest.raises(HeadwaiterError, match="sparse"):
+        read_encoding(pb.EncodeResponse(lengths=[2], sparse=sparse), 0, 1, 0.0)
