@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
 from headwaiter_client.calls.steps import LONGEST_SLICE_S
+from headwaiter_client.waiting import wait_for_async_event
 
 _Part = TypeVar("_Part")
 
@@ -52,7 +53,7 @@ class TaskStream(Generic[_Part]):
             if self._reader.done() and self._queue.is_empty:
                 self._reader.result()
                 return None
-            await _wait(self._changed, self._queue.until_due_s())
+            await wait_for_async_event(self._changed, self._queue.until_due_s())
 
     async def aclose(self) -> None:
         """Stop reading, and cancel the requests in flight."""
@@ -82,15 +83,6 @@ class TaskStream(Generic[_Part]):
 
     def _wake(self, _: object) -> None:
         self._changed.set()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Wait until an event is set, at most for `timeout_s` seconds."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        pass
 
 
 async def _as_async(source: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:

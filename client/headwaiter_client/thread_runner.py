@@ -17,6 +17,7 @@ from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_stream import ThreadStream
 from headwaiter_client.transport.interface import CancelScope, Transport
+from headwaiter_client.waiting import wait_for_result
 from headwaiter_client.worker_threads import MIN_THREADS, Work, WorkerThreads
 
 _Result = TypeVar("_Result")
@@ -73,7 +74,7 @@ class ThreadRunner:
                     if self._workers.take(pending[0]):
                         # The threads are busy with other calls. This thread works too, so that the deadline holds.
                         pending[0].run()
-                    result = pending[0].result()
+                    result = wait_for_result(pending[0])
                     pending.popleft()
                     yield result
             finally:

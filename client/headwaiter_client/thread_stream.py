@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
 from headwaiter_client.errors import Cancelled, HeadwaiterError
+from headwaiter_client.waiting import MAX_WAIT_S
 from headwaiter_client.worker_threads import Work, WorkerThreads
 
 _Part = TypeVar("_Part")
@@ -84,7 +85,8 @@ class ThreadStream(Generic[_Part]):
                     return None
                 waiting = next((work for work in self._queue.candidates if self._workers.take(work)), None)
                 if waiting is None:
-                    self._changed.wait(self._queue.until_due_s())
+                    due_s = self._queue.until_due_s()
+                    self._changed.wait(MAX_WAIT_S if due_s is None else min(due_s, MAX_WAIT_S))
             if waiting:
                 waiting.run()
         return done.result()

@@ -24,9 +24,10 @@ _REFUSED = {"pause": 1, "list_pause": 3}
 _STATES = ["idle", *_HELD, *_REFUSED]
 
 # A program is in one or several states at the same time. The blocking program is in each state in a thread, or in the
-# main thread if Ctrl-C interrupts it.
+# main thread if Ctrl-C interrupts it. Another thread then takes the signal, so that the signal does not wake the main
+# thread: a signal that comes just before the main thread waits does not wake it either.
 _BLOCKING = """
-import sys, threading, time
+import signal, sys, threading, time
 from headwaiter_client import Client
 
 holds, refuses, ending, *states = sys.argv[1:]
@@ -56,6 +57,9 @@ def use(state):
             list(holding.encode_stream(source()))
 
 if ending == "interrupt":
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    if states != ["idle"]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     use(*states)
 for state in states:
     threading.Thread(target=use, args=(state,), daemon=True).start()

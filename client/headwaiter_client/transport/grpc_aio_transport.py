@@ -26,6 +26,7 @@ from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S
 from headwaiter_client.transport.retries import Attempts, RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.trace_context import with_trace_context
+from headwaiter_client.waiting import wait_for_async_event
 
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 _HandleCheck: TypeAlias = "Callable[[weakref.ref[AsyncGrpcTransport], int, _Call], Coroutine[Any, Any, None]]"
@@ -73,7 +74,7 @@ class AsyncGrpcTransport(ReplicaCalls):
                     if pause_s is None:
                         await self._raise_mismatch(call, index, error)
                         raise
-                    await _wait(self._closed, pause_s)
+                    await wait_for_async_event(self._closed, pause_s)
         finally:
             budget.end_call(success=reply is not None)
         return reply
@@ -194,7 +195,7 @@ class AsyncGrpcTransport(ReplicaCalls):
             now_s = time.monotonic()
             if now_s >= deadline_s:
                 return False
-            await _wait(self._changed, min(deadline_s, self._replicas.next_probe_s) - now_s)
+            await wait_for_async_event(self._changed, min(deadline_s, self._replicas.next_probe_s) - now_s)
         return True
 
     def _notify(self) -> None:
@@ -277,11 +278,3 @@ async def _add_connections(
         more = more_connections(await call.trailing_metadata())
         if (alive := transport()) is not None:
             alive.add_connections(index, more)
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event, and return whether it was set in time."""
-    if not event.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), timeout_s)
-    return event.is_set()

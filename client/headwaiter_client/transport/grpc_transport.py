@@ -31,6 +31,7 @@ from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPol
 from headwaiter_client.transport.status import error_from_rpc, is_silent
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
 from headwaiter_client.transport.trace_context import with_trace_context
+from headwaiter_client.waiting import MAX_WAIT_S, wait_for_event
 from headwaiter_proto.rules.status import FRONT_ENDS_KEY
 
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
@@ -38,9 +39,6 @@ _DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 # A client with this number of calls in flight opens several connections to a server with front ends, at most 16.
 _MANY_CALLS, _MOST_CONNECTIONS = 4, 16
-
-# Seconds between two looks at the scope of a call that waits for a replica.
-_CANCEL_CHECK_S = 0.1
 
 # The channels that this process has inherited from its parent, which are never freed.
 _INHERITED: list[list[list[grpc.Channel]]] = []
@@ -193,7 +191,7 @@ class GrpcTransport(ReplicaCalls):
                     if pause_s is None:
                         self._raise_mismatch(call, index, error)
                         raise
-                    (cancel_scope.cancelled if cancel_scope else self._closed).wait(pause_s)
+                    wait_for_event(cancel_scope.cancelled if cancel_scope else self._closed, pause_s)
         finally:
             budget.end_call(success=reply is not None)
         return reply
@@ -324,7 +322,8 @@ class GrpcTransport(ReplicaCalls):
                 if now_s >= deadline_s:
                     return False
                 until_s = min(deadline_s, self._replicas.next_probe_s)
-                self._changed.wait(min(until_s - now_s, _CANCEL_CHECK_S) if cancel_scope else until_s - now_s)
+                # Cancelling the scope wakes nobody.
+                self._changed.wait(min(until_s - now_s, MAX_WAIT_S))
         return True
 
     def _notify(self) -> None:
