@@ -101,7 +101,8 @@ class PolicyScheduler:
     async def _wait_for_arrival(self, timeout_s: float | None) -> None:
         self._arrival.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._arrival.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._arrival.wait()
 
     def _take_out(self, batches: list[list[int]]) -> list[list[_Waiting]]:
         chosen = [[self._waiting[place] for place in batch] for batch in batches]

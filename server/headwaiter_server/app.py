@@ -114,7 +114,8 @@ class Server:
         changed = False
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked_to_read.wait(), _FILE_CHECK_INTERVAL_S)
+                async with asyncio.timeout(_FILE_CHECK_INTERVAL_S):
+                    await self._asked_to_read.wait()
             asked = self._asked_to_read.is_set()
             self._asked_to_read.clear()
             try:

@@ -115,4 +115,5 @@ class ServedModel:
     async def wait_until_unused(self, timeout_s: float) -> None:
         """Wait until no request uses the model, or until the time-out."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._unused.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._unused.wait()

@@ -218,7 +218,8 @@ class FrontEndSupervisor:
         """Return the exit code of a process, which is killed if it does not end by itself."""
         link.close()
         try:
-            return await asyncio.wait_for(child.wait(), _END_S)
+            async with asyncio.timeout(_END_S):
+                return await child.wait()
         except TimeoutError:
             pass
         finally:
