@@ -58,7 +58,7 @@ class Oracle:
     def hidden(self, sequence: Array) -> Array:
         """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in].
 
-        Without pooling, the rows are those after all modules.
+        `reply_rows` turns them into those of a reply.
 
         `smallest_gap` is then the smallest gap between the scores of an expert that a row chooses and of one that it
         does not choose, divided by the largest score of the layer; infinite without a choice of experts.
@@ -73,8 +73,11 @@ class Oracle:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
         x = self._norm(x, "norm") if self.choices["final_norm"] else x
         decoder = self.choices["decoder"]
-        rows = self._decode(sequence, x) if decoder and decoder["reads_text"] else x
-        return self._after_pooling(rows) if self.choices["pooling"] == "none" else rows
+        return self._decode(sequence, x) if decoder and decoder["reads_text"] else x
+
+    def reply_rows(self, hidden: Array) -> Array:
+        """Return hidden rows after all their modules, [n, hidden_width]."""
+        return self._modules("row_modules", hidden)
 
     def _decode(self, sequence: Array, source: Array) -> Array:
         """Return the decoder's rows of token ids [n], given the encoder's: "Attention Is All You Need", section 3.1."""
@@ -104,12 +107,12 @@ class Oracle:
             weights = np.log1p(np.maximum(logits, 0))
             largest: Array = (np.log1p(weights) if head["log_twice"] else weights).max(0)
             return largest
-        return self._after_pooling(POOLINGS[self.choices["pooling"]](rows))
+        return self._modules("after_pooling", POOLINGS[self.choices["pooling"]](rows))
 
-    def _after_pooling(self, vector: Array) -> Array:
-        """Return a pooled vector, or the rows of an encoder without pooling, after all modules."""
-        for i, module in enumerate(self.choices["after_pooling"]):
-            name = f"after_pooling.{i}"
+    def _modules(self, field: str, vector: Array) -> Array:
+        """Return a vector, or each of several vectors, after the modules of a field."""
+        for i, module in enumerate(self.choices[field]):
+            name = f"{field}.{i}"
             if module["kind"] == "dense":
                 vector = DENSE_ACTIVATIONS[module["activation"]](self._linear(vector, f"{name}.linear"))
             elif module["kind"] == "layer_norm":

@@ -139,7 +139,7 @@ def pytorch_outputs(
     with torch.device(device):
         for sequence in sequences:
             tokens = torch.from_numpy(sequence).to(device)
-            pooled, hidden = encoder(tokens, layout(len(sequence)))
+            pooled, hidden, _ = encoder(tokens, layout(len(sequence)))
             results.append(normalize_outputs(encoder.config, Outputs(pooled.cpu().numpy(), hidden.cpu().numpy())))
     return results
 

@@ -61,5 +61,5 @@ def assert_equals_transformers(encoder: Encoder, model: transformers.PreTrainedM
     for tokens in lengths:
         ids = rng.integers(0, encoder.config.vocabulary_size, tokens)
         with torch.inference_mode():
-            _, hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))
+            hidden = encoder(torch.from_numpy(ids), SingleSequence(tokens))[1]
         assert_close_to_scale(hidden.numpy(), bert_hidden(model, ids))

@@ -90,10 +90,8 @@ def scores(folder: Path) -> Array:
     tokenizer, logits = Tokenizer.from_str(loaded.text.tokenizer), []
     for pair in PAIRS:
         ids = tokenizer.encode(text_of_pair(loaded.text.pair_template, pair), add_special_tokens=False).ids
-        layout = SingleSequence(len(ids))
         with torch.inference_mode():
-            _, hidden = loaded.encoder(torch.tensor(ids), layout)
-            logits.append(loaded.encoder.logits(hidden, layout))
+            logits.append(loaded.encoder(torch.tensor(ids), SingleSequence(len(ids)))[2])
     computed = torch.cat([each for each in logits if each is not None])[:, 0]
     return (computed if loaded.encoder.config.head.function == "identity" else computed.sigmoid()).numpy()
 

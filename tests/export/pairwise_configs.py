@@ -101,6 +101,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     ),
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),
+    "row_modules": ((), CHAINS[1], (dense(24), PooledModule(kind=ModuleKind.NORMALIZE))),
     "normalize": BOTH,
     "vocabulary_head": (
         None,
@@ -202,7 +203,7 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         if not drawn["vocabulary_size"]:
             drawn["vocabulary_head"] = None
         elif drawn["vocabulary_head"]:
-            drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "normalize": False}
+            drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "row_modules": (), "normalize": False}
         if not drawn["vocabulary_size"] or drawn["decoder"]:
             drawn["expansion_id"] = None
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED

@@ -159,13 +159,11 @@ class _Written:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
         template = text.pair_template if text else None
-        own_pooling = config.pooling is not Pooling.NONE and bool(config.after_pooling or config.vocabulary_head)
+        changes_vectors = config.after_pooling or config.row_modules or config.vocabulary_head
+        own_pooling = config.pooling is not Pooling.NONE and bool(changes_vectors)
         # What the server does with texts of some prompts, besides putting a text before them.
-        text_rules = (
-            any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in text.prompts)
-            if text
-            else False
-        )
+        prompts = text.prompts if text else ()
+        text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
             schema_version=SCHEMA_VERSIONS[bool(own_pooling or config.token_types or template or text_rules)],
@@ -178,12 +176,12 @@ class _Written:
             prefix_rows=config.prefix_rows if config.prefix_rows > 1 else 0,
             max_tokens=config.max_tokens,
             max_text_tokens=text.max_tokens if text else 0,
-            prompts=[asdict(prompt) for prompt in text.prompts] if text else (),
+            prompts=[asdict(prompt) for prompt in prompts],
             default_prompt=text.default_prompt if text else "",
             pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
             width=config.pooled_width,
             # Left out for other models, so that their digests do not change.
-            hidden_width=config.width if own_pooling else 0,
+            hidden_width=config.hidden_width if own_pooling else 0,
             fixed_pooling=own_pooling,
             sparse=config.vocabulary_head is not None,
             sparse_entries=self._most_entries() if config.vocabulary_head else 0,

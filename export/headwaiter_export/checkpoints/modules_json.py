@@ -51,7 +51,7 @@ _LOGIT_SCORE_FIELDS = {"module_input_name": "causal_logits"}
 
 @dataclass(frozen=True)
 class ModuleFolder:
-    """A module after pooling.
+    """A module after pooling, or one that transforms each hidden row.
 
     Attributes:
         folder: folder of the module.
@@ -74,7 +74,8 @@ class Modules:
         transformer: folder of the transformer.
         pooling: pooling of the model; None if the folder names no pooling.
         pools_prompt: whether pooling includes the rows of prompts.
-        after_pooling: the modules after pooling, without Normalize at the end; with a `mask`, those of rows.
+        after_pooling: the modules after pooling, without Normalize at the end.
+        row_modules: the modules that transform each hidden row.
         normalize: whether pooled vectors have unit length in the end.
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
@@ -87,6 +88,7 @@ class Modules:
     pooling: Pooling | None = None
     pools_prompt: bool = True
     after_pooling: tuple[ModuleFolder, ...] = ()
+    row_modules: tuple[ModuleFolder, ...] = ()
     normalize: bool = False
     prompts: CheckpointJson | None = None
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
@@ -142,7 +144,7 @@ def read_modules(folder: Path) -> Modules:
                 rows.append(_READERS[kind](path, _ROWS))
             elif kind != _DROPOUT:
                 raise CheckpointError(f"modules.json lists {kind} beside MultiVectorMask: the export cannot apply it")
-        return Modules(paths[0], after_pooling=tuple(rows), prompts=settings, mask=mask)
+        return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
     if kinds[:1] == ["StaticEmbedding"]:
         raise CheckpointError(
             "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "
@@ -187,27 +189,34 @@ def check_widths(modules: Iterable[ModuleFolder], width: int) -> None:
         width = each.module.width or width
 
 
-def read_weights(modules: Iterable[ModuleFolder], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Read the weights of the modules after pooling; `shapes` and the result are named as in `Encoder.state_dict()`.
+def read_weights(modules: Modules, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Read the weights of the modules; `shapes` and the result are named as in `Encoder.state_dict()`.
 
     Raises:
         CheckpointError: a tensor is missing, unknown or of the wrong shape.
     """
     weights: dict[str, Tensor] = {}
-    for index, each in enumerate(modules):
-        prefix = f"after_pooling.{index}."
-        needed = [name for name in shapes if name.startswith(prefix)]
-        if not needed:
-            continue
-        # With the name of the folder, for errors.
-        tensors = {f"{each.folder.name}/{name}": tensor for name, tensor in read_tensors(each.folder).items()}
-        for name in needed:
-            weights[name] = take_tensor(tensors, f"{each.folder.name}/{name.removeprefix(prefix)}", shapes[name])
-        for unknown in tensors:
-            raise CheckpointError(
-                f"the checkpoint has tensor {unknown}, which {each.config_json.path} does not describe: correct the "
-                "file, or remove the tensor"
-            )
+    for name, listed in (("after_pooling", modules.after_pooling), ("row_modules", modules.row_modules)):
+        for index, each in enumerate(listed):
+            weights |= _weights_of(each, f"{name}.{index}.", shapes)
+    return weights
+
+
+def _weights_of(module: ModuleFolder, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Read the weights of a module, whose names in `shapes` begin with `prefix`."""
+    needed = [name for name in shapes if name.startswith(prefix)]
+    if not needed:
+        return {}
+    # With the name of the folder, for errors.
+    tensors = {f"{module.folder.name}/{name}": tensor for name, tensor in read_tensors(module.folder).items()}
+    weights = {
+        name: take_tensor(tensors, f"{module.folder.name}/{name.removeprefix(prefix)}", shapes[name]) for name in needed
+    }
+    for unknown in tensors:
+        raise CheckpointError(
+            f"the checkpoint has tensor {unknown}, which {module.config_json.path} does not describe: correct the "
+            "file, or remove the tensor"
+        )
     return weights
 
 

@@ -5,7 +5,6 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
 from headwaiter_export.checkpoints.modules_json import (
     CONVERT_COLBERT,
-    ModuleFolder,
     Modules,
     check_widths,
     read_modules,
@@ -156,18 +154,20 @@ def read_checkpoint(
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
-    after_pooling = modules.after_pooling if modules.mask or pooling is not Pooling.NONE else ()
+    after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     config = _encoder_config(
         config_json,
         family,
         pooling=pooling,
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
+        row_modules=tuple(each.module for each in modules.row_modules),
         normalize=normalize,
         vocabulary_head=vocabulary_head,
         head=head,
         token_types=_token_types(folder, config_json, family) if head else 0,
     )
-    check_widths(after_pooling, config.width)
+    for chain in (after_pooling, modules.row_modules):
+        check_widths(chain, config.width)
     if config.decodes_text:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
@@ -194,9 +194,10 @@ def read_checkpoint(
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family)
         if text.pooling_skips_prompt and after_pooling:
+            other = after_pooling[0].folder.name
             raise CheckpointError(
-                f"the pooling has include_prompt False, and {after_pooling[0].folder.name} follows the pooling: the "
-                "export supports only one of the two; remove the prompts to serve texts without prompts"
+                f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
+                "remove the prompts to serve texts without prompts"
             )
     if text is not None:
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
@@ -213,7 +214,7 @@ def read_checkpoint(
         words = question.word_ids(Tokenizer.from_str(text.tokenizer))
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
-    encoder = _load_encoder(folder, config_json, family, config, after_pooling, assumptions, words)
+    encoder = _load_encoder(folder, config_json, family, config, modules, assumptions, words)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
@@ -338,11 +339,11 @@ def _load_encoder(
     config_json: CheckpointJson,
     family: Family,
     config: EncoderConfig,
-    after_pooling: Iterable[ModuleFolder],
+    modules: Modules,
     assumptions: list[str],
     words: tuple[int, int | None] | None = None,
 ) -> Encoder:
-    """Read the weights, rename them as in `Encoder.state_dict()`, and add those of the modules after pooling.
+    """Read the weights, rename them as in `Encoder.state_dict()`, and add those that have files of their own.
 
     A line about the tensors that are left out is added to `assumptions`.
     """
@@ -370,7 +371,7 @@ def _load_encoder(
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights = read_weights(after_pooling, shapes)
+    weights = read_weights(modules, shapes)
     taken: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if name in weights:

@@ -1,4 +1,4 @@
-"""The configuration of the modules after pooling, which transform a pooled vector, or each row without pooling."""
+"""The configuration of modules after the layers, which transform a pooled vector or each hidden row."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -35,7 +35,7 @@ class DenseActivation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PooledModule:
-    """One module after pooling.
+    """One module after pooling, or one that transforms each hidden row.
 
     Attributes:
         kind: what the module computes.
@@ -93,12 +93,15 @@ def output_width(modules: Iterable[PooledModule], width: int) -> int:
 
 
 def resolve_modules(config: Any) -> None:
-    """Turn the objects of `after_pooling` into modules, and check that they fit the pooling."""
-    if not isinstance(config.after_pooling, list | tuple):
-        raise ConfigError(f"after_pooling is {config.after_pooling!r:.99}: it must be a list of modules")
-    object.__setattr__(config, "after_pooling", tuple(map(PooledModule.from_value, config.after_pooling)))
-    if config.after_pooling and config.pooling is Pooling.NONE and config.head is not None:
-        raise ConfigError("after_pooling has modules with pooling 'none' and a head: choose a pooling, or remove one")
-    pools = config.pooling is not Pooling.NONE
-    if config.after_pooling and pools and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
+    """Turn the objects of `after_pooling` and `row_modules` into modules, and check that they fit the pooling."""
+    for name in ("after_pooling", "row_modules"):
+        modules = getattr(config, name)
+        if not isinstance(modules, list | tuple):
+            raise ConfigError(f"{name} is {modules!r:.99}: it must be a list of modules")
+        object.__setattr__(config, name, tuple(map(PooledModule.from_value, modules)))
+    if config.after_pooling and config.pooling is Pooling.NONE:
+        raise ConfigError(
+            "after_pooling has modules with pooling 'none': choose a pooling, or move them to row_modules"
+        )
+    if config.after_pooling and config.after_pooling[-1].kind is ModuleKind.NORMALIZE:
         raise ConfigError("after_pooling ends with a module normalize: remove it, and set normalize to true")

@@ -109,8 +109,8 @@ class EncoderConfig:
 
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector.
-        after_pooling: modules that transform the pooled vector, or without pooling each hidden row, in order;
-            `from_dict` takes them as objects of fields.
+        after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
+        row_modules: modules that transform each hidden row in the same way, after pooling and the head have read it.
         normalize: whether pooled vectors are scaled to unit length in the end.
         vocabulary_head: the head that makes pooled vectors of one number for each token id; its pooling is max. None
             for other models.
@@ -185,6 +185,7 @@ class EncoderConfig:
     # Pooling, and what follows it
     pooling: Pooling = Pooling.MEAN
     after_pooling: tuple[PooledModule, ...] = ()
+    row_modules: tuple[PooledModule, ...] = ()
     normalize: bool = False
     vocabulary_head: VocabularyHeadConfig | None = None
     # Head
@@ -233,8 +234,8 @@ class EncoderConfig:
             self._check_decoder(self.decoder)
         if self.vocabulary_head is not None and not self._suits_vocabulary_head():
             raise ConfigError(
-                "vocabulary_head needs token ids and the pooling max, and takes no after_pooling, no normalize and no "
-                "decoder: change these fields"
+                "vocabulary_head needs token ids and the pooling max, and takes no after_pooling, no row_modules, no "
+                "normalize and no decoder: change these fields"
             )
         if self.learned_temperature and self.query_key_norm:
             raise ConfigError("learned_temperature and query_key_norm are true: fold the temperatures into the norms")
@@ -303,7 +304,7 @@ class EncoderConfig:
             raise ConfigError(f"expansion_id is {expansion_id}: it must be None with a decoder or mask {self.mask}")
 
     def _suits_vocabulary_head(self) -> bool:
-        others = self.after_pooling or self.normalize or self.decoder
+        others = self.after_pooling or self.row_modules or self.normalize or self.decoder
         return self.takes_tokens and self.pooling is Pooling.MAX and not others
 
     def _check_decoder(self, decoder: DecoderConfig) -> None:
@@ -360,7 +361,14 @@ class EncoderConfig:
     @property
     def pooled_width(self) -> int:
         """Width of a pooled vector after all modules; without pooling, of a hidden row after them."""
+        if self.pooling is Pooling.NONE:
+            return self.hidden_width
         return self.vocabulary_size if self.vocabulary_head else output_width(self.after_pooling, self.width)
+
+    @property
+    def hidden_width(self) -> int:
+        """Width of a hidden row after all modules."""
+        return output_width(self.row_modules, self.width)
 
     @property
     def min_tokens(self) -> int:

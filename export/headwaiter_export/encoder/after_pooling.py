@@ -1,12 +1,11 @@
-"""The modules after pooling in PyTorch, in float32 in every graph: they transform one vector of each sequence.
-
-Without pooling, they transform each hidden row.
+"""The modules after the layers in PyTorch, in float32 in every graph: they transform pooled vectors or hidden rows.
 
 Their tensors have the names that `sentence-transformers` gives them: `linear.weight`, `linear.bias`, `norm.weight` and
 `norm.bias`. Shapes: B sequences; d_in and d_out are the widths of a module's input and output.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +15,8 @@ from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, 
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.activations import ACTIVATIONS
 
-# The part of an encoder's tensor names that comes before the index of the module.
-_PREFIX = "after_pooling."
+# The fields of EncoderConfig that list modules; the names of their tensors begin with the field and the module's index.
+MODULE_FIELDS = ("after_pooling", "row_modules")
 
 
 class Dense(nn.Module):
@@ -57,19 +56,16 @@ class UnitLength(nn.Module):
         return F.normalize(vectors, dim=-1)
 
 
-def build_modules(config: EncoderConfig) -> nn.Sequential:
-    """Return the modules after pooling of an encoder, in order."""
-    modules = nn.Sequential()
-    width = config.width
-    for module in config.after_pooling:
-        modules.append(_MODULES[module.kind](module, width))
+def build_modules(modules: Iterable[PooledModule], width: int) -> nn.Sequential:
+    """Return modules of vectors of this width, in order."""
+    built = nn.Sequential()
+    for module in modules:
+        built.append(_MODULES[module.kind](module, width))
         width = module.width or width
-    return modules
+    return built
 
 
-def merge_dense(
-    config: EncoderConfig, weights: Mapping[str, Tensor]
-) -> tuple[tuple[PooledModule, ...], dict[str, Tensor]]:
+def merge_dense(config: EncoderConfig, weights: Mapping[str, Tensor]) -> tuple[EncoderConfig, dict[str, Tensor]]:
     """Merge two Dense modules without an activation between them into one, where that saves weights.
 
     W_2 (W_1 x + b_1) + b_2 = (W_2 W_1) x + (W_2 b_1 + b_2). The products are computed in float64.
@@ -79,12 +75,21 @@ def merge_dense(
         weights: all weights of the encoder.
 
     Returns:
-        The modules after pooling, and all weights of the encoder with these modules.
+        The configuration and all weights of the encoder with the merged modules.
     """
-    modules = list(config.after_pooling)
+    after_pooling, merged = _merge_listed("after_pooling", config.after_pooling, weights)
+    row_modules, merged = _merge_listed("row_modules", config.row_modules, merged)
+    return replace(config, after_pooling=after_pooling, row_modules=row_modules), merged
+
+
+def _merge_listed(
+    name: str, listed: Iterable[PooledModule], weights: Mapping[str, Tensor]
+) -> tuple[tuple[PooledModule, ...], dict[str, Tensor]]:
+    """Merge the Dense modules that one field of EncoderConfig lists."""
+    modules = list(listed)
     tensors = [
-        {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-        for prefix in (f"{_PREFIX}{index}." for index in range(len(modules)))
+        {each.removeprefix(prefix): tensor for each, tensor in weights.items() if each.startswith(prefix)}
+        for prefix in (f"{name}.{index}." for index in range(len(modules)))
     ]
     index = 0
     while index + 1 < len(modules):
@@ -97,9 +102,9 @@ def merge_dense(
             ]
         else:
             index += 1
-    merged = {name: tensor for name, tensor in weights.items() if not name.startswith(_PREFIX)}
+    merged = {each: tensor for each, tensor in weights.items() if not each.startswith(f"{name}.")}
     for index, named in enumerate(tensors):
-        merged.update({f"{_PREFIX}{index}.{name}": tensor for name, tensor in named.items()})
+        merged.update({f"{name}.{index}.{each}": tensor for each, tensor in named.items()})
     return tuple(modules), merged
 
 

@@ -39,7 +39,8 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
         self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.decoder = Decoder(config) if config.decoder else None
-        self.after_pooling = build_modules(config)
+        self.after_pooling = build_modules(config.after_pooling, config.width)
+        self.row_modules = build_modules(config.row_modules, config.width)
         self.vocabulary_head = VocabularyHead(config.vocabulary_head, config) if config.vocabulary_head else None
         self.head = Head(config.head, config) if config.head else None
 
@@ -76,28 +77,29 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def merge_dense(self) -> "Encoder":
         """Return an encoder of equal results, with consecutive Dense modules merged where that saves weights."""
-        modules, weights = merge_dense(self.config, self.state_dict())
-        if modules == self.config.after_pooling:
-            return self
-        return Encoder.with_weights(replace(self.config, after_pooling=modules), weights)
+        config, weights = merge_dense(self.config, self.state_dict())
+        return self if config == self.config else Encoder.with_weights(config, weights)
 
     def forward(
         self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None
-    ) -> tuple[Tensor | None, Tensor]:
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
         Returns:
-            Pooled vectors before normalization, float32 [B, pooled_width], and hidden rows [R, width]: those of the
-            decoder if it reads the text. Without pooling, None and hidden rows [R, pooled_width].
+            pooled: vectors before normalization, float32 [B, pooled_width]; None without pooling.
+            hidden: rows [R, hidden_width], those of the decoder if it reads the text.
+            logits: float32 [B, labels] or [R, labels]; None without a head.
         """
         x = self.encode(tokens, layout, token_types)
         if self.decoder is not None and self.config.decodes_text:
             x = self.decoder(self.embedding.tokens, tokens, x, layout)
+        pooled: Tensor | None = None
         if self.vocabulary_head is not None:
-            return self.vocabulary_head(x, layout), x
-        if self.config.pooling is Pooling.NONE:
-            return None, self.after_pooling(x.float()).to(x.dtype) if self.config.after_pooling else x
-        return self.after_pooling(pool(x, layout, self.config.pooling)), x
+            pooled = self.vocabulary_head(x, layout)
+        elif self.config.pooling is not Pooling.NONE:
+            pooled = self.after_pooling(pool(x, layout, self.config.pooling))
+        hidden = self.row_modules(x.float()).to(x.dtype) if self.config.row_modules else x
+        return pooled, hidden, self._logits(x, layout)
 
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return the rows [R, width] after the last layer of the encoder, for the arguments of `forward`."""
@@ -120,8 +122,8 @@ class Encoder(nn.Module):
         least = layout.lengths - self.config.window if self.config.local_layers else 1
         return attended.clamp(min=1).maximum(torch.as_tensor(least))
 
-    def logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
-        """Return the logits of hidden rows [R, width], float32 [B, labels] or [R, labels]; None without a head."""
+    def _logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
+        """Return the logits of rows [R, width] of the last layer; None without a head."""
         head = self.config.head
         if head is None or self.head is None:
             return None

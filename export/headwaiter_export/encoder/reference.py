@@ -192,8 +192,7 @@ def run_in_pytorch(
     for sequence in sequences:
         tokens, *types = rows_of(sequence)
         arrangement = layout(len(sequence))
-        pooled, hidden = encoder(tokens, arrangement, *types)
-        logits = encoder.logits(hidden, arrangement)
+        pooled, hidden, logits = encoder(tokens, arrangement, *types)
         outputs = Outputs(
             None if pooled is None else pooled.numpy(), hidden.numpy(), None if logits is None else [logits.numpy()]
         )

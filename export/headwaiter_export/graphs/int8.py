@@ -220,8 +220,7 @@ class PackedBatches:
         """Return the outputs of an encoder for all batches."""
         outputs = []
         for (tokens, *types), layout in zip(self.inputs, self.layouts, strict=True):
-            pooled, hidden = encoder(tokens, layout, *types)
-            logits = encoder.logits(hidden, layout)
+            pooled, hidden, logits = encoder(tokens, layout, *types)
             outputs.append(
                 Outputs(
                     None if pooled is None else pooled.numpy(),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from headwaiter_export.encoder.after_pooling import MODULE_FIELDS
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
@@ -120,8 +121,8 @@ class _ObservedSequence(SingleSequence):
 
 
 def _in_half_precision(name: str) -> bool:
-    """Return whether graphs in fp16 hold a weight or a module in float16: all but the modules after pooling."""
-    return not name.startswith("after_pooling")
+    """Return whether graphs in fp16 hold a weight or a module in float16: all but the modules after the layers."""
+    return not name.startswith(MODULE_FIELDS)
 
 
 def _magnitude(values: Tensor) -> float:

@@ -130,8 +130,7 @@ class _GraphModule(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         layout = self.layout(inputs)
         tokens, *types = (layout.to_rows(inputs[name]) for name in self.encoder.config.row_inputs)
-        pooled, hidden = self.encoder(tokens, layout, *types)
-        logits = self.encoder.logits(hidden, layout)
+        pooled, hidden, logits = self.encoder(tokens, layout, *types)
         # The last output keeps all operators of the marked layers in the traced graph; `trace` removes this output.
         kept = hidden
         if self.encoder.decoder is not None and not self.encoder.config.decodes_text and logits is not None:

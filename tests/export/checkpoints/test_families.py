@@ -448,7 +448,7 @@ def test_a_classifier_of_pairs_of_deberta_equals_transformers(activation: str, t
         ids, types = (torch.from_numpy(rng.integers(*limits, n)) for limits in ((2, 60), (0, 2)))
         layout = SingleSequence(n)
         with torch.inference_mode():
-            logits = encoder.logits(encoder(ids, layout, types)[1], layout)
+            logits = encoder(ids, layout, types)[2]
             expected = model(input_ids=ids[None], token_type_ids=types[None]).logits
         assert logits is not None
         assert_close(logits.numpy(), expected.numpy())

@@ -233,8 +233,7 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
                 expected = torch.stack((answer.start_logits, answer.end_logits), -1)[0].numpy()
             else:
                 expected = answer.logits[0].numpy()
-            _, hidden = encoder(torch.from_numpy(ids), layout, torch.from_numpy(types) if token_types else None)
-            logits = encoder.logits(hidden, layout)
+            logits = encoder(torch.from_numpy(ids), layout, torch.from_numpy(types) if token_types else None)[2]
         assert logits is not None
         assert_close(logits.numpy() if expected.ndim == 2 else logits[0].numpy(), expected)
 
@@ -291,7 +290,7 @@ def test_a_head_scores_the_last_token_whatever_padding_tokens_are_before_it(tmp_
     encoder, ids = read_checkpoint(tmp_path).encoder, torch.tensor([7, 5, 5, 9])
     layout = SingleSequence(4)
     with torch.inference_mode():
-        logits = encoder.logits(encoder(ids, layout)[1], layout)
+        logits = encoder(ids, layout)[2]
         expected = model(input_ids=ids[None]).logits
     assert logits is not None
     assert_close(logits.numpy(), expected.numpy())
@@ -310,8 +309,7 @@ def test_a_classifier_of_images_equals_transformers(name: str, tmp_path: Path) -
     patches = image.reshape(3, 3, 4, 3, 4).permute(1, 3, 0, 2, 4).reshape(9, 48)
     layout = SingleSequence(encoder.config.max_tokens)
     with torch.inference_mode():
-        _, hidden = encoder(torch.cat([torch.zeros(encoder.config.prefix_rows, 48), patches]), layout)
-        logits = encoder.logits(hidden, layout)
+        logits = encoder(torch.cat([torch.zeros(encoder.config.prefix_rows, 48), patches]), layout)[2]
         expected = model(image[None]).logits
     assert logits is not None
     assert_close(logits.numpy(), expected.numpy())

@@ -67,7 +67,7 @@ def vectors(loaded: LoadedModel, texts: list[str], prompt: str) -> list[Array]:
     found = []
     for each in tokenized:
         with torch.inference_mode():
-            _, hidden = encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))
+            hidden = encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))[1]
         found.append(hidden.numpy()[~np.isin(each.ids, chosen.skiplist_ids)])
     return found
 

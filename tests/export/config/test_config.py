@@ -79,9 +79,10 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"after_pooling": [{"kind": "layer_norm", "eps": 0}]}, ["eps is 0", "between 0 and 1"]),
         ({"after_pooling": [{"kind": "normalize"}]}, ["after_pooling ends with", "normalize to true"]),
         (
-            {"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none", "head": HEAD},
-            ["after_pooling", "pooling 'none'", "head"],
+            {"after_pooling": [{"kind": "dense", "width": 8}], "pooling": "none"},
+            ["after_pooling", "pooling 'none'", "row_modules"],
         ),
+        ({"row_modules": "dense"}, ["row_modules is 'dense'", "list of modules"]),
         ({"expansion_id": 50}, ["expansion_id is 50", "token id"]),
         ({"expansion_id": True}, ["expansion_id is True", "token id"]),
         ({"expansion_id": 3, "mask": "self_excluding"}, ["expansion_id is 3", "self_excluding"]),
