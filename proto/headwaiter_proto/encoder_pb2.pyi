@@ -41,6 +41,7 @@ class ScoreFunction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCORE_FUNCTION_IDENTITY: _ClassVar[ScoreFunction]
     SCORE_FUNCTION_SIGMOID: _ClassVar[ScoreFunction]
     SCORE_FUNCTION_SOFTMAX: _ClassVar[ScoreFunction]
+    SCORE_FUNCTION_RELU: _ClassVar[ScoreFunction]
 
 class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -116,6 +117,7 @@ SCORE_FUNCTION_UNSPECIFIED: ScoreFunction
 SCORE_FUNCTION_IDENTITY: ScoreFunction
 SCORE_FUNCTION_SIGMOID: ScoreFunction
 SCORE_FUNCTION_SOFTMAX: ScoreFunction
+SCORE_FUNCTION_RELU: ScoreFunction
 TASK_UNSPECIFIED: Task
 TASK_ENCODE: Task
 TASK_CLASSIFY: Task
@@ -216,7 +218,7 @@ class Pairs(_message.Message):
     def __init__(self, first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ..., pair_truncation: _Optional[_Union[PairTruncation, str]] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores", "dense")
+    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores", "dense", "sparse")
     POOLED_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +230,7 @@ class OutputOptions(_message.Message):
     SCORES_FIELD_NUMBER: _ClassVar[int]
     RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
     pooled: bool
     hidden: bool
     dtype: DataType
@@ -239,7 +242,8 @@ class OutputOptions(_message.Message):
     scores: bool
     raw_scores: bool
     dense: bool
-    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ...) -> None: ...
+    sparse: bool
+    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ..., sparse: bool = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
@@ -754,7 +758,7 @@ class ImageFormat(_message.Message):
     def __init__(self, channels: _Optional[int] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., patch_size: _Optional[int] = ..., preparation: _Optional[_Union[ImagePreparation, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse", "weighs_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -784,6 +788,7 @@ class GetModelResponse(_message.Message):
     TAKES_PAIRS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_TYPES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -813,4 +818,5 @@ class GetModelResponse(_message.Message):
     takes_pairs: bool
     token_types: int
     sparse: bool
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ...) -> None: ...
+    weighs_tokens: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ..., weighs_tokens: bool = ...) -> None: ...

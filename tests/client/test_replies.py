@@ -16,6 +16,16 @@ from headwaiter_proto.rules.responses import encode_response
 from headwaiter_proto.rules.sequences import read_tokenized
 
 MANIFEST = Manifest(vocabulary_size=9, max_tokens=16, max_text_tokens=16, width=2, pooling=pb.POOLING_NONE)
+WEIGHING = Manifest(
+    vocabulary_size=9,
+    max_tokens=16,
+    max_text_tokens=16,
+    width=2,
+    pooling=pb.POOLING_CLS,
+    fixed_pooling=True,
+    head=pb.Head(labels=["weight"], function=pb.SCORE_FUNCTION_RELU, per_token=True),
+    unweighted_ids=[5],
+)
 LIMITS = RequestLimits(100, 1000, 1 << 20, 1 << 20)
 
 
@@ -43,6 +53,27 @@ def test_the_client_reads_the_rows_of_the_tokens_that_are_not_skipped(texts: lis
         assert encoding.received_offsets is not None
         assert encoding.received_offsets[index][:, 0].tolist() == kept
         assert encoding.lengths[index] == (0 if fails else len(tokens))
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.booleans()), min_size=1, max_size=5))
+def test_the_client_reads_weights_of_tokens_beside_rows(texts: list[tuple[list[int], bool]]) -> None:
+    failures = {i: InvalidInput("wrong", sequence=i, field="texts") for i, (_, fails) in enumerate(texts) if fails}
+    parsed = read_tokenized([np.array(each) for each, _ in texts], pb.Prompt(), WEIGHING, LIMITS, Failures(keep=True))
+    answered = [tokens for tokens, fails in texts if not fails]
+    hidden = np.concatenate([np.empty((0, 2), np.float32), *(np.stack([each, each], 1) for each in answered)])
+    output = read_output(pb.OutputOptions(hidden=True, sparse=True), WEIGHING)
+    # The weight of a token is its id less 2; below 0, the token has none.
+    logits = [np.array(tokens, np.float32)[:, None] - 2 for tokens in answered]
+    reply = encode_response(parsed, output, None, hidden, failures, logits)
+    reply.model.name = "tiny"
+    encoding = read_encoding(reply, 0, len(texts), 0.0)
+    assert encoding.received_hidden is not None
+    for rows, entries, (tokens, fails) in zip(encoding.received_hidden, encoding.sparse, texts, strict=True):
+        expected_rows = [] if fails else tokens
+        np.testing.assert_array_equal(rows, np.array([[each, each] for each in expected_rows]).reshape(-1, 2))
+        expected = [] if fails else sorted({token for token in tokens if token > 2 and token != 5})
+        assert entries["index"].tolist() == expected
+        assert entries["value"].tolist() == [token - 2 for token in expected]
 
 
 def test_a_reply_with_more_rows_than_tokens_is_refused() -> None:

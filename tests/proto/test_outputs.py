@@ -12,6 +12,13 @@ from headwaiter_proto.rules.outputs import Output, read_output
 POOLED = Manifest(width=8, pooling=pb.POOLING_MEAN, normalized=True)
 PROJECTED = Manifest(width=4, hidden_width=8, pooling=pb.POOLING_MEAN, fixed_pooling=True)
 UNPOOLED = Manifest(width=8, pooling=pb.POOLING_NONE)
+WEIGHING = Manifest(
+    width=8,
+    pooling=pb.POOLING_CLS,
+    fixed_pooling=True,
+    head=pb.Head(labels=["weight"], function=pb.SCORE_FUNCTION_RELU, per_token=True),
+    unweighted_ids=[0, 2],
+)
 
 
 def _read(manifest: Manifest, **options: Any) -> Output:
@@ -27,6 +34,8 @@ def _read(manifest: Manifest, **options: Any) -> Output:
         (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype", None, None, "INT64"),
         (PROJECTED, {"dimensions": 5}, "output.dimensions", 4, 5, "5"),
         (PROJECTED, {"pooling": pb.POOLING_CLS}, "output.pooling", None, None, "CLS"),
+        (WEIGHING, {"sparse": True, "dtype": pb.DATA_TYPE_INT8}, "output.dtype", None, None, "INT8"),
+        (WEIGHING, {"sparse": True, "pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "MEAN"),
     ],
 )
 def test_an_output_that_the_model_cannot_give_is_refused(
@@ -69,3 +78,44 @@ def test_options_that_are_not_set_have_the_models_default() -> None:
     assert not _read(POOLED, normalize=False).normalized
     assert _read(POOLED, dimensions=8).dimensions == 8
     assert _read(POOLED, dtype=pb.DATA_TYPE_INT8).hidden_dtype == pb.DATA_TYPE_INT8
+
+
+@pytest.mark.parametrize(
+    ("options", "outputs"),
+    [
+        ({}, (True, False, False)),
+        ({"sparse": True}, (False, False, True)),
+        ({"sparse": True, "pooled": True}, (True, False, True)),
+        ({"sparse": True, "pooled": True, "hidden": True}, (True, True, True)),
+    ],
+)
+def test_weights_of_tokens_come_alone_or_beside_other_outputs(
+    options: dict[str, Any], outputs: tuple[bool, bool, bool]
+) -> None:
+    output = _read(WEIGHING, **options)
+    assert (output.pooled, output.hidden, output.unweighted_ids is not None) == outputs
+    assert not output.sparse
+
+
+@pytest.mark.parametrize("manifest", [POOLED, PROJECTED, UNPOOLED])
+def test_only_a_model_that_weighs_tokens_makes_sparse_vectors_of_weights(manifest: Manifest) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        _read(manifest, sparse=True)
+    assert refusal.value.field == "model"
+
+
+SPARSE = Manifest(width=8, vocabulary_size=8, pooling=pb.POOLING_MAX, fixed_pooling=True, sparse=True)
+
+
+def test_for_a_model_of_sparse_vectors_the_flag_means_pooled() -> None:
+    assert _read(SPARSE, sparse=True) == _read(SPARSE) == _read(SPARSE, pooled=True)
+    assert _read(SPARSE, sparse=True, hidden=True) == _read(SPARSE, pooled=True, hidden=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"dense": True}, "output.sparse"), ({"pooling": pb.POOLING_NONE}, "output.pooled")]
+)
+def test_sparse_vectors_that_an_option_leaves_out_are_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        _read(SPARSE, sparse=True, **options)
+    assert refusal.value.field == field

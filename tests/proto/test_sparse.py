@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.sparse import dense_vectors, entries_of, sparse_message, sparse_vectors
+from headwaiter_proto.rules.sparse import (
+    dense_vectors,
+    entries_of,
+    sparse_message,
+    sparse_vectors,
+    weighted_tokens,
+)
 from tests.oracle import Array
 
 _VALUES = st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0, 3.25, -2.0])
@@ -30,6 +36,23 @@ def test_entries_are_the_numbers_that_are_not_zero(vectors: Array, dtype: pb.Dat
     answered = [each for each, length in zip(read, lengths, strict=True) if length]
     np.testing.assert_array_equal(dense_vectors(answered, vectors.shape[1]), vectors)
     assert all(each["value"].dtype == ("<f4" if dtype == pb.DATA_TYPE_FLOAT32 else "<f2") for each in read)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 0.25, 0.5, 3.0])), max_size=12),
+    st.sets(st.integers(0, 9), max_size=3),
+)
+def test_the_number_of_a_token_id_is_the_largest_weight_of_its_tokens(
+    tokens: list[tuple[int, float]], unweighted: set[int]
+) -> None:
+    expected: dict[int, float] = {}
+    for token_id, weight in tokens:
+        if weight and token_id not in unweighted:
+            expected[token_id] = max(weight, expected.get(token_id, 0.0))
+    ids, weights = np.array([each for each, _ in tokens], int), np.array([each for _, each in tokens], np.float32)
+    entries = weighted_tokens(ids, weights, unweighted)
+    assert entries["index"].tolist() == sorted(expected)
+    assert entries["value"].tolist() == [expected[each] for each in sorted(expected)]
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ class Head:
 
     Attributes:
         labels: the labels, in the order of the scores; empty for a model without a head.
-        function: how logits become scores: "sigmoid", "softmax", or "identity" for logits that are the scores; empty
-            for a model without a head.
+        function: how logits become scores: "sigmoid", "softmax", "relu", or "identity" for logits that are the
+            scores; empty for a model without a head.
         per_token: whether each token has scores; otherwise each sequence has.
     """
 
@@ -114,6 +114,7 @@ class ModelDescription:
         vocabulary_size: token ids are below this number; 0 unless the model takes token ids.
         token_types: token types are below this number; 0 if all tokens have the type 0.
         sparse: whether a pooled vector has one number for each token id, of which most are 0.
+        weighs_tokens: whether the option `sparse` works.
         feature_width: values of a feature vector; 0 unless the model takes features.
         prefix_rows: rows of zeros at the start of each sequence of features.
         image: the images that the model takes; all fields are 0 or empty for other models.
@@ -146,6 +147,7 @@ class ModelDescription:
     vocabulary_size: int
     token_types: int
     sparse: bool
+    weighs_tokens: bool
     feature_width: int
     prefix_rows: int
     image: pb.ImageFormat

@@ -77,6 +77,8 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
         pooled: return one vector per sequence (default: True).
         hidden: return one vector per token (default: False).
         dense: return the vectors of a model with sparse vectors as `pooled`, with all their numbers (default: False).
+        sparse: return a sparse vector of each sequence too, from a model that weighs tokens, such as bge-m3 (default:
+            False).
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
         pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; the model's own pooling when None
@@ -102,6 +104,7 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
     pooled: bool
     hidden: bool
     dense: bool
+    sparse: bool
     hidden_dtype: DTypeLike | None
 
 
@@ -213,14 +216,14 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
 @lru_cache(_MAX_TEMPLATES, typed=True)
 def _encode_template(**options: Any) -> pb.EncodeRequest:
     _check_types(options, _TYPES)
-    pooled, hidden = options.get("pooled", True), options.get("hidden", False)
-    if not (pooled or hidden):
-        raise InvalidInput("pooled and hidden are both False: ask for pooled, hidden or both", field="output")
+    pooled, hidden, sparse = options.get("pooled", True), options.get("hidden", False), options.get("sparse", False)
+    if not (pooled or hidden or sparse):
+        raise InvalidInput("pooled, hidden and sparse are False: ask for at least one of them", field="output")
     hidden_dtype, pooling, dimensions = options.get("hidden_dtype"), options.get("pooling"), options.get("dimensions")
     output = pb.OutputOptions(
         # A request for pooled vectors alone leaves both fields unset: a model without pooling then answers with hidden
         # vectors, instead of refusing the request.
-        pooled=pooled and hidden,
+        pooled=pooled and (hidden or sparse),
         hidden=hidden,
         dtype=_dtype("dtype", options.get("dtype", np.float32)),
         hidden_dtype=pb.DATA_TYPE_UNSPECIFIED if hidden_dtype is None else _dtype("hidden_dtype", hidden_dtype),
@@ -228,6 +231,7 @@ def _encode_template(**options: Any) -> pb.EncodeRequest:
         dimensions=0 if dimensions is None else whole_number("output.dimensions", dimensions, minimum=1),
         offsets=options.get("offsets", False),
         dense=options.get("dense", False),
+        sparse=sparse,
     )
     if (normalize := options.get("normalize")) is not None:
         output.normalize = normalize

@@ -36,8 +36,8 @@ _NO_POOLED = (
     "the result has no pooled vectors: leave pooled=False out, or, if the model has no pooling of its own, read hidden "
     'or pass pooling="mean"'
 )
-_NO_SPARSE = "the result has no sparse vectors: read pooled, or name a model with sparse vectors"
-_IS_SPARSE = "the pooled vectors are sparse: read sparse, or pass dense=True"
+_NO_SPARSE = "the result has no sparse vectors: pass sparse=True to a model that weighs tokens, or read pooled"
+_IS_SPARSE = "the result has only sparse vectors: read sparse, leave pooled=False out, or pass dense=True"
 _NO_HIDDEN = "the result has no hidden vectors: pass hidden=True"
 _NO_POOLED_INT8 = 'the result has no int8 pooled vectors: pass dtype="int8", or read pooled'
 _NO_HIDDEN_INT8 = 'the result has no int8 hidden vectors: pass hidden=True and hidden_dtype="int8", or read hidden'
@@ -90,7 +90,7 @@ class SequenceEncoding:
         failure: the error of this sequence in a `partial` call; None if the sequence has a result. Reading a vector or
             the offsets of a failed sequence raises this error.
         model: the model that answered.
-        received_sparse: the entries of the sparse vector; None if the model's vectors are dense.
+        received_sparse: the entries of the sparse vector; None if the reply has none.
     """
 
     index: int
@@ -154,7 +154,7 @@ class Encoding:
         timings: the time that each stage took.
         model: the model that answered.
         request_id: the request's name in the server's log.
-        received_sparse: the entries of each sparse vector; None if the model's vectors are dense.
+        received_sparse: the entries of each sparse vector; None if the reply has none.
     """
 
     received_pooled: Vectors | None
@@ -182,7 +182,7 @@ class Encoding:
         """One [entries] array per sequence with the fields "index", a token id, and "value"; its other numbers are 0.
 
         Raises:
-            OutputMissing: the model's vectors are dense.
+            OutputMissing: the reply has no sparse vectors.
         """
         return present(self.received_sparse, _NO_SPARSE)
 

@@ -182,6 +182,7 @@ class _Written:
             width=config.pooled_width,
             # Left out for other models, so that their digests do not change.
             hidden_width=config.hidden_width if own_pooling else 0,
+            row_width=config.width if config.row_modules else 0,
             fixed_pooling=own_pooling,
             sparse=config.vocabulary_head is not None,
             sparse_entries=self._most_entries() if config.vocabulary_head else 0,
@@ -201,6 +202,7 @@ class _Written:
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,
+            unweighted_ids=text.unweighted_ids if text else (),
             pair_template=template,
             graphs=[
                 _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans

@@ -16,8 +16,8 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import TOLERANCES, largest_differences
 
-# Maps one sequence to the outputs of its owner's code: any of `hidden` [n, width], `pooled` [pooled_width], of unit
-# length if the encoder normalizes, and `logits`.
+# Maps one sequence to the outputs of its owner's code: any of `hidden` [n, hidden_width], `pooled` [pooled_width], of
+# unit length if the encoder normalizes, and `logits`.
 OwnCode = Callable[[Sequence], Mapping[str, Any]]
 _OUTPUTS = ("hidden", "pooled", "logits")
 

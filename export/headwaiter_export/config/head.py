@@ -22,6 +22,7 @@ class ScoreFunction(StrEnum):
     IDENTITY = "identity"
     SIGMOID = "sigmoid"
     SOFTMAX = "softmax"
+    RELU = "relu"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class HeadConfig:
         The scores of other heads of tokens are probabilities of labels.
         """
         return self.per_token and self.function is ScoreFunction.IDENTITY
+
+    @property
+    def weighs_tokens(self) -> bool:
+        """Whether the only logit of a token is its weight in a sparse vector."""
+        return self.per_token and self.function is ScoreFunction.RELU
 
     @property
     def output(self) -> str:

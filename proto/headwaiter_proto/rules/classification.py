@@ -41,6 +41,8 @@ def scores(logits: NDArray[np.float32], function: pb.ScoreFunction) -> NDArray[n
     """Return the scores [n, labels] of logits [n, labels]."""
     if function == pb.SCORE_FUNCTION_IDENTITY:
         return logits
+    if function == pb.SCORE_FUNCTION_RELU:
+        return np.maximum(logits, 0)
     exact = logits.astype(np.float64)
     if function == pb.SCORE_FUNCTION_SIGMOID:
         # exp(−|x|) cannot overflow: 1 / (1 + exp(−x)) = exp(x) / (1 + exp(x)).

@@ -8,6 +8,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import read_head
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens, wrong_model
 
 _REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16, pb.DATA_TYPE_INT8)
 
@@ -27,6 +28,7 @@ class Output:
         hidden_dtype: data type of hidden rows.
         sparse: whether the vectors are sparse, as entries.
         head: the head whose scores the reply has, and how its logits become scores; None to leave scores out.
+        unweighted_ids: the token ids that sparse vectors of token weights leave out; None for a reply without these.
     """
 
     pooled: bool
@@ -39,6 +41,7 @@ class Output:
     hidden_dtype: pb.DataType
     sparse: bool = False
     head: pb.Head | None = None
+    unweighted_ids: Collection[int] | None = None
 
     def needs_rows(self, skipped_tokens: int) -> bool:
         """Return whether the hidden rows are needed, for the reply or for a pooling that the graph cannot compute.
@@ -60,14 +63,15 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         names = ", ".join(map(_pooling_name, POOLINGS))
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):
-        what = "sparse vectors come from" if manifest.sparse else "the modules after the model's pooling take only"
+        what = "sparse vectors come from" if manifest.sparse else "the model has only vectors of the pooling"
         raise InvalidInput(
             f"output.pooling is {_pooling_name(pooling)}; {what} {_pooling_name(manifest.pooling)}: leave the field "
             "empty, or send NONE for hidden rows",
             field="output.pooling",
         )
     pools = pooling != pb.POOLING_NONE
-    if options.pooled and not pools:
+    pooled = options.pooled or (options.sparse and manifest.sparse)
+    if pooled and not pools:
         reason = "output.pooling is NONE" if options.pooling else "the model has no pooling"
         raise InvalidInput(
             f"output.pooled is set, and {reason}: choose another output.pooling, or set output.hidden instead",
@@ -84,8 +88,12 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
             limit=manifest.width,
             actual=options.dimensions,
         )
-    sparse = manifest.sparse and not options.dense
-    if sparse and options.dtype == pb.DATA_TYPE_INT8:
+    if options.sparse and not SPARSE_VECTORS.has(manifest):
+        raise wrong_model(manifest.name, manifest, SPARSE_VECTORS)
+    if options.sparse and options.dense and manifest.sparse:
+        raise InvalidInput("output.sparse and output.dense are set: set one of them", field="output.sparse")
+    sparse, weighs = manifest.sparse and not options.dense, options.sparse and weighs_tokens(manifest)
+    if (sparse or weighs) and options.dtype == pb.DATA_TYPE_INT8:
         raise InvalidInput("output.dtype is INT8; sparse vectors take FLOAT32 or FLOAT16", field="output.dtype")
     if manifest.sparse and options.dimensions:
         raise InvalidInput(
@@ -94,9 +102,9 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
             field="output.dimensions",
         )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32
-    nothing_chosen = not (options.pooled or options.hidden or options.scores)
+    nothing_chosen = not (pooled or options.hidden or options.scores or weighs)
     return Output(
-        pooled=pools and (options.pooled or nothing_chosen),
+        pooled=pools and (pooled or nothing_chosen),
         hidden=options.hidden or (nothing_chosen and not pools),
         pooling=pooling,
         graph_pools=pooling == manifest.pooling,
@@ -106,6 +114,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         hidden_dtype=options.hidden_dtype or dtype,
         sparse=sparse,
         head=head,
+        unweighted_ids=manifest.unweighted_ids if weighs else None,
     )
 
 

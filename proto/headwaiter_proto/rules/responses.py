@@ -14,9 +14,10 @@ from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.sparse import sparse_message
+from headwaiter_proto.rules.sparse import sparse_message, weighted_tokens
 from headwaiter_proto.rules.status import failure
-from headwaiter_proto.rules.tasks import tasks
+from headwaiter_proto.rules.tasks import tasks, weighs_tokens
+from headwaiter_proto.rules.token_types import without_types
 
 _INT8_MAX = 127
 
@@ -38,7 +39,8 @@ def encode_response(
             vectors; None to leave pooled vectors out.
         hidden: [tokens of all answered sequences, hidden width]; None to leave hidden rows out.
         failures: the errors of the other sequences, by index.
-        logits: [1, labels] of each answered sequence, or [its tokens, labels]; used if the reply has scores.
+        logits: [1, labels] of each answered sequence, or [its tokens, labels]; used if the reply has scores,
+            or sparse vectors of token weights.
 
     Raises:
         InvalidInput: the request asks for FLOAT16, which cannot hold a value of the reply.
@@ -48,6 +50,13 @@ def encode_response(
     kept = parsed.kept_rows
     if kept is not None:
         reply.rows.extend(int(rows.sum()) if length else 0 for rows, length in zip(kept, lengths, strict=True))
+    if output.unweighted_ids is not None:
+        answered = [tokens for tokens, length in zip(parsed.sequences, lengths, strict=True) if length]
+        weights = [
+            weighted_tokens(without_types(tokens), scores(rows, pb.SCORE_FUNCTION_RELU)[:, 0], output.unweighted_ids)
+            for tokens, rows in zip(answered, logits or (), strict=True)
+        ]
+        reply.sparse.CopyFrom(sparse_message(weights, lengths, output.pooled_dtype))
     if isinstance(pooled, Sequence):
         reply.sparse.CopyFrom(sparse_message(pooled, lengths, output.pooled_dtype))
     elif pooled is not None:
@@ -124,6 +133,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         takes_pairs=manifest.takes_pairs,
         token_types=manifest.token_types,
         sparse=manifest.sparse,
+        weighs_tokens=weighs_tokens(manifest),
     )
 
 

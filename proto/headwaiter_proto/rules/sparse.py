@@ -1,6 +1,6 @@
 """Sparse vectors: the numbers of a vector that are not 0, each with its index."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,26 @@ def sparse_vectors(vectors: NDArray[np.float32]) -> list[NDArray[Any]]:
     entries["index"], entries["value"] = columns, vectors[rows, columns]
     ends = np.cumsum(np.bincount(rows, minlength=len(vectors)))
     return np.split(entries, ends[:-1])
+
+
+def weighted_tokens(
+    ids: NDArray[np.generic], weights: NDArray[np.float32], unweighted_ids: Collection[int]
+) -> NDArray[Any]:
+    """Return the entries of the sparse vector in which the number of a token id is the largest weight of its tokens.
+
+    As in BGE-M3 (https://arxiv.org/abs/2402.03216, section 3.2).
+
+    Args:
+        ids: the token id of each token, [n].
+        weights: the weight of each token, at least 0, [n].
+        unweighted_ids: ids of tokens that the vector leaves out.
+    """
+    weighed = (weights > 0) & ~np.isin(ids, list(unweighted_ids))
+    index, places = np.unique(ids[weighed], return_inverse=True)
+    entries = np.zeros(len(index), ENTRY)
+    entries["index"] = index
+    np.maximum.at(entries["value"], places, weights[weighed])
+    return entries
 
 
 def dense_vectors(vectors: Sequence[NDArray[Any]], width: int) -> NDArray[np.float32]:

@@ -34,7 +34,7 @@ class Ability:
 def tasks(manifest: Manifest) -> list[pb.Task]:
     """Return what a model does."""
     done = [pb.TASK_ENCODE]
-    if manifest.HasField("head"):
+    if _scores_labels(manifest):
         head = manifest.head
         done.append(pb.TASK_CLASSIFY_TOKENS if head.per_token else pb.TASK_CLASSIFY)
         if manifest.takes_pairs and not head.per_token and len(head.labels) == 1:
@@ -44,8 +44,17 @@ def tasks(manifest: Manifest) -> list[pb.Task]:
     return done
 
 
+def weighs_tokens(manifest: Manifest) -> bool:
+    """Return whether the scores of a model's head are the weights of tokens in a sparse vector."""
+    return manifest.head.per_token and manifest.head.function == pb.SCORE_FUNCTION_RELU
+
+
 def _has_head(manifest: Manifest) -> bool:
     return manifest.HasField("head")
+
+
+def _scores_labels(manifest: Manifest) -> bool:
+    return _has_head(manifest) and not weighs_tokens(manifest)
 
 
 def _gives_vectors(manifest: Manifest) -> bool:
@@ -53,7 +62,7 @@ def _gives_vectors(manifest: Manifest) -> bool:
 
 
 def _gives_sparse_vectors(manifest: Manifest) -> bool:
-    return manifest.sparse
+    return manifest.sparse or weighs_tokens(manifest)
 
 
 def _classifies(manifest: Manifest) -> bool:
@@ -64,15 +73,15 @@ def _reranks(manifest: Manifest) -> bool:
     return pb.TASK_RERANK in tasks(manifest)
 
 
-SCORES = Ability("gives scores", _has_head, _has_head)
+SCORES = Ability("gives scores", _has_head, _scores_labels)
 # A model with a head often has a pooling too, and its vectors are of little use.
 VECTORS = Ability(
     "gives pooled vectors",
     _gives_vectors,
-    lambda each: _gives_vectors(each) and not _has_head(each) and not each.sparse,
+    lambda each: _gives_vectors(each) and not _scores_labels(each) and not each.sparse,
 )
 SPARSE_VECTORS = Ability("gives sparse vectors", _gives_sparse_vectors, _gives_sparse_vectors)
-ROWS = Ability("gives a row for each token", lambda _: True, lambda each: not _has_head(each))
+ROWS = Ability("gives a row for each token", lambda _: True, lambda each: not _scores_labels(each))
 # A reranker classifies with a single label.
 CLASSIFIES = Ability("classifies", _classifies, lambda each: _classifies(each) and not _reranks(each))
 RERANKS = Ability("reranks", _reranks, _reranks)

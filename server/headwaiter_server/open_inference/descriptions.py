@@ -6,6 +6,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
+from headwaiter_proto.rules.tasks import SCORES
 from headwaiter_server.metrics.totals import Total, Totals
 from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
@@ -141,11 +142,12 @@ def _inputs(manifest: Manifest) -> list[_Tensor]:
 def _outputs(manifest: Manifest) -> list[_Tensor]:
     """Return the name, the type and the shape, without sequences, of each output; the default output is the first."""
     outputs: list[_Tensor] = []
-    if manifest.HasField("head"):
-        labels = len(manifest.head.labels)
-        outputs.append(("scores", "FP32", [_ANY, labels] if manifest.head.per_token else [labels]))
     if manifest.pooling != pb.POOLING_NONE:
         outputs.append(("pooled", "FP32", [manifest.width]))
+    if SCORES.has(manifest):
+        labels = len(manifest.head.labels)
+        scores = ("scores", "FP32", [_ANY, labels] if manifest.head.per_token else [labels])
+        outputs.insert(0 if SCORES.suits(manifest) else 1, scores)
     return [*outputs, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
 
 

@@ -74,11 +74,21 @@ class WantedReply:
 
 
 def read_infer_request(
-    request: oip.ModelInferRequest, limits: RequestLimits, head: pb.Head | None = None, *, sparse: bool = False
+    request: oip.ModelInferRequest,
+    limits: RequestLimits,
+    head: pb.Head | None = None,
+    *,
+    scores: bool = False,
+    sparse: bool = False,
 ) -> tuple[pb.EncodeRequest, WantedReply]:
     """Return the request as a message of headwaiter.v1, and what its reply must look like.
 
-    The default output of a model with a head is its scores. The vectors of a model with sparse vectors are dense here.
+    Args:
+        request: the request.
+        limits: the limits of the request.
+        head: the head of the model, if it has one.
+        scores: whether scores are the default output.
+        sparse: whether the model's vectors are sparse; here they have all their numbers.
 
     Raises:
         InvalidInput: an input, an output or a parameter is wrong.
@@ -93,7 +103,7 @@ def read_infer_request(
         encode_request.output.pooled = True
     if "hidden" in outputs:
         encode_request.output.hidden = True
-    if "scores" in outputs or (head and not outputs):
+    if "scores" in outputs or (scores and not outputs):
         encode_request.output.scores = True
     inputs = _read_inputs(request)
     kinds = [name for name in _SEQUENCE_INPUTS if name in inputs]

@@ -94,7 +94,8 @@ class OpenInferenceMethods:
         with self._path.encoding(request.model_name, request.model_version, call, wanted_ability) as served:
             manifest = served.manifest
             head = manifest.head if manifest.HasField("head") else None
-            read = partial(read_infer_request, request, self._path.limits, head, sparse=manifest.sparse)
+            scores, sparse = SCORES.suits(manifest), manifest.sparse
+            read = partial(read_infer_request, request, self._path.limits, head, scores=scores, sparse=sparse)
             # Unpacking many values takes long; a thread keeps the event loop free.
             large = request.ByteSize() > _LARGE_BYTES
             encode_request, wanted = await asyncio.to_thread(read) if large else read()

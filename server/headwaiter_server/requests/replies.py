@@ -37,6 +37,8 @@ def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int
     vectors = sequences * manifest.width if output.pooled else 0
     if output.pooled and output.sparse:
         vectors = _NUMBERS_PER_ENTRY * sequences * (manifest.sparse_entries or manifest.width)
+    if output.unweighted_ids is not None:
+        vectors += _NUMBERS_PER_ENTRY * tokens
     return (vectors + rows * hidden_width(manifest) + scores) * _FLOAT_BYTES
 
 

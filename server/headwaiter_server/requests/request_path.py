@@ -17,7 +17,7 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.tasks import SCORES, Ability
+from headwaiter_proto.rules.tasks import SCORES, SPARSE_VECTORS, Ability
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
@@ -182,7 +182,7 @@ class RequestPath:
 
     async def encode_packed(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
         """Find the model of a request, and return the serialised EncodeResponse."""
-        wanted = SCORES if request.output.scores else None
+        wanted = SCORES if request.output.scores else SPARSE_VECTORS if request.output.sparse else None
         with self.encoding(request.model, request.model_version, call, wanted) as served:
             return await self.encode(request, served, call, reserve, PACKED_REPLY)
 
@@ -255,7 +255,7 @@ class RequestPath:
                 self._hold_more(call, reply_bytes)
             respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
             # Writing many values takes long; a thread keeps the event loop free.
-            per_token = outcome.hidden is not None or parsed.offsets is not None
+            per_token = outcome.hidden is not None or parsed.offsets is not None or output.unweighted_ids is not None
             many_tokens = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
             large = (per_token and many_tokens) or len(parsed.sequences) > _LARGE_REPLY_SEQUENCES
             large |= reply_bytes > _LARGE_REPLY_BYTES

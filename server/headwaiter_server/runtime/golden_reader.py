@@ -101,16 +101,16 @@ def read_golden(path: Path, manifest: Manifest) -> Golden:
         logits = np.split(arrays["logits"], ends if manifest.head.per_token else np.arange(1, len(lengths)))
     golden = Golden(sequences, Outputs(arrays.get("pooled"), arrays["hidden"], logits), arrays.get("hidden_rows"))
     _check_pooling(golden, manifest)
-    return replace(golden, summary=_summary(golden))
+    return replace(golden, summary=_summary(golden, has_row_modules=manifest.row_width > 0))
 
 
-def _summary(golden: Golden) -> str:
-    vectors = golden.outputs.pooled
-    if vectors is None:
+def _summary(golden: Golden, *, has_row_modules: bool) -> str:
+    vectors = [] if golden.outputs.pooled is None else [golden.outputs.pooled]
+    if has_row_modules or not vectors:
         # The last rows of the sequences whose rows are all there.
         short = golden.up_to(_COMPLETE_TOKENS)
         assert short.outputs.hidden is not None
-        vectors = short.outputs.hidden[np.cumsum([len(sequence) for sequence in short.sequences]) - 1]
+        vectors.append(short.outputs.hidden[np.cumsum([len(sequence) for sequence in short.sequences]) - 1])
     return summary(vectors, golden.outputs.logits)
 
 

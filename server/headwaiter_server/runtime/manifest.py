@@ -10,6 +10,7 @@ from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, Prompt
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.tasks import weighs_tokens
 from headwaiter_server.runtime.errors import BundleRefused
 
 # The name appears in replies, metric labels and log lines.
@@ -111,6 +112,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     yield from _wrong_template(manifest)
     if manifest.HasField("head") and not (manifest.head.labels and manifest.head.function):
         yield "has a head without labels or function"
+    if weighs_tokens(manifest) and (len(manifest.head.labels) != 1 or not ids):
+        yield f"has a head that weighs tokens with {len(manifest.head.labels)} labels and vocabulary_size {ids}"
     yield from _wrong_prompts(manifest)
     yield from _wrong_image(manifest)
     yield from _wrong_graphs(manifest)

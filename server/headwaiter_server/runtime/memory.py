@@ -39,18 +39,24 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
         copies, cells = _SCORE_COPIES_IN_BLOCKS, min(tokens**2, max(BLOCK_CELLS, tokens))
     if manifest.distance_products:
         copies += _DISTANCE_PRODUCT_COPIES
-    live = _LIVE_ROWS * hidden_width(manifest)
+    width = _row_width(manifest)
+    live = _LIVE_ROWS * width
     if manifest.gated_width:
-        live = _LIVE_ROWS_BESIDE_GATED_BLOCK * hidden_width(manifest) + _GATED_ARRAYS * manifest.gated_width
+        live = _LIVE_ROWS_BESIDE_GATED_BLOCK * width + _GATED_ARRAYS * manifest.gated_width
     return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
 
 
 def padded_width(manifest: Manifest) -> int:
     """Return the largest width of an array [B, N, width] that the graphs compute outside attention."""
-    width = hidden_width(manifest)
+    width = max(_row_width(manifest), hidden_width(manifest))
     if manifest.first_row_layers:
         width = max(width, manifest.heads * max(manifest.head_dim, manifest.value_dim))
     return max(width, LOGITS_AT_ONCE) if manifest.sparse else width
+
+
+def _row_width(manifest: Manifest) -> int:
+    """Return the number of values of a row of the layers."""
+    return manifest.row_width or hidden_width(manifest)
 
 
 def give_back_free_memory() -> None:

@@ -31,6 +31,7 @@ DECIDING_FIELDS = frozenset(
         "head",
         "pair_template",
         "sparse",
+        "unweighted_ids",
     }
 )
 # Rounding errors of up to 1.6e-7 were measured in a cosine between two kinds of processor: with these numbers, one
@@ -48,16 +49,18 @@ def deciding_fields(manifest: Manifest) -> str:
     return json.dumps(json_format.MessageToDict(deciding), sort_keys=True)
 
 
-def summary(vectors: NDArray[np.float32], logits: Sequence[NDArray[np.float32]] | None) -> str:
+def summary(vectors: Sequence[NDArray[np.float32]], logits: Sequence[NDArray[np.float32]] | None) -> str:
     """Return rounded numbers of PyTorch's answers: two computations with the same weights differ in them.
 
     Args:
-        vectors: a vector of each golden input.
+        vectors: a vector of each golden input, of one or several kinds.
         logits: the logits of each golden input; None for a model without a head.
     """
-    compared = vectors[:_COMPARED_SEQUENCES].astype(np.float64)
-    compared /= np.maximum(np.linalg.norm(compared, axis=1, keepdims=True), 1e-30)
-    numbers: list[NDArray[np.float64]] = [(compared[:-1] * compared[1:]).sum(axis=1)]
+    numbers: list[NDArray[np.float64]] = []
+    for kind in vectors:
+        compared = kind[:_COMPARED_SEQUENCES].astype(np.float64)
+        compared /= np.maximum(np.linalg.norm(compared, axis=1, keepdims=True), 1e-30)
+        numbers.append((compared[:-1] * compared[1:]).sum(axis=1))
     if logits:
         first = np.array([each.flat[0] for each in logits[:_COMPARED_SEQUENCES]], np.float64)
         numbers.append(first / max(np.abs(first).max(), 1e-30))

@@ -107,7 +107,7 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     request = with_second_texts(raw_request("m", texts=["a", "bc"]), ["d", "e"])
     request.parameters["pair_truncation"].string_param = "only_second"
     request.parameters["raw_scores"].bool_param = True
-    encode_request, wanted = read_infer_request(request, LIMITS, pb.Head(labels=["x"], per_token=True))
+    encode_request, wanted = read_infer_request(request, LIMITS, pb.Head(labels=["x"], per_token=True), scores=True)
     assert encode_request == pb.EncodeRequest(
         model="m",
         pairs=pb.Pairs(first=["a", "bc"], second=["d", "e"], pair_truncation=pb.PAIR_TRUNCATION_ONLY_SECOND),

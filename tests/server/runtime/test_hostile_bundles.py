@@ -18,6 +18,7 @@ from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.model import open_model
 from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
 
+_TWO_WEIGHTS = pb.Head(labels=["one", "two"], function=pb.SCORE_FUNCTION_RELU, per_token=True)
 WEIGHTS, GRAPH, PORTABLE, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "portable.fp32.onnx", "attend.fp32.onnx"
 
 
@@ -286,6 +287,7 @@ def _set(field: str, value: Any) -> Callable[[Manifest], None]:
         (lambda manifest: manifest.prompts.add(name="long", expanded_tokens=65), "prompt"),
         (lambda manifest: manifest.prompts.add(name="both", expanded_tokens=9, max_tokens=8), "prompt"),
         (lambda manifest: manifest.prompts.add(name="filled", expansion_id=10**6), "expansion_id"),
+        (lambda manifest: manifest.head.CopyFrom(_TWO_WEIGHTS), "weighs tokens"),
         (lambda manifest: setattr(manifest.graphs[0], "lowering", "LOWERING_ATTEND"), "lowering"),
         (lambda manifest: setattr(manifest.graphs[0], "precision", 99), "precision"),
         (lambda manifest: setattr(manifest.graphs[1], "file", GRAPH), "graphs"),

@@ -26,6 +26,7 @@ DESCRIBING_FIELDS = {
         "distance_products",
         "first_row_layers",
         "sparse_entries",
+        "row_width",
         "token_types",
         "takes_pairs",
         "largest_magnitude",
@@ -146,8 +147,10 @@ def test_another_computation_with_the_same_weights_changes_the_digest_of_results
 def test_the_digest_of_results_stays_the_same_in_later_versions() -> None:
     """Stored vectors have this digest, so a change of its definition would make them incomparable."""
     vectors = np.array([[1, 0], [1, 1], [-1, 0]], np.float32)
-    answers = summary(vectors, [np.array([2.0], np.float32), np.array([-1.0], np.float32)])
+    answers = summary([vectors], [np.array([2.0], np.float32), np.array([-1.0], np.float32)])
     assert answers == "[[0.71, -0.71], [1.0, -0.5]]"
+    # Vectors of tokens beside a pooled vector.
+    assert summary([vectors, -vectors], None) == "[[0.71, -0.71], [0.71, -0.71]]"
     assert results_digest(PRECISION_FP32, "ab", "cd", "{}", answers) == (
         hashlib.sha256(b'["PRECISION_FP32", "ab", "cd", "{}", "[[0.71, -0.71], [1.0, -0.5]]"]').hexdigest()
     )

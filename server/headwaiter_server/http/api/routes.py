@@ -14,7 +14,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.tasks import SPARSE_VECTORS
+from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
 from headwaiter_server.http.api.errors import ErrorForm
 from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, read_question
@@ -144,6 +144,8 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     with path.encoding(request.model, request.model_version, call, wanted) as served:
         adapt(served.manifest)
         request.output.dense = served.manifest.sparse and wanted is not SPARSE_VECTORS
+        if weighs_tokens(served.manifest) and wanted is SPARSE_VECTORS:
+            request.output.CopyFrom(pb.OutputOptions(sparse=True))
         return await path.encode(request, served, call, reserve_nothing, form)
 
 
@@ -153,7 +155,8 @@ def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: Output, manif
     Raises:
         InvalidInput: rows of tokens have more than `max_reply_bytes` bytes.
     """
-    factor = _JSON_BYTES_PER_BYTE_OF_ENTRY if output.pooled and output.sparse else _JSON_BYTES_PER_BYTE
+    has_entries = (output.pooled and output.sparse) or output.unweighted_ids is not None
+    factor = _JSON_BYTES_PER_BYTE_OF_ENTRY if has_entries else _JSON_BYTES_PER_BYTE
     size_bytes = factor * answer_bytes(parsed, output, manifest)
     if output.hidden and size_bytes > max_reply_bytes:
         raise InvalidInput(

@@ -171,7 +171,7 @@ def _write_info(facts: ServerFacts, model: ModelFacts | None) -> bytes:
 
 def _model_type(model: ModelFacts) -> dict[str, Any]:
     manifest = model.manifest
-    if not SCORES.has(manifest):
+    if not SCORES.suits(manifest):
         pooling = "splade" if manifest.sparse else pb.Pooling.Name(manifest.pooling).removeprefix("POOLING_").lower()
         return {"embedding": {"pooling": pooling}}
     labels = list(manifest.head.labels)
