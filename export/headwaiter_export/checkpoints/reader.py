@@ -5,9 +5,11 @@ module of a `sentence-transformers` model (modules.json). `read_checkpoint` turn
 prompts. A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from tokenizers import Tokenizer
@@ -31,6 +33,7 @@ from headwaiter_export.checkpoints.heads import (
 )
 from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
+from headwaiter_export.checkpoints.m3 import M3_HEAD, check_m3, has_m3_layers, read_m3, with_m3_rules
 from headwaiter_export.checkpoints.modules_json import (
     CONVERT_COLBERT,
     Modules,
@@ -52,6 +55,8 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_server.runtime.bundle import MANIFEST
 
+# Reads weights that have files of their own, given the shapes of all tensors in `Encoder.state_dict()`.
+ReadWeights: TypeAlias = Callable[[Mapping[str, tuple[int, ...]]], dict[str, Tensor]]
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
@@ -121,6 +126,10 @@ def read_checkpoint(
             f"{source} names the pooling {modules.pooling or pooling}, and the vectors are to be sparse: choose one of "
             "the two"
         )
+    m3_folder = folder if has_m3_layers(folder) else None
+    if m3_folder is not None:
+        check_m3(folder, modules, Pooling.MAX if sparse else pooling, normalize=normalize)
+        pooling, normalize = Pooling.CLS, True
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
@@ -132,6 +141,8 @@ def read_checkpoint(
         pooling = Pooling.MAX
     elif modules.mask is not None:
         family, pooling = without_head(config_json, family), Pooling.NONE
+    elif m3_folder is not None:
+        family, head = without_head(config_json, family), M3_HEAD
     elif modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
         family = without_head(config_json, family)
@@ -147,6 +158,8 @@ def read_checkpoint(
         assumptions = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
         if modules.prompts is not None and modules.prompts.values.get("similarity_fn_name") == "meanmaxsim":
             assumptions.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
+    elif m3_folder is not None:
+        assumptions = ["beside its pooled vector, a text has a sparse vector, and a vector of each token"]
     elif vocabulary_head is None:
         assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
@@ -155,16 +168,21 @@ def read_checkpoint(
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
+    row_modules = tuple(each.module for each in modules.row_modules)
+    read_added: ReadWeights = partial(read_weights, modules)
+    if m3_folder is not None:
+        m3 = read_m3(m3_folder, config_json.size(family.size_fields["d_model"]))
+        row_modules, read_added = m3.row_modules, lambda _: m3.weights
     config = _encoder_config(
         config_json,
         family,
         pooling=pooling,
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
-        row_modules=tuple(each.module for each in modules.row_modules),
+        row_modules=row_modules,
         normalize=normalize,
         vocabulary_head=vocabulary_head,
         head=head,
-        token_types=_token_types(folder, config_json, family) if head else 0,
+        token_types=_token_types(folder, config_json, family) if head and not m3_folder else 0,
     )
     for chain in (after_pooling, modules.row_modules):
         check_widths(chain, config.width)
@@ -199,6 +217,8 @@ def read_checkpoint(
                 f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
                 "remove the prompts to serve texts without prompts"
             )
+    if m3_folder is not None:
+        text = with_m3_rules(text, config_json)
     if text is not None:
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
         if family.end_id_field and own_pooling is Pooling.LAST:
@@ -214,7 +234,7 @@ def read_checkpoint(
         words = question.word_ids(Tokenizer.from_str(text.tokenizer))
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
-    encoder = _load_encoder(folder, config_json, family, config, modules, assumptions, words)
+    encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words)
     return LoadedModel(encoder, text, image, tuple(assumptions))
 
 
@@ -339,7 +359,7 @@ def _load_encoder(
     config_json: CheckpointJson,
     family: Family,
     config: EncoderConfig,
-    modules: Modules,
+    read_added: ReadWeights,
     assumptions: list[str],
     words: tuple[int, int | None] | None = None,
 ) -> Encoder:
@@ -371,7 +391,7 @@ def _load_encoder(
         )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Encoder(config).state_dict().items()}
-    weights = read_weights(modules, shapes)
+    weights = read_added(shapes)
     taken: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if name in weights:

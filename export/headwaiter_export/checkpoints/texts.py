@@ -87,6 +87,7 @@ class TextConfig:
         pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
         pairs: whether the model takes pairs of texts.
         pair_template: the text around the two texts of a pair; None if the tokenizer joins their tokens.
+        unweighted_ids: ids of tokens without an entry in sparse vectors that a head makes.
     """
 
     tokenizer: str
@@ -96,6 +97,7 @@ class TextConfig:
     pooling_skips_prompt: bool = False
     pairs: bool = False
     pair_template: PairTemplate | None = None
+    unweighted_ids: tuple[int, ...] = ()
 
     def last_ids(self) -> list[int]:
         """Return the last token id of a text and, if the model takes pairs, of a pair."""
@@ -134,7 +136,7 @@ def read_text(
         return None
     tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
-    pairs, template = config.head is not None, None
+    pairs, template = config.head is not None and not config.head.weighs_tokens, None
     if chat_settings is not None:
         template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
     elif question is not None:
