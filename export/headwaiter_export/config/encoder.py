@@ -313,9 +313,10 @@ class EncoderConfig:
         check_size("decoder.d_ff", decoder.d_ff)
         if type(decoder.start_id) is not int or not 0 <= decoder.start_id < self.vocabulary_size:
             raise ConfigError(f"decoder.start_id is {decoder.start_id!r}: it must be a token id")
-        if self.width != self.d_model or self.experts:
+        if self.width != self.d_model or self.experts or self.norm is Norm.NONE:
             raise ConfigError(
-                "a decoder has an output projection and no experts: set output_projection to true and experts to 0"
+                "a decoder has norms, an output projection and no experts: set norm to post or pre, experts to 0, and "
+                "output_projection to true"
             )
         if not decoder.reads_text and (self.head is None or self.head.per_token):
             raise ConfigError("decoder.reads_text is false: the first row of the decoder needs a head of sequences")
