@@ -76,6 +76,14 @@ def test_the_client_reads_weights_of_tokens_beside_rows(texts: list[tuple[list[i
         assert entries["value"].tolist() == [token - 2 for token in expected]
 
 
+def test_weights_that_float16_cannot_hold_are_refused() -> None:
+    parsed = read_tokenized([np.array([3, 4])], pb.Prompt(), WEIGHING, LIMITS, Failures(keep=False))
+    output = read_output(pb.OutputOptions(sparse=True, dtype=pb.DATA_TYPE_FLOAT16), WEIGHING)
+    with pytest.raises(InvalidInput) as refused:
+        encode_response(parsed, output, None, None, {}, [np.array([[1.0], [1e6]], np.float32)])
+    assert refused.value.field == "output.dtype"
+
+
 def test_a_reply_with_more_rows_than_tokens_is_refused() -> None:
     for counts in ([3], [2, 1], [1, 1, 1]):
         hidden = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[sum(counts), 2], data=bytes(8 * sum(counts)))

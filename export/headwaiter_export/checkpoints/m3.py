@@ -66,7 +66,7 @@ def check_m3(folder: Path, modules: Modules, pooling: Pooling | None, *, normali
     Raises:
         CheckpointError: the modules of sentence-transformers or the caller ask for other vectors.
     """
-    own = Modules(modules.transformer, Pooling.CLS, normalize=True, prompts=modules.prompts)
+    own = Modules(folder, Pooling.CLS, normalize=True, prompts=modules.prompts)
     if modules not in (own, Modules(folder)) or pooling not in (None, Pooling.CLS) or normalize is False:
         raise CheckpointError(
             f"{folder} has {_WEIGHTS_FILE} and {_VECTORS_FILE}, with which the pooled vector is the first row of unit "
@@ -100,4 +100,8 @@ def _read_linear(path: Path, width: int) -> dict[str, Tensor]:
     rows = shapes.get("weight", (0,))[0] if shapes.get("weight") else 0
     if shapes != {"weight": (rows, width), "bias": (rows,)} or not rows:
         raise CheckpointError(f"{path} must hold a weight [n, {width}] and a bias [n]: save the layer again")
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    layer = {name: tensor.float() for name, tensor in tensors.items()}
+    for name, tensor in layer.items():
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"{name} of {path} has NaN, or is too large for float32: save the layer again")
+    return layer

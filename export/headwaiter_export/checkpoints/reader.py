@@ -128,12 +128,14 @@ def read_checkpoint(
         )
     m3_folder = folder if has_m3_layers(folder) else None
     if m3_folder is not None:
-        check_m3(folder, modules, Pooling.MAX if sparse else pooling, normalize=normalize)
+        check_m3(folder, modules, Pooling.MAX if sparse or question else pooling, normalize=normalize)
         pooling, normalize = Pooling.CLS, True
     folder = modules.transformer
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
+    if m3_folder is not None and not isinstance(family.input, TokenInput):
+        raise CheckpointError(f"{folder} has the layers of FlagEmbedding, which take texts: remove their two files")
     whole_json, config_json = config_json, family.encoder_json(config_json)
     head = vocabulary_head = None
     if sparse:
@@ -219,6 +221,8 @@ def read_checkpoint(
             )
     if m3_folder is not None:
         text = with_m3_rules(text, config_json)
+        if text.default_prompt:
+            assumptions.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
     if text is not None:
         own_pooling = head.pooling if head else pooling if is_own_pooling else None
         if family.end_id_field and own_pooling is Pooling.LAST:

@@ -56,9 +56,9 @@ def encode_response(
             weighted_tokens(without_types(tokens), scores(rows, pb.SCORE_FUNCTION_RELU)[:, 0], output.unweighted_ids)
             for tokens, rows in zip(answered, logits or (), strict=True)
         ]
-        reply.sparse.CopyFrom(sparse_message(weights, lengths, output.pooled_dtype))
+        reply.sparse.CopyFrom(_sparse(weights, lengths, output.pooled_dtype))
     if isinstance(pooled, Sequence):
-        reply.sparse.CopyFrom(sparse_message(pooled, lengths, output.pooled_dtype))
+        reply.sparse.CopyFrom(_sparse(pooled, lengths, output.pooled_dtype))
     elif pooled is not None:
         fill(reply.pooled, _add_zero_rows(pooled, lengths), output.pooled_dtype)
     if hidden is not None:
@@ -160,6 +160,12 @@ def quantize_rows(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[
     # The scale is 0 if the row is all zeros, or if its largest magnitude / 127 is too small for float32.
     quotients = np.divide(rows, scales[:, None], out=np.zeros_like(rows), where=scales[:, None] > 0)
     return np.rint(quotients).clip(-_INT8_MAX, _INT8_MAX).astype(np.int8), scales
+
+
+def _sparse(vectors: Sequence[NDArray[Any]], lengths: Sequence[int], dtype: pb.DataType) -> pb.SparseVectors:
+    for entries in vectors if dtype == pb.DATA_TYPE_FLOAT16 else ():
+        _to_float16(entries["value"], "output.dtype")
+    return sparse_message(vectors, lengths, dtype)
 
 
 def _to_float16(values: NDArray[np.generic], field: str) -> NDArray[np.float16]:

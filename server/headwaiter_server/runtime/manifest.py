@@ -19,6 +19,7 @@ MAX_NAME_CHARACTERS = 128
 _MAX_TEXT_CHARACTERS = 256
 # Far more than any model has.
 _MAX_HEADS = 1 << 16
+_MAX_UNWEIGHTED_IDS = 64
 
 
 def is_model_name(name: str) -> bool:
@@ -114,6 +115,11 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield "has a head without labels or function"
     if weighs_tokens(manifest) and (len(manifest.head.labels) != 1 or not ids):
         yield f"has a head that weighs tokens with {len(manifest.head.labels)} labels and vocabulary_size {ids}"
+    unweighted, most = manifest.unweighted_ids, _MAX_UNWEIGHTED_IDS if weighs_tokens(manifest) else 0
+    if len(unweighted) > most or max(unweighted, default=0) >= max(1, ids):
+        yield f"has {len(unweighted)} unweighted_ids: at most {most} ids below vocabulary_size {ids} are allowed"
+    if manifest.pooling_skips_prompt and manifest.fixed_pooling:
+        yield "has pooling_skips_prompt, and fixed_pooling, whose vectors only the graphs compute"
     yield from _wrong_prompts(manifest)
     yield from _wrong_image(manifest)
     yield from _wrong_graphs(manifest)

@@ -13,7 +13,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import VOCABULARY, write_json
+from tests.checkpoints import VOCABULARY, save_vit, write_json
 from tests.export.helpers import assert_checkpoint_refused, assert_close
 from tests.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, expected_outputs, save_m3
 
@@ -119,6 +119,8 @@ def test_modules_of_other_vectors_are_refused(file: str, values: Any, folder: Pa
         lambda tensors: tensors.update(weight=torch.tensor(1.0)),
         lambda tensors: tensors.update(weight=tensors["weight"].int()),
         lambda tensors: tensors.update(bias=torch.zeros(3)),
+        lambda tensors: tensors["weight"].fill_(torch.nan),
+        lambda tensors: tensors.update(weight=tensors["weight"].double() * 1e60),
     ],
 )
 def test_a_layer_with_other_tensors_is_named(name: str, change: Any, folder: Path) -> None:
@@ -140,6 +142,27 @@ def test_layers_in_half_precision_are_read_as_float32(folder: Path) -> None:
     assert dense.dtype == torch.float32
     assert dense.shape == (VECTOR_WIDTH, 32)
     assert torch.equal(dense, layer["weight"].half().float())
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_refused(folder: Path) -> None:
+    listed = json.loads((folder / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(listed))
+    shutil.copytree(folder, folder / "0_Transformer", ignore=shutil.ignore_patterns("*.pt", "[0-9]_*"))
+    assert_checkpoint_refused(folder, "sparse_linear.pt")
+
+
+def test_layers_beside_a_model_of_images_are_refused(folder: Path, tmp_path: Path) -> None:
+    save_vit(tmp_path / "images")
+    for name in ("sparse_linear.pt", "colbert_linear.pt"):
+        shutil.copy(folder / name, tmp_path / "images")
+    assert_checkpoint_refused(tmp_path / "images", "FlagEmbedding", "texts")
+
+
+def test_a_default_prompt_that_flagembedding_ignores_is_said(folder: Path) -> None:
+    prompts = {"prompts": {"query": "the bread "}, "default_prompt_name": "query"}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    assert any("'query'" in line for line in read_checkpoint(folder).assumptions)
 
 
 def test_a_checkpoint_without_a_tokenizer_is_refused(folder: Path) -> None:

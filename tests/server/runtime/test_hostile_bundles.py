@@ -245,6 +245,15 @@ def test_a_malformed_parity_file_is_refused(content: bytes, folder: Path) -> Non
     _check_refusal(folder, str(folder / PARITY))
 
 
+def _weigh_tokens(manifest: Manifest, unweighted_ids: list[int]) -> None:
+    manifest.head.CopyFrom(pb.Head(labels=["weight"], function=pb.SCORE_FUNCTION_RELU, per_token=True))
+    manifest.unweighted_ids.extend(unweighted_ids)
+
+
+def _pool_without_prompts(manifest: Manifest) -> None:
+    manifest.pooling_skips_prompt = manifest.fixed_pooling = True
+
+
 def _swap_weights(manifest: Manifest) -> None:
     manifest.graphs[0].weights_file, manifest.graphs[0].file = manifest.graphs[0].file, manifest.graphs[0].weights_file
 
@@ -288,6 +297,10 @@ def _set(field: str, value: Any) -> Callable[[Manifest], None]:
         (lambda manifest: manifest.prompts.add(name="both", expanded_tokens=9, max_tokens=8), "prompt"),
         (lambda manifest: manifest.prompts.add(name="filled", expansion_id=10**6), "expansion_id"),
         (lambda manifest: manifest.head.CopyFrom(_TWO_WEIGHTS), "weighs tokens"),
+        (lambda manifest: manifest.unweighted_ids.append(0), "unweighted_ids"),
+        (lambda manifest: _weigh_tokens(manifest, [10**6]), "unweighted_ids"),
+        (lambda manifest: _weigh_tokens(manifest, [1] * 65), "unweighted_ids"),
+        (lambda manifest: _pool_without_prompts(manifest), "pooling_skips_prompt"),
         (lambda manifest: setattr(manifest.graphs[0], "lowering", "LOWERING_ATTEND"), "lowering"),
         (lambda manifest: setattr(manifest.graphs[0], "precision", 99), "precision"),
         (lambda manifest: setattr(manifest.graphs[1], "file", GRAPH), "graphs"),
