@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextlib import aclosing
 from inspect import iscoroutinefunction
 from itertools import islice
+from os import PathLike
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification_results import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
-from headwaiter_client.calls.input_kinds import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
@@ -124,9 +125,20 @@ class AsyncClient:
         """Encode feature vectors; see `Client.encode_features`."""
         return await self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
+    async def encode_images(
+        self,
+        images: Iterable[bytes | PathLike[str]],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
+        """Encode images; see `Client.encode_images`. Paths are read in the event loop."""
+        return await self._list(EncodeCall(self._settings, ImageInput(), images, options, timeout_s, progress))
+
     async def classify(
         self,
-        sequences: Iterable[str | tuple[str, str] | ArrayLike],
+        sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike],
         *,
         timeout_s: float | None = None,
         progress: Progress | None = None,
@@ -151,7 +163,7 @@ class AsyncClient:
 
     def encode_stream(
         self,
-        sequences: Iterable[str | ArrayLike] | AsyncIterable[str | ArrayLike],
+        sequences: Iterable[str | PathLike[str] | ArrayLike] | AsyncIterable[str | PathLike[str] | ArrayLike],
         *,
         ordered: bool = True,
         timeout_s: float | None = None,

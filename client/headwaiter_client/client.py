@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from inspect import iscoroutinefunction
+from os import PathLike
 from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
@@ -13,7 +14,7 @@ from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification_results import Classification, Ranking
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
-from headwaiter_client.calls.input_kinds import FeatureInput, TextInput, TokenInput
+from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
@@ -156,9 +157,24 @@ class Client(ThreadRunner):
         """Encode feature vectors, each sequence [n, width] real numbers; otherwise see `encode`."""
         return self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
 
+    def encode_images(
+        self,
+        images: Iterable[bytes | PathLike[str]],
+        *,
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Encoding:
+        """Encode images, each the bytes or the path of a JPEG or PNG file; otherwise see `encode`.
+
+        The server decodes the images and prepares them as the model's checkpoint does. `takes_images` of the model's
+        description says whether it can.
+        """
+        return self._list(EncodeCall(self._settings, ImageInput(), images, options, timeout_s, progress))
+
     def classify(
         self,
-        sequences: Iterable[str | tuple[str, str] | ArrayLike],
+        sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike],
         *,
         timeout_s: float | None = None,
         progress: Progress | None = None,
@@ -169,7 +185,8 @@ class Client(ThreadRunner):
         The model's description must have a `head`. A list of any length is split as `encode` does.
 
         Args:
-            sequences: all texts, all pairs of texts, all token ids [n], or all features [n, width].
+            sequences: all texts, all pairs of texts, all images (bytes or paths of files), all token ids [n], or all
+                features [n, width].
             timeout_s: as in `encode`.
             progress: as in `encode`.
             **options: see `ClassifyOptions`.
@@ -201,7 +218,7 @@ class Client(ThreadRunner):
 
     def encode_stream(
         self,
-        sequences: Iterable[str | ArrayLike],
+        sequences: Iterable[str | PathLike[str] | ArrayLike],
         *,
         ordered: bool = True,
         timeout_s: float | None = None,
@@ -215,7 +232,7 @@ class Client(ThreadRunner):
         the generator early cancels the requests in flight.
 
         Args:
-            sequences: all texts, all token ids [n], or all features [n, width].
+            sequences: all texts, all images (bytes or paths of files), all token ids [n], or all features [n, width].
             ordered: whether to yield the results in the order of the sequences; otherwise results are yielded as they
                 arrive, and `index` names the sequence.
             timeout_s: seconds until the deadline of each request; the client's when None.

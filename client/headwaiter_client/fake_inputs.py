@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules import sequences
+from headwaiter_proto.rules import images, sequences
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import check_pairs, kept_tokens, read_pairs
@@ -32,11 +33,16 @@ class Words(NamedTuple):
 def read_input(
     request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits
 ) -> sequences.ParsedInput:
-    """Return the sequences of a request; the sequence of a text or a pair is an array of words."""
+    """Return the sequences of a request; a text or a pair is an array of words, and an image a number of equal rows."""
     # An AttendRequest has the same inputs as an EncodeRequest, except pairs, but no options for them.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     kind = request.WhichOneof("input")
+    if kind == "images":
+        images.check_images(options.images, manifest, limits)
+        shape = images.image_tokens(manifest), manifest.feature_width
+        files = options.images.values
+        return sequences.ParsedInput([np.full(shape, crc32(file), np.float32) for file in files], failures)
     if kind not in ("texts", "pairs"):
         return sequences.read_rows(request, manifest, limits, failures)
     prompt, texts = pb.Prompt(), list[tuple[str, ...]]()

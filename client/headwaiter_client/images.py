@@ -4,10 +4,10 @@ from operator import index as as_index
 from typing import Any, SupportsIndex
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.images import patch_rows
 
 
 def patches(
@@ -49,11 +49,7 @@ def patches(
     _check_shape(pixels.shape, size, whole=strides is None)
     if pixels.dtype.kind not in "fiu":
         raise InvalidInput(f"the image holds {pixels.dtype} values: pass real numbers")
-    windows = sliding_window_view(pixels, (size, size), (1, 2))[:, ::down, ::across]
-    flat = windows.transpose(1, 2, 0, 3, 4).reshape(-1, len(pixels) * size**2)
-    rows = np.zeros((zeros + len(flat), flat.shape[1]), _float_type(pixels.dtype))
-    rows[zeros:] = flat
-    return rows
+    return patch_rows(pixels, size, zeros, (down, across), _float_type(pixels.dtype))
 
 
 def _check_shape(shape: tuple[int, ...], size: int, *, whole: bool) -> None:

@@ -53,7 +53,8 @@ class FakeEncoder:
         layers: number of attention layers.
         heads: number of attention heads of a layer.
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
-            function receives a text (str, without the prompt), token ids [n] or feature rows [n, feature_width]. Like
+            function receives a text (str, without the prompt), the bytes of an image, token ids [n] or feature rows
+            [n, feature_width]. Like
             all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
         sparse: whether the pooled vectors are sparse, with `width` token ids: the maximum of each dimension over the
             rows, without numbers up to 0. The vectors that `vectors` returns should then be mostly 0.
@@ -302,8 +303,10 @@ def unit(vectors: _Vectors) -> _Vectors:
 
 
 def _as_sent(request: pb.EncodeRequest | pb.AttendRequest, sequence: Any, index: int) -> Any:
-    """Return a sequence as the caller passed it: a text, a pair of texts, token ids [n] or feature rows."""
+    """Return a sequence as the caller passed it: a text, a pair, the bytes of an image, token ids or feature rows."""
     if isinstance(request, pb.EncodeRequest) and request.HasField("pairs"):
         first = request.pairs.first
         return first[index if len(first) > 1 else 0], request.pairs.second[index]
+    if isinstance(request, pb.EncodeRequest) and request.HasField("images"):
+        return request.images.values[index]
     return request.texts.values[index] if request.HasField("texts") else sequence

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, SupportsIndex
 
 from numpy.typing import ArrayLike, NDArray
@@ -74,7 +75,7 @@ def attend_request(
         TypeError: an argument other than the sequence has the wrong type.
         InvalidInput: the sequence is not a text, token ids or features, or an index is out of range.
     """
-    if sequence is None or isinstance(sequence, bytes):
+    if sequence is None or isinstance(sequence, bytes | PathLike):
         raise InvalidInput(
             f"sequence is of type {type(sequence).__name__}: pass a str, token ids [n] or features [n, width]"
         )

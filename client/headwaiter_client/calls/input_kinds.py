@@ -1,7 +1,9 @@
-"""The kinds of input (texts, pairs, token ids, features): check, measure and pack the sequences of a request."""
+"""The kinds of input (texts, pairs, token ids, features, images): check, measure and pack sequences."""
 
 from collections.abc import Sequence
 from operator import index as as_index
+from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -54,7 +56,7 @@ class InputKind(Protocol):
         """
 
     def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
-        """Return the size of a converted sequence."""
+        """Return the size of a converted sequence; a text or an image has at most `max_text_tokens` tokens."""
 
     def size_of_all(self, sequences: Sequence[Any]) -> SequenceSize | None:
         """Return an upper bound of the size of all sequences, if they can be sent as they are.
@@ -226,13 +228,49 @@ class FeatureInput:
         return None if self._width is None else np.empty((0, self._width), "<f2")
 
 
+class ImageInput:
+    """Images as the bytes or the paths of JPEG and PNG files."""
+
+    name = "images"
+
+    def convert(self, index: int, image: Any) -> bytes:
+        """See `InputKind.convert`; a file is read."""
+        if isinstance(image, bytes | bytearray | memoryview):
+            return bytes(image)
+        if not isinstance(image, PathLike):
+            kind = type(image).__name__
+            raise _invalid(index, "images.values", f"is of type {kind}: pass the bytes or the path of an image file")
+        try:
+            return Path(image).read_bytes()
+        except OSError as error:
+            raise _invalid(index, "images.values", f"cannot be read ({error}): pass the path of an image") from error
+
+    def measure(self, image: bytes, max_text_tokens: int) -> SequenceSize:
+        """See `InputKind.measure`."""
+        return SequenceSize(max_text_tokens, len(image) + _OVERHEAD_BYTES)
+
+    def size_of_all(self, _images: Sequence[Any]) -> None:
+        """See `InputKind.size_of_all`."""
+
+    def fill(self, request: Request, images: Sequence[bytes]) -> None:
+        """See `InputKind.fill`."""
+        request.images.values.extend(images)
+
+    def empty(self) -> bytes:
+        """See `InputKind.empty`."""
+        return b""
+
+
 def input_kind_of(sequence: Any) -> InputKind:
     """Return the kind that a sequence looks like.
 
-    A str is a text, a tuple or a list of strs a pair of texts, an array of rank 2 features; all others are token ids.
+    A str is a text, a tuple or list of strs a pair of texts, bytes or a path an image, an array of rank 2 features. All
+    others are token ids.
     """
     if isinstance(sequence, str):
         return TextInput()
+    if isinstance(sequence, bytes | bytearray | memoryview | PathLike):
+        return ImageInput()
     if isinstance(sequence, tuple | list) and any(isinstance(text, str) for text in sequence):
         return PairInput()
     try:

@@ -108,6 +108,7 @@ class ModelDescription:
         takes_pairs: whether the model takes pairs of texts.
         takes_tokens: whether the model takes token ids.
         takes_features: whether the model takes feature vectors.
+        takes_images: whether the model takes JPEG and PNG files.
         max_text_tokens: maximum tokens of a text, special tokens and prompt included; 0 unless the model takes texts.
         min_tokens: minimum tokens of a sequence.
         max_tokens: maximum tokens of a sequence of token ids or features.
@@ -141,6 +142,7 @@ class ModelDescription:
     takes_pairs: bool
     takes_tokens: bool
     takes_features: bool
+    takes_images: bool
     max_text_tokens: int
     min_tokens: int
     max_tokens: int

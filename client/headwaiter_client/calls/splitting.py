@@ -30,7 +30,7 @@ class ChunkLimits:
         sequences: maximum number of sequences.
         tokens: maximum number of tokens of all sequences together.
         size_bytes: maximum size of the message.
-        text_tokens: maximum number of tokens of one text after truncation.
+        text_tokens: maximum number of tokens of one text after truncation, or of one image.
     """
 
     sequences: int
@@ -182,11 +182,13 @@ def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, 
     reply_tokens = (
         _MAX_HIDDEN_REPLY_BYTES / (_FLOAT_BYTES * max(1, model.hidden_width or model.width)) if hidden else math.inf
     )
+    # The server prepares images, and then accepts as many bytes as of features.
+    image_tokens = limits.max_message_bytes / (_FLOAT_BYTES * model.feature_width) if model.takes_images else math.inf
     return ChunkLimits(
         sequences=min(MAX_SEQUENCES, limits.max_sequences),
-        tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens)),
+        tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens, image_tokens)),
         size_bytes=limits.max_message_bytes,
-        text_tokens=model.max_text_tokens,
+        text_tokens=model.max_text_tokens or model.max_tokens,
     )
 
 
@@ -197,7 +199,7 @@ def is_request_too_large(error: Exception) -> bool:
     and the server may have been restarted with other limits.
     """
     if isinstance(error, InvalidInput):
-        return error.sequence is None and error.limit is not None and error.field in (None, "texts", "pairs")
+        return error.sequence is None and error.limit is not None and error.field in (None, "texts", "pairs", "images")
     return isinstance(error, MessageTooLarge)
 
 

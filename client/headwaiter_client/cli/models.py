@@ -87,6 +87,7 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         f"token ids below {model.vocabulary_size:,}": model.takes_tokens,
         f"features of width {model.feature_width:,}": model.takes_features,
         f"texts of at most {model.max_text_tokens:,} tokens": model.takes_texts,
+        "JPEG and PNG files": model.takes_images,
     }
     rows = {
         "digest": model.model.digest,

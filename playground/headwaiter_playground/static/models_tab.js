@@ -51,6 +51,7 @@ function facts(model) {
         model.takesTexts && `texts of at most ${grouped(model.maxTextTokens)} tokens`,
         model.takesPairs && "pairs of texts",
         model.takesTokens && `token ids below ${grouped(model.vocabularySize)}`,
+        model.takesImages && "JPEG and PNG files",
         model.takesFeatures && `feature vectors of ${grouped(model.featureWidth)} numbers`,
     ].filter(Boolean);
     const labels = head?.labels ?? [];

@@ -91,7 +91,7 @@ def _check_options(request: pb.EncodeRequest) -> None:
     input_kind = request.WhichOneof("input")
     truncates = request.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
     for field, is_set in (("truncation", truncates), ("output.offsets", request.output.offsets)):
-        if is_set and input_kind in ("tokens", "features"):
+        if is_set and input_kind in ("tokens", "features", "images"):
             raise InvalidInput(
                 f"{field} applies only to texts and pairs, and the request has {input_kind}: leave {field} out",
                 field=field,

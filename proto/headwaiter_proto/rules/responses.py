@@ -10,7 +10,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import join_logits, scores
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
-from headwaiter_proto.rules.images import min_tokens, prefix_rows
+from headwaiter_proto.rules.images import min_tokens, prefix_rows, takes_images
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
@@ -134,6 +134,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         token_types=manifest.token_types,
         sparse=manifest.sparse,
         weighs_tokens=weighs_tokens(manifest),
+        takes_images=takes_images(manifest),
     )
 
 

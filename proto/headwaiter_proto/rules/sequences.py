@@ -60,7 +60,7 @@ def read_rows(
         case "features":
             return read_features(request.features, manifest, limits, failures)
         case _:
-            raise InvalidInput("the request has no input: send tokens, features or texts")
+            raise InvalidInput("the request has no input: send tokens, features, texts or images")
 
 
 def read_tokens(

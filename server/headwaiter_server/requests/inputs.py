@@ -1,15 +1,22 @@
-"""Read the sequences of a request, and tokenise its texts."""
+"""Read the sequences of a request, tokenise its texts, and decode its images."""
 
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures
+from headwaiter_proto.rules.images import check_images
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import read_pairs
 from headwaiter_proto.rules.sequences import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.token_types import with_types
+from headwaiter_server.models.image_files import read_images
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.fair_start import Priority
@@ -31,6 +38,13 @@ _TRUNCATIONS = {
 CheckRoom = Callable[[int], Awaitable[None]]
 
 
+class InputThreads(NamedTuple):
+    """The threads that read inputs: images have threads of their own, because reading one can take seconds."""
+
+    tokenizing: PriorityThreads
+    decoding: PriorityThreads
+
+
 def priority_of(request: pb.EncodeRequest) -> Priority:
     """Return the priority of a request; check the request's options first."""
     return _PRIORITIES[request.priority]
@@ -41,7 +55,7 @@ async def read_input(
     manifest: Manifest,
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
-    threads: PriorityThreads,
+    threads: InputThreads,
     check_room: CheckRoom,
 ) -> ParsedInput:
     """Return the sequences of a request.
@@ -51,17 +65,21 @@ async def read_input(
         manifest: the manifest of the model.
         tokenizer: the model's tokenizer; None if the model takes no texts.
         limits: the limits of one request.
-        threads: run the tokenizer, except for a single short text.
-        check_room: called with the smallest possible number of tokens before texts are tokenised in a thread.
+        threads: the threads for images, and for texts except a single short one.
+        check_room: called with the smallest possible number of tokens before a thread reads texts or images.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
-        Overloaded: the queue has no room for the request, or too many texts wait to be tokenised.
+        Overloaded: the queue has no room for the request, or too many bytes of texts or images wait for a thread.
     """
     # An AttendRequest has the same inputs, except pairs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     kind = request.WhichOneof("input")
+    if kind == "images":
+        tokens = check_images(options.images, manifest, limits)
+        await check_room(1 if options.partial else tokens)
+        return ParsedInput(await _decode(options, manifest, threads.decoding, failures), failures)
     if kind not in ("texts", "pairs"):
         return read_rows(request, manifest, limits, failures)
     prompt, pairs = pb.Prompt(), []
@@ -86,7 +104,7 @@ async def read_input(
     else:
         # Each text has at least one token; only in a partial request may texts fail and have none.
         await check_room(1 if options.partial else count)
-        tokenized = await threads.run(tokenize, priority_of(options), size_bytes)
+        tokenized = await threads.tokenizing.run(tokenize, priority_of(options), size_bytes)
     sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
     parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind)
     parsed.truncated = {
@@ -95,3 +113,15 @@ async def read_input(
     if tokenize_options.offsets:
         parsed.offsets = [text.offsets for text in tokenized if text.offsets is not None]
     return parsed
+
+
+async def _decode(
+    request: pb.EncodeRequest, manifest: Manifest, threads: PriorityThreads, failures: Failures
+) -> list[NDArray[np.generic]]:
+    """Return the rows of each image in a thread, which stops after the present image if the request is cancelled."""
+    stopped = threading.Event()
+    decode = partial(read_images, list(request.images.values), manifest, failures, stopped)
+    try:
+        return await threads.run(decode, priority_of(request), request.images.ByteSize())
+    finally:
+        stopped.set()

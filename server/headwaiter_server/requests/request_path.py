@@ -22,7 +22,7 @@ from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
-from headwaiter_server.requests.inputs import CheckRoom, priority_of, read_input
+from headwaiter_server.requests.inputs import CheckRoom, InputThreads, priority_of, read_input
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
 from headwaiter_server.requests.shares import CallLimit, ReplyLimit
 from headwaiter_server.requests.threads import PriorityThreads
@@ -32,8 +32,9 @@ from headwaiter_server.settings.flags import Settings
 _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_SEQUENCES = 512
 _LARGE_REPLY_BYTES = 1 << 20
-# Texts that wait to be tokenised may have the size of this many of the largest requests.
-_WAITING_TEXTS = 4
+# Texts that wait to be tokenised, and images that wait to be decoded, may have the size of this many of the largest
+# requests.
+_WAITING_REQUESTS = 4
 
 # Waits until the caller's limits leave room for a reply of this many bytes.
 ReserveBytes = Callable[[int], Awaitable[None]]
@@ -78,7 +79,11 @@ class RequestPath:
         self.call_limit = CallLimit(settings.max_front_end_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
-        self._tokenizing = PriorityThreads("tokenize", max_waiting_bytes=_WAITING_TEXTS * settings.max_request_bytes)
+        waiting_bytes = _WAITING_REQUESTS * settings.max_request_bytes
+        self._reading = InputThreads(
+            PriorityThreads("tokenize", max_waiting_bytes=waiting_bytes),
+            PriorityThreads("decode", max_waiting_bytes=waiting_bytes),
+        )
         self.draining = False
         self.unanswered_count = 0
 
@@ -209,7 +214,7 @@ class RequestPath:
     ) -> ParsedInput:
         """Return the sequences of a request; see `requests.inputs.read_input`."""
         manifest, tokenizer = served.manifest, served.tokenizer
-        return await read_input(request, manifest, tokenizer, self.limits, self._tokenizing, check_room)
+        return await read_input(request, manifest, tokenizer, self.limits, self._reading, check_room)
 
     async def _answer(
         self,

@@ -1,4 +1,4 @@
-"""Threads for work that would stop the event loop: tokenising texts, and writing large replies."""
+"""Threads for work that would stop the event loop: tokenising texts, decoding images, and writing large replies."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ class PriorityThreads:
         waiting_bytes = self._waiting_bytes[priority]
         if waiting_bytes and waiting_bytes + size_bytes > self._max_waiting_bytes:
             raise Overloaded(
-                f"{waiting_bytes} bytes of texts wait to be tokenised; the server lets at most "
+                f"{waiting_bytes} bytes of requests wait for a thread that reads them; the server lets at most "
                 f"{self._max_waiting_bytes} bytes wait: try again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=int(self._max_waiting_bytes),

@@ -6,7 +6,7 @@ from math import isfinite
 
 from google.protobuf.message import Message
 
-from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, Prompt
+from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, ImageFormat, Prompt
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS
@@ -20,6 +20,8 @@ _MAX_TEXT_CHARACTERS = 256
 # Far more than any model has.
 _MAX_HEADS = 1 << 16
 _MAX_UNWEIGHTED_IDS = 64
+# Pillow's filters.
+_FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 
 def is_model_name(name: str) -> bool:
@@ -175,6 +177,19 @@ def _wrong_image(manifest: Manifest) -> Iterator[str]:
         {len(steps.image_mean), len(steps.image_std)} != {image.channels} or not all(steps.image_std)
     ):
         yield f"has no image.preparation of {image.channels} channels"
+    if image.HasField("preparation"):
+        yield from _wrong_preparation(image)
+
+
+def _wrong_preparation(image: ImageFormat) -> Iterator[str]:
+    """Yield what is wrong in the steps that make an image have its height and width."""
+    steps = image.preparation
+    resized, cropped = (steps.resize_height, steps.resize_width), (steps.crop_height, steps.crop_width)
+    ways = (steps.resize_shortest_edge > 0) + all(resized)
+    if any(resized) != all(resized) or ways > 1 or (ways and steps.resample not in _FILTERS):
+        yield f"has two ways to resize in image.preparation, or none, or the filter {steps.resample!r}"
+    if (cropped if any(cropped) else resized) != (image.height, image.width):
+        yield f"has image.height {image.height} and image.width {image.width}, which image.preparation does not make"
 
 
 def _wrong_graphs(manifest: Manifest) -> Iterator[str]:

@@ -16,6 +16,7 @@ from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
+from headwaiter_server.http.api.data_urls import take_images
 from headwaiter_server.http.api.errors import ErrorForm
 from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, read_question
 from headwaiter_server.http.endpoint import Method
@@ -137,7 +138,11 @@ def _path_model(request: Request, _: bytes) -> str:
 
 async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     request, wanted = asked.question.encode, asked.operation.wanted
-    adapt = partial(asked.operation.adapt, asked.question)
+
+    def adapt(manifest: Manifest) -> None:
+        asked.operation.adapt(asked.question, manifest)
+        take_images(request, manifest)
+
     if request.output.scores:
         return await path.classify(request, call, wanted, adapt)
     form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), pb.EncodeResponse.SerializeToString)

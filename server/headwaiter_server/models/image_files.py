@@ -1,0 +1,137 @@
+"""Decode image files, and prepare images as the image processor of a checkpoint does."""
+
+import threading
+from collections.abc import Sequence
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from headwaiter_proto.encoder_pb2 import ImagePreparation
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_proto.rules.images import patch_rows, prefix_rows
+from headwaiter_server.models.image_parts import decisive_parts
+
+# Pillow holds 4 bytes a pixel, in up to four copies of an image with transparent parts.
+MAX_PIXELS = 1 << 25
+# Pillow has a table for each row of pixels.
+MAX_SIDE = 65_535
+# For the whole process: Pillow's own limit would name no sequence. `_check_size` has a smaller one.
+Image.MAX_IMAGE_PIXELS = None
+_FIELD = "images.values"
+
+
+def read_images(
+    files: Sequence[bytes], manifest: Manifest, failures: Failures, stopped: threading.Event
+) -> list[NDArray[np.generic]]:
+    """Return the feature rows [n, feature_width] of each image; those of a failed image are empty.
+
+    Args:
+        files: JPEG and PNG files.
+        manifest: the manifest of a model of images.
+        failures: keeps or raises the errors of images.
+        stopped: set when nobody needs the rows any more; the images that follow have none.
+
+    Raises:
+        InvalidInput: an image cannot be decoded, or is too large.
+    """
+    rows: list[NDArray[np.generic]] = []
+    for index, file in enumerate(files):
+        rows.append(np.empty((0, manifest.feature_width), np.float32))
+        if not stopped.is_set():
+            try:
+                rows[-1] = read_image(index, file, manifest)
+            except InvalidInput as error:
+                failures.add(error)
+    return rows
+
+
+def read_image(index: int, file: bytes, manifest: Manifest) -> NDArray[np.float32]:
+    """Return the feature rows [n, feature_width] of the image with this index in its request.
+
+    Raises:
+        InvalidInput: the image cannot be decoded, or is too large.
+    """
+    steps, size = manifest.image.preparation, manifest.image.patch_size
+    pixels = prepare(_decode(index, file, steps), steps)
+    rows: NDArray[np.float32] = patch_rows(pixels, size, prefix_rows(manifest), (size, size), np.float32)
+    return rows
+
+
+def prepare(image: Image.Image, steps: ImagePreparation) -> NDArray[np.float32]:
+    """Return the pixels [C, height, width] of an image after all steps of a preparation."""
+    if sides := _resized(image.size, steps):
+        image = image.resize(sides, Image.Resampling[steps.resample.upper()])
+    if steps.crop_width:
+        left, top = (image.width - steps.crop_width) // 2, (image.height - steps.crop_height) // 2
+        image = image.crop((left, top, left + steps.crop_width, top + steps.crop_height))
+    values = (np.asarray(image) * steps.rescale_factor - steps.image_mean) / steps.image_std
+    pixels: NDArray[np.float32] = values.transpose(2, 0, 1).astype(np.float32)
+    return pixels
+
+
+def _resized(sides: tuple[int, int], steps: ImagePreparation) -> tuple[int, int] | None:
+    """Return the width and the height of an image after resizing; None if it is not resized."""
+    if edge := steps.resize_shortest_edge:
+        width, height = sides
+        return edge * width // min(sides), edge * height // min(sides)
+    return (steps.resize_width, steps.resize_height) if steps.resize_width else None
+
+
+def _decode(index: int, file: bytes, steps: ImagePreparation) -> Image.Image:
+    """Return an image in RGB and upright, on a white ground.
+
+    Raises:
+        InvalidInput: the file is no JPEG or PNG, or is damaged, or the image is too large.
+    """
+    try:
+        kind, parts = decisive_parts(file)
+    except ValueError as error:
+        raise _unreadable(index, f"{error}: send a whole JPEG or PNG file") from None
+    try:
+        with Image.open(BytesIO(parts), formats=[kind]) as image:
+            _check_size(index, image.size, steps)
+            ImageOps.exif_transpose(image, in_place=True)
+            return _in_rgb(image)
+    except (InvalidInput, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 Pillow raises many types of errors for damaged files.
+        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
+        raise _unreadable(index, f"cannot be decoded{reason}: send a whole JPEG or PNG file") from None
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    """Return an image in RGB; what is transparent becomes white, as in transformers' `convert_to_rgb`."""
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        opaque = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), opaque)
+    return image.convert("RGB")
+
+
+def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation) -> None:
+    """Check the sides of an image as its file states them, and those after resizing."""
+    shown = f"sequence {index} is an image of {sides[0]} × {sides[1]} pixels"
+    if max(sides) > MAX_SIDE:
+        raise InvalidInput(
+            f"{shown}; the server accepts sides of at most {MAX_SIDE}: send a smaller image",
+            sequence=index,
+            field=_FIELD,
+            limit=MAX_SIDE,
+            actual=max(sides),
+        )
+    for size in (sides, _resized(sides, steps)):
+        if size is not None and (pixels := size[0] * size[1]) > MAX_PIXELS:
+            raise InvalidInput(
+                f"{shown}, for which the server would need an array of {pixels} pixels; the server accepts at most "
+                f"{MAX_PIXELS}: send a smaller image",
+                sequence=index,
+                field=_FIELD,
+                limit=MAX_PIXELS,
+                actual=pixels,
+            )
+
+
+def _unreadable(index: int, problem: str) -> InvalidInput:
+    return InvalidInput(f"sequence {index} {problem:.300}", sequence=index, field=_FIELD)
