@@ -1,6 +1,7 @@
 """gRPC's interceptors see and change the calls of both clients, and channel options replace the client's own."""
 
 import itertools
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, Client, HeadwaiterError
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
+from headwaiter_proto import encoder_pb2 as pb
 from tests.client.async_encode import async_encode
 from tests.client.client_runner import TEXTS
 from tests.client.fake_server import Call, FakeServer
@@ -143,14 +145,28 @@ class _WaitForReply(grpc.UnaryUnaryClientInterceptor):
         return call
 
 
-def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close(server: FakeServer) -> None:
+class _HoldsAllButTheFirst(FakeServer):
+    """Answers the request that has the first text, and holds all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[pb.EncodeRequest] = []
+        self.ended = threading.Event()
+
+    def Encode(self, request: pb.EncodeRequest, context: grpc.ServicerContext) -> pb.EncodeResponse:  # noqa: N802
+        if "text 0" not in request.texts.values:
+            self.held.append(request)
+            self.ended.wait()
+        return super().Encode(request, context)
+
+
+def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close() -> None:
+    server = _HoldsAllButTheFirst()
     with Client(server.address, interceptors=[_WaitForReply()], timeout_s=20) as client:
-        results = client.encode_stream(itertools.cycle(TEXTS))
+        results = client.encode_stream(f"text {number}" for number in itertools.count())
         next(results)
-        server.released.clear()  # The server answers nothing.
-        answered = len(server.requests)
         for _ in range(1000):
-            if len(server.requests) >= answered + 2:  # Requests are in flight at the same time.
+            if len(server.held) >= 2:  # Requests are in flight at the same time.
                 break
             time.sleep(0.01)
         else:
@@ -158,7 +174,8 @@ def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close(server
         before_s = time.monotonic()
         results.close()
         assert time.monotonic() - before_s < 5
-        server.released.set()
+        server.ended.set()
+    server.stop()
 
 
 def test_no_call_waits_for_a_health_check_behind_an_interceptor_that_waits(server: FakeServer) -> None:
