@@ -106,7 +106,7 @@ class EncoderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Classifies texts, pairs of texts, token ids or features. The reply holds one score for each label of the model, for
+        """Classifies texts, pairs of texts, images, token ids or features. The reply holds one score for each label of the model, for
         each sequence or, if `per_token` of the model's head is true, for each token. Fails with INVALID_ARGUMENT for a model
         without a head; the metadata of the error has the field "model".
         """

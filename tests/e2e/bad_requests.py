@@ -73,7 +73,7 @@ TO_TEXT_MODEL = (
         "no input",
         pb.EncodeRequest(),
         ("no input",),
-        sentence="the request has no input: send tokens, features or texts",
+        sentence="the request has no input: send tokens, features, texts or images",
     ),
     BadRequest("no texts", pb.EncodeRequest(texts=pb.Texts()), ("no sequences",)),
     BadRequest(
