@@ -4,7 +4,6 @@ import asyncio
 import concurrent.futures
 import threading
 import time
-from contextlib import suppress
 from typing import TypeVar
 
 _Result = TypeVar("_Result")
@@ -33,6 +32,8 @@ async def wait_for_async_event(event: asyncio.Event, timeout_s: float | None) ->
 
     `asyncio.wait_for` of Python 3.11 drops a cancellation that comes while the event is set.
     """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=timeout_s)
+    finally:
+        waiting.cancel()
