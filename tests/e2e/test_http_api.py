@@ -143,7 +143,7 @@ async def test_sixty_calls_at_once_all_end_after_refusals(text_bundle: Path, mon
     async with serving(text_bundle, http_api="on", max_queue_tokens=64, max_request_tokens=64) as server:
         base_url = metrics_url(server).replace("/metrics", "/v1")
         async with (
-            openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=20) as client,
+            openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=200) as client,
             asyncio.timeout(60),
         ):
             calls = [client.embeddings.create(input=[1 + i % 9] * 8, model="") for i in range(60)]
