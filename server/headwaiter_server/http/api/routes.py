@@ -14,7 +14,6 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
 from headwaiter_server.http.api.data_urls import take_images
 from headwaiter_server.http.api.errors import ErrorForm
@@ -148,9 +147,7 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), pb.EncodeResponse.SerializeToString)
     with path.encoding(request.model, request.model_version, call, wanted) as served:
         adapt(served.manifest)
-        request.output.dense = served.manifest.sparse and wanted is not SPARSE_VECTORS
-        if weighs_tokens(served.manifest) and wanted is SPARSE_VECTORS:
-            request.output.CopyFrom(pb.OutputOptions(sparse=True))
+        request.output.dense = served.manifest.sparse and not request.output.sparse
         return await path.encode(request, served, call, reserve_nothing, form)
 
 

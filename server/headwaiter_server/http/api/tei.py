@@ -220,7 +220,7 @@ EMBED = Operation(
 EMBED_SPARSE = Operation(
     "Encode texts or token ids as sparse vectors: the numbers that are not 0, each with its token id.",
     with_parameters(_INPUTS, MODEL, nested=(PROMPT_NAME, *_TRUNCATING)),
-    pb.OutputOptions(pooled=True),
+    pb.OutputOptions(sparse=True),
     SPARSE_VECTORS,
     _write_embed_sparse,
     array(array(record(index=COUNT, value=SCORE))),
