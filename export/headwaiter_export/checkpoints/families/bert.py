@@ -38,6 +38,9 @@ BERT_LAYER_MODULES: dict[str, str] = {
     "feed_forward.down": "output.dense",
     "feed_forward_norm": "output.LayerNorm",
 }
+# The differences of families whose norms are before the blocks and after the last layer.
+_PRE_NORM = {"norm": Norm.PRE, "final_norm": True, "embedding_norm": False}
+_PRE_NORM_MODULES = {name: module for name, module in BERT_MODULES.items() if name != "embedding.norm"}
 _WORDS = "embeddings.word_embeddings.weight"
 _ROTATIONS = "encoder.embed_positions.weight"
 _BIAS = "encoder.relative_attention_bias"
@@ -107,26 +110,20 @@ ROBERTA = replace(
 DATA2VEC = replace(ROBERTA, tensor_prefix="data2vec_text.")
 XLM_ROBERTA_XL = replace(
     ROBERTA,
-    module_names={
-        **{name: module for name, module in BERT_MODULES.items() if name != "embedding.norm"},
-        "norm": "encoder.LayerNorm",
-    },
+    module_names={**_PRE_NORM_MODULES, "norm": "encoder.LayerNorm"},
     layer_module_names={
         **BERT_LAYER_MODULES,
         "attention_norm": "attention.self_attn_layer_norm",
         "feed_forward_norm": "LayerNorm",
     },
-    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    fixed_fields=_PRE_NORM,
     default_norm_eps=1e-5,
 )
 MEGATRON_BERT = replace(
     BERT,
-    module_names={
-        **{name: module for name, module in BERT_MODULES.items() if name != "embedding.norm"},
-        "norm": "encoder.ln",
-    },
+    module_names={**_PRE_NORM_MODULES, "norm": "encoder.ln"},
     layer_module_names={**BERT_LAYER_MODULES, "attention_norm": "attention.ln", "feed_forward_norm": "ln"},
-    fixed_fields={"norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
+    fixed_fields=_PRE_NORM,
 )
 ERNIE = replace(BERT, tensor_prefix="ernie.", required_fields={"use_task_id": False})
 ELECTRA = replace(
