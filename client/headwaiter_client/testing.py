@@ -54,8 +54,8 @@ class FakeEncoder:
         heads: number of attention heads of a layer.
         vectors: function that returns the pooled vector [width] of a sequence; hidden rows repeat this vector. The
             function receives a text (str, without the prompt), the bytes of an image, token ids [n] or feature rows
-            [n, feature_width]. Like
-            all pooled vectors, these are scaled to unit length unless the call says `normalize=False`.
+            [n, feature_width]. Like all pooled vectors, these are scaled to unit length unless the call says
+            `normalize=False`.
         sparse: whether the pooled vectors are sparse, with `width` token ids: the maximum of each dimension over the
             rows, without numbers up to 0. The vectors that `vectors` returns should then be mostly 0.
         labels: labels of the model's head; without labels, the fake refuses to classify.
