@@ -18,17 +18,24 @@ Array = NDArray[Any]
 
 _erf = np.vectorize(math.erf)
 
+
+def sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), without an overflow of exp."""
+    rows: Array = (1 + np.tanh(x / 2)) / 2
+    return rows
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),
     "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x * sigmoid(x),
 }
 DENSE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda x: x,
     "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": sigmoid,
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     **{name: ACTIVATIONS[name] for name in ("relu", "gelu", "silu")},
@@ -163,6 +170,9 @@ class Oracle:
             x = self.weights["embedding.tokens.weight"][ids] + self.weights["embedding.types.weight"][types]
         else:
             x = self.weights["embedding.tokens.weight"][sequence]
+        if self.choices["mask_id"] is not None:
+            unmasked = sequence.reshape(len(sequence), -1)[:, :1] != self.choices["mask_id"]
+            x = x * unmasked * (len(x) / max(1, unmasked.sum()))
         if self.choices["positions"] in ("learned", "rotary_grid"):
             x = x + self.weights["embedding.positions.table.weight"][self._learned_positions(sequence)]
         if self.choices["positions"] == "sinusoidal":
@@ -215,7 +225,9 @@ class Oracle:
             prefix = "local_" if self._is_local(name) else ""
             theta, scaling = self.choices[f"{prefix}rotary_theta"], self.choices[f"{prefix}rotary_scaling"]
             precision = np.float32 if self.choices["rotary_float32"] else np.float64
-            q, k = (rotate(rows, unit_rotations(len(rows), head_dim, theta, precision, scaling)) for rows in (q, k))
+            rounded = self.choices["rotary_float16"]
+            rotations = unit_rotations(len(q), head_dim, theta, precision, scaling, rounded=rounded)
+            q, k = (rotate(rows, rotations) for rows in (q, k))
         if self.choices["positions"] == "rotary_grid":
             q, k = self._rotate_in_grid(q), self._rotate_in_grid(k)
         products = q @ k.T / temperature
@@ -268,7 +280,7 @@ class Oracle:
         if active < scores.shape[-1]:
             gap = (ranked[..., active - 1] - ranked[..., active]).min() / np.abs(scores).max()
             self.smallest_gap = min(self.smallest_gap, gap)
-        gates: Array = np.where(np.argsort(order, axis=-1) < active, 1 / (1 + np.exp(-scores)), 0)
+        gates: Array = np.where(np.argsort(order, axis=-1) < active, sigmoid(scores), 0)
         return gates
 
     def _rotate_in_grid(self, rows: Array) -> Array:
@@ -326,14 +338,19 @@ def unit_rotations(
     theta: float = 10_000,
     precision: type[np.floating[Any]] = np.float64,
     scaling: Mapping[str, Any] | None = None,
+    *,
+    rounded: bool = False,
 ) -> Array:
     """Return exp(i · p / theta^(2j/width)) for each position p and pair j, complex [n, width / 2].
 
-    The angles are computed in the given precision. Scaling changes them, and YaRN also the length of the numbers.
+    The angles are computed in the given precision. Scaling changes them, and YaRN also the length of the numbers. If
+    `rounded`, the angles of position 1 are rounded to float16.
     """
     frequencies = 1 / precision(theta) ** (np.arange(0, width, 2).astype(precision) / precision(width))
     if scaling:
         frequencies = np.array([scaled(f, j, width, theta, scaling) for j, f in enumerate(frequencies)], precision)
+    if rounded:
+        frequencies = frequencies.astype(np.float16).astype(precision)
     angles = np.arange(n).astype(precision)[:, None] * frequencies
     rotations: Array = np.exp(1j * angles.astype(np.float64))
     if scaling and scaling["kind"] == "yarn":

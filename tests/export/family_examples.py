@@ -24,6 +24,7 @@ _ONE = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token
 # transformers has no class for a head of tokens.
 _WITHOUT_TOKEN_HEADS = ("Gemma3", "Bart")
 _GROUPED = {"num_key_value_heads": 2}
+_ESM = {"pad_token_id": 1, "mask_token_id": 4, "token_dropout": True}
 _T5 = {
     "d_model": 32,
     "d_kv": 12,
@@ -156,6 +157,20 @@ EXAMPLES = [
         ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),
         "DebertaV2",
         DEBERTA_V3,
+    ),
+    Example(
+        "ESM-1b (proteins)",
+        ("esm",),
+        ("facebook/esm1b_t33_650M_UR50S",),
+        "Esm",
+        {**_ESM, "emb_layer_norm_before": True},
+    ),
+    Example(
+        "ESM-2 (proteins)",
+        ("esm",),
+        ("facebook/esm2_t12_35M_UR50D", "facebook/esm2_t33_650M_UR50D"),
+        "Esm",
+        {**_ESM, "position_embedding_type": "rotary"},
     ),
     Example(
         "ModernBERT",

@@ -96,6 +96,11 @@ def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 
         drawn = [rng.integers(0, (config.vocabulary_size, config.token_types), (n, 2)) for n in lengths]
     else:
         drawn = [rng.integers(0, config.vocabulary_size, n) for n in lengths]
+    if config.mask_id is not None:
+        for sequence in drawn:
+            # Sometimes all ids, or none.
+            masked = rng.random(len(sequence)) < rng.choice((0, 0.3, 1))
+            sequence.reshape(len(sequence), -1)[masked, 0] = config.mask_id
     if config.expansion_id is not None:
         for sequence in drawn:
             # Sometimes all ids, or none.

@@ -49,6 +49,7 @@ YARN = RotaryScaling(
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocabulary_size": (0, 50),
     "token_types": (0, 2),
+    "mask_id": (None, 5),
     "feature_width": (0, 12, 24),
     "feature_projection": BOTH,
     "d_model": (12, 24),
@@ -91,6 +92,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "rotary_scaling": (None, LLAMA3),
     "local_rotary_scaling": (None, YARN),
     "rotary_float32": BOTH,
+    "rotary_float16": BOTH,
     "embedding_norm": BOTH,
     "activation": tuple(Activation),
     "norm_eps": (1e-12, 1e-5),
@@ -205,7 +207,7 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
         elif drawn["vocabulary_head"]:
             drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "row_modules": (), "normalize": False}
         if not drawn["vocabulary_size"] or drawn["decoder"]:
-            drawn["expansion_id"] = None
+            drawn |= {"mask_id": None, "expansion_id": None}
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
         drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):

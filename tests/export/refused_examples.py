@@ -66,13 +66,6 @@ REFUSED = (
         "conv_kernel_size",
         settings={"conv_kernel_size": 3},
     ),
-    Refused(
-        "ESM-2",
-        "facebook/esm2_t12_35M_UR50D",
-        "its embeddings depend on the share of masked tokens",
-        "Esm",
-        settings={"pad_token_id": 1, "mask_token_id": 3},
-    ),
     Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
     Refused("SigLIP (texts)", "google/siglip-base-patch16-224", _NOT_READ, "SiglipText"),
     Refused(

@@ -16,6 +16,7 @@ from tests.export.tokenizer_folders import (
     compiled_normalizer,
     deberta,
     edited,
+    esm,
     gemma,
     json_of,
     llama,
@@ -305,6 +306,27 @@ LINES: dict[str, Case] = {
     "ELECTRA": (word_piece, "electra", {}),
     "MPNet": (mpnet, "mpnet", {}),
     "GTE": (word_piece, "gte", config("BertTokenizerFast")),
+    "ESM": (esm, "esm", {}),
+    "ESM, token files": (
+        esm,
+        "esm",
+        {
+            "special_tokens_map.json": {"mask_token": "<mask>", "cls_token": "<eos>", "unk_token": "X"},
+            "added_tokens.json": {"[NEW]": 34, "LA": 35},
+        },
+    ),
+    "ESM, declared tokens": (
+        esm,
+        "esm",
+        config(
+            "EsmTokenizer",
+            added_tokens_decoder={
+                "32": {**ADDED, "content": "<mask>", "lstrip": True, "special": True},
+                "34": {**ADDED, "content": "[NEW]", "rstrip": True},
+            },
+            additional_special_tokens=["<extra>"],
+        ),
+    ),
 }
 
 

@@ -33,7 +33,7 @@ _PIECES = (
     " ", "  ", " " * 30, "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u200b", "\u200d", "\u2028", "'s", "'ll", "...",
     "##s", "▁a", "Ġb", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "[cls]", "<s>", "</s>", "<mask>", "<S>", "<unk>NOTUSED",
     "[NEW]", "[new]", "<extra>", "Added", "added", "👩‍👧", "👍🏽", "🇩🇪", "e\u0301", "a\u0300\u0323", "ﷺ", "ﬁ", "x",
-    "aaaaaaaaaaaaaaa" * 8,
+    "aaaaaaaaaaaaaaa" * 8, "MKTAYIAKQRQISFVK", "REARE", "\x1c", "\x85",
 )  # fmt: skip
 
 
@@ -130,6 +130,12 @@ def clip() -> Tokenizer:
     for byte in pre_tokenizers.ByteLevel.alphabet():
         vocabulary.setdefault(f"{byte}</w>", len(vocabulary))
     return Tokenizer.from_str(json.dumps(content))
+
+
+def esm() -> Tokenizer:
+    """Return a tokenizer with the vocabulary of ESM-2, and a token of several letters that are tokens too."""
+    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>", "REA"]
+    return Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
 
 
 def gemma() -> Tokenizer:

@@ -384,6 +384,7 @@ def _load_encoder(
             check_precision(name, tensor)
     if words is not None:
         fold_words(tensors, config_json, words, config)
+    config = family.read_stored(tensors, config)
     family.input.fold_tensors(tensors, config_json, config)
     if config.vocabulary_head is not None:
         fold_vocabulary_head(tensors, config_json, family)

@@ -29,6 +29,9 @@ class EncoderConfig:
         vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
         token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
             tokens have the same type, whose vector is then part of another tensor.
+        mask_id: the token id of masked tokens, as in ESM-2 (https://doi.org/10.1126/science.ade2574): their vectors are
+            zero, and those of the other tokens are divided by the share of other tokens in the sequence. None if no id
+            is masked.
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
@@ -103,6 +106,7 @@ class EncoderConfig:
         local_rotary_scaling: how they are scaled in local layers; None if they are not, whatever rotary_scaling is.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
+        rotary_float16: whether the angle of one position is rounded to float16, as in checkpoints of ESM-2.
 
     Decoder:
         decoder: the decoder after the encoder, if there is one.
@@ -130,6 +134,7 @@ class EncoderConfig:
     # Input and width
     vocabulary_size: int = 0
     token_types: int = 0
+    mask_id: int | None = None
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
@@ -180,6 +185,7 @@ class EncoderConfig:
     rotary_scaling: RotaryScaling | None = None
     local_rotary_scaling: RotaryScaling | None = None
     rotary_float32: bool = False
+    rotary_float16: bool = False
     # Decoder
     decoder: DecoderConfig | None = None
     # Pooling, and what follows it
@@ -248,10 +254,22 @@ class EncoderConfig:
             )
         if self.prefix_rows > self.max_tokens:
             raise ConfigError(f"prefix_rows is {self.prefix_rows}: it must be at most max_tokens, {self.max_tokens}")
+        if self.mask_id is not None:
+            _check_token_id("mask_id", self.mask_id, self)
+            if self.decoder:
+                raise ConfigError(f"mask_id is {self.mask_id}: it must be None with a decoder")
         if self.pad_id is not None:
-            _check_pad_id(self.pad_id, self.vocabulary_size, self.positions)
+            _check_token_id("pad_id", self.pad_id, self)
+            if self.positions is not Positions.LEARNED:
+                raise ConfigError(
+                    f"pad_id is {self.pad_id}, but positions is {self.positions}: pad_id needs learned ones"
+                )
         if self.expansion_id is not None:
-            self._check_expansion(self.expansion_id)
+            _check_token_id("expansion_id", self.expansion_id, self)
+            if self.mask is Mask.SELF_EXCLUDING or self.decoder:
+                raise ConfigError(
+                    f"expansion_id is {self.expansion_id}: it must be None with a decoder or mask {self.mask}"
+                )
         if self.pooling is Pooling.CLS and not self.takes_tokens and not self.learns_positions:
             raise ConfigError(
                 f"pooling is cls, but features have no class token and positions are {self.positions.value!r}: choose "
@@ -296,13 +314,6 @@ class EncoderConfig:
                 f"{paired} is {getattr(self, paired)}: it must be even when positions is {self.positions}"
             )
 
-    def _check_expansion(self, expansion_id: Any) -> None:
-        """Check that the id of an expansion is a token id, and that each token has another one to attend to."""
-        if type(expansion_id) is not int or not 0 <= expansion_id < self.vocabulary_size:
-            raise ConfigError(f"expansion_id is {expansion_id!r}: it must be a token id, 0 to vocabulary_size - 1")
-        if self.mask is Mask.SELF_EXCLUDING or self.decoder:
-            raise ConfigError(f"expansion_id is {expansion_id}: it must be None with a decoder or mask {self.mask}")
-
     def _suits_vocabulary_head(self) -> bool:
         others = self.after_pooling or self.row_modules or self.normalize or self.decoder
         return self.takes_tokens and self.pooling is Pooling.MAX and not others
@@ -311,8 +322,7 @@ class EncoderConfig:
         """Check the fields of a decoder, and that the encoder's rows have the width of the decoder's."""
         check_size("decoder.layers", decoder.layers)
         check_size("decoder.d_ff", decoder.d_ff)
-        if type(decoder.start_id) is not int or not 0 <= decoder.start_id < self.vocabulary_size:
-            raise ConfigError(f"decoder.start_id is {decoder.start_id!r}: it must be a token id")
+        _check_token_id("decoder.start_id", decoder.start_id, self)
         if self.width != self.d_model or self.experts or self.norm is Norm.NONE:
             raise ConfigError(
                 "a decoder has norms, an output projection and no experts: set norm to post or pre, experts to 0, and "
@@ -424,12 +434,9 @@ def _check_flags(config: Any) -> None:
             raise ConfigError(f"{field.name} is {getattr(config, field.name)!r}: it must be true or false")
 
 
-def _check_pad_id(pad_id: Any, vocabulary_size: int, positions: Positions) -> None:
-    """Check that a token id without a position is a token id, and that positions are learned."""
-    if type(pad_id) is not int or not 0 <= pad_id < vocabulary_size:
-        raise ConfigError(f"pad_id is {pad_id!r}: it must be a token id, 0 to vocabulary_size - 1")
-    if positions is not Positions.LEARNED:
-        raise ConfigError(f"pad_id is {pad_id}, but positions is {positions}: pad_id needs learned positions")
+def _check_token_id(name: str, token_id: Any, config: EncoderConfig) -> None:
+    if type(token_id) is not int or not 0 <= token_id < config.vocabulary_size:
+        raise ConfigError(f"{name} is {token_id!r}: it must be a token id, 0 to vocabulary_size - 1")
 
 
 def _resolve_local_layers(config: Any) -> None:

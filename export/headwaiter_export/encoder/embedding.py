@@ -3,6 +3,7 @@
 Shapes: R rows, d = d_model.
 """
 
+import torch
 from torch import Tensor, nn
 
 from headwaiter_export.config.choices import Positions
@@ -54,10 +55,26 @@ class Embedding(PositionedRows):
             tokens = nn.Linear(config.feature_width, config.d_model)
         types = nn.Embedding(config.token_types, config.embedding_width) if config.token_types else None
         super().__init__(config, tokens=tokens, types=types)
+        self._mask_id = config.mask_id
 
     def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
         x = self.tokens(tokens)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
+        if self._mask_id is not None:
+            x = x * _mask_factors(tokens == self._mask_id, layout)[:, None].to(x.dtype)
         return self.arrange(x, layout, tokens)
+
+
+def _mask_factors(masked: Tensor, layout: AttentionLayout) -> Tensor:
+    """Return 0 for a masked row, and for any other row 1 / the share of other rows in its sequence, float32 [R].
+
+    `masked` says which rows are masked, bool [R].
+    """
+    unmasked = (layout.pad(~masked[:, None])[..., 0] & layout.token_mask).sum(1)
+    # A sequence of masked tokens alone has rows of zeros.
+    factors = layout.lengths.float() / unmasked.clamp(min=1)
+    # The number of the sequence of each row; rows that only fill a batch may have any position.
+    sequences = ((layout.positions == 0).long().cumsum(0) - 1).clamp(min=0).minimum(torch.tensor(factors.shape[0] - 1))
+    return torch.where(masked, 0.0, factors.index_select(0, sequences))

@@ -93,7 +93,10 @@ class RotaryPositions(nn.Module):
     def angles(self, config: EncoderConfig, theta: float, scaling: RotaryScaling | None) -> Tensor:
         """Return the angle of each position and pair, [max_tokens, head_dim / 2]."""
         dtype = torch.float32 if config.rotary_float32 else torch.float64
-        return position_angles(config.max_tokens, config.head_dim, theta, dtype, scaling)
+        frequencies = rotary_frequencies(config.head_dim, theta, dtype, scaling)
+        if config.rotary_float16:
+            frequencies = frequencies.half().to(dtype)
+        return torch.arange(config.max_tokens, dtype=dtype, device="cpu")[:, None] * frequencies
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Rotate queries or keys [R, H·head_dim]."""
@@ -139,24 +142,24 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     return slopes + tuple(2 ** (-4 * (2 * i + 1) / lower) for i in range(heads - lower))
 
 
-def position_angles(
-    tokens: int,
-    width: int,
-    theta: float = 10_000.0,
-    dtype: torch.dtype = torch.float64,
-    scaling: RotaryScaling | None = None,
+def position_angles(tokens: int, width: int) -> Tensor:
+    """Return p / 10000^(2i/width) for every position p and pair i, float64 [tokens, width / 2]."""
+    return torch.arange(tokens, dtype=torch.float64, device="cpu")[:, None] * rotary_frequencies(width)
+
+
+def rotary_frequencies(
+    width: int, theta: float = 10_000.0, dtype: torch.dtype = torch.float64, scaling: RotaryScaling | None = None
 ) -> Tensor:
-    """Return p / theta^(2i/width) for every position p and pair i, scaled if `scaling` is given, [tokens, width / 2].
+    """Return the angle of one position, 1 / theta^(2i/width), for every pair i, scaled if `scaling` is given.
 
     In float32, the angles of late positions are inexact; a model that was trained so needs the same angles. The device
     is explicit because encoders are also built on PyTorch's meta device, which computes nothing.
     """
     exponents = torch.arange(0, width, 2, dtype=dtype, device="cpu") / width
     # transformers divides too; in float32, a negative exponent would give other frequencies.
-    frequencies = 1 / theta**exponents if dtype is torch.float32 else theta**-exponents
     if scaling is not None:
-        frequencies = _scaled_frequencies(theta**exponents, theta, scaling)
-    return torch.arange(tokens, dtype=dtype, device="cpu")[:, None] * frequencies
+        return _scaled_frequencies(theta**exponents, theta, scaling)
+    return 1 / theta**exponents if dtype is torch.float32 else theta**-exponents
 
 
 def _scaled_frequencies(periods: Tensor, theta: float, scaling: RotaryScaling) -> Tensor:

@@ -148,25 +148,26 @@ def _smallest_gap(encoder: Encoder, sequence: Sequence) -> float:
 def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 0) -> list[Sequence]:
     """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
 
-    If the encoder has a `pad_id`, a tenth of the token ids is this id. If it has an `expansion_id`, a random part of
-    each sequence at its end has this id. The same arguments give the same sequences.
+    If the encoder has a `pad_id` or a `mask_id`, a tenth of the token ids is this id. If it has an `expansion_id`, a
+    random part of each sequence at its end has this id. The same arguments give the same sequences.
     """
     rng = np.random.default_rng(seed)
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
-        padded = [_with_padding_tokens(ids, config.pad_id, rng) for ids in drawn]
-        return padded if config.expansion_id is None else [_expanded(ids, config.expansion_id, rng) for ids in padded]
+        marked = [_with_ids(ids, (config.pad_id, config.mask_id), rng) for ids in drawn]
+        return marked if config.expansion_id is None else [_expanded(ids, config.expansion_id, rng) for ids in marked]
     sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     for rows in sequences:
         rows[: config.prefix_rows] = 0
     return [*sequences]
 
 
-def _with_padding_tokens(ids: Sequence, pad_id: int | None, rng: np.random.Generator) -> Sequence:
-    """Return token ids of which a tenth is `pad_id`: random ids of a large vocabulary would contain none."""
-    if pad_id is not None:
-        ids.reshape(len(ids), -1)[rng.random(len(ids)) < 0.1, 0] = pad_id
+def _with_ids(ids: Sequence, wanted: Iterable[int | None], rng: np.random.Generator) -> Sequence:
+    """Return token ids of which a tenth is each wanted id: random ids of a large vocabulary would contain none."""
+    for each in wanted:
+        if each is not None:
+            ids.reshape(len(ids), -1)[rng.random(len(ids)) < 0.1, 0] = each
     return ids
 
 

@@ -104,6 +104,16 @@ T5_VALUES: dict[str, list[Any]] = {
     "initializer_factor": [0.5],
 }
 OWN_VALUES: dict[str, dict[str, list[Any]]] = {
+    "Esm": {
+        "position_embedding_type": ["absolute", "relative_key"],
+        "mask_token_id": [5],
+        "emb_layer_norm_before": [True, None],
+        "token_dropout": [False, None],
+        "rope_theta": [9.0],
+        # Fields of a model that folds proteins.
+        "esmfold_config": [],
+        "vocab_list": [],
+    },
     # With return_dict false, transformers' own code fails.
     "Bart": {"return_dict": [True], "decoder_attention_heads": [8], "activation_function": ["relu", "gelu_new"]},
     "ModernBert": {"rope_parameters": ROPES},
@@ -139,6 +149,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("rope_parameters", ROPES[-1]),
     ("num_key_value_heads", 3),
     ("is_decoder", True),
+    ("is_folding_model", True),
+    ("position_embedding_type", "relative_key"),
     ("use_task_id", True),
     ("rotary_value", True),
     ("num_hidden_groups", None),

@@ -172,6 +172,7 @@ class Family(TensorNames):
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
         masks_queries: whether a token that no token attends to attends to none in transformers.
+        read_stored: function that returns the configuration with what only tensors say, which it removes.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """
@@ -204,6 +205,7 @@ class Family(TensorNames):
     decoder_names: TensorNames | None = None
     masks_queries: bool = False
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
+    read_stored: Callable[[dict[str, Tensor], EncoderConfig], EncoderConfig] = lambda _, config: config
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
 
     def encoder_json(self, config_json: CheckpointJson) -> CheckpointJson:

@@ -21,6 +21,7 @@ from headwaiter_export.checkpoints.families.bert import (
 from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT
 from headwaiter_export.checkpoints.families.deberta import DEBERTA, DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
+from headwaiter_export.checkpoints.families.esm import ESM
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA3
 from headwaiter_export.checkpoints.families.images import (
@@ -57,6 +58,7 @@ FAMILIES: dict[str, Family] = {
     "distilbert": DISTILBERT,
     "deberta": DEBERTA,
     "deberta-v2": DEBERTA_V2,
+    "esm": ESM,
     "modernbert": MODERNBERT,
     "nomic_bert": NOMIC_BERT,
     "gte": GTE_OR_ITS_CODE,
@@ -97,6 +99,7 @@ TOKENIZER_CLASSES = {
     "albert": "AlbertTokenizer",
     "deberta": "DebertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
+    "esm": "EsmTokenizer",
     # A class for Chinese that this export cannot build; a checkpoint must name another one.
     "roformer": "RoFormerTokenizer",
     "xlm-roberta-xl": "TokenizersBackend",

@@ -6,6 +6,7 @@ build these parts, and the table of the classes, are at the end.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ _BYTE_LEVEL_BPE: Parts = {
 _QWEN2_PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# What Python's `str.split` takes as spaces.
+_SPACES = r"[\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _CLIP_PIECES = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
@@ -61,13 +64,12 @@ class TokenizerClass:
 def find_tokenizer(folder: Path, config_json: CheckpointJson) -> Path | None:
     """Return the file of a checkpoint's vocabulary: tokenizer.json or, for classes that read it, vocab.txt."""
     path, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
-    if path.is_file():
-        return path
+    models = ("WordLevel",) if path.is_file() else ("WordLevel", "WordPiece")
     with suppress(CheckpointError):
         _, kind = _read_class(CheckpointJson.read_if_present(folder / "tokenizer_config.json"), config_json)
-        if vocabulary.is_file() and kind is not None and kind.model == "WordPiece":
+        if vocabulary.is_file() and kind is not None and kind.model in models:
             return vocabulary
-    return None
+    return path if path.is_file() else None
 
 
 def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
@@ -81,12 +83,12 @@ def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
     for name, expected in _REFUSED_SETTINGS.items():
         if settings.values.get(name):
             raise settings.error(name, expected)
-    tokenizer = read_tokenizer_file(path)
+    name, kind = _read_class(settings, config_json)
+    tokenizer = read_tokenizer_file(path, kind.model if kind else "")
     _check_truncation(settings, tokenizer, path)
     parts: Parts = json.loads(tokenizer.to_str())
     # The library corrects ids of added tokens; transformers takes them as they are in the file.
     file_tokens = CheckpointJson.read(path).values.get("added_tokens", []) if path.suffix == ".json" else []
-    name, kind = _read_class(settings, config_json)
     # Llama 3 names the class of Llama 2.
     if kind is None or (name == "LlamaTokenizer" and '"ByteLevel"' in path.read_text(encoding="utf-8")):
         tokens = read_token_settings(folder, settings, file_tokens, {}, ())
@@ -128,14 +130,17 @@ def gives_token_types(folder: Path, config_json: CheckpointJson) -> bool:
     return "token_type_ids" in names if names else _read_class(settings, config_json)[0] in _WITH_TOKEN_TYPES
 
 
-def read_tokenizer_file(path: Path) -> Tokenizer:
-    """Read a tokenizer.json, or a vocab.txt, which has one token a line.
+def read_tokenizer_file(path: Path, model: str = "") -> Tokenizer:
+    """Read a tokenizer.json, or the vocab.txt of a WordLevel or WordPiece model, which has one token a line.
 
     Raises:
         CheckpointError: the file cannot be read, or has no tokens.
     """
     with refuse_errors(lambda reason: f"{path} cannot be read ({reason}): save the tokenizer again"):
-        if path.suffix == ".txt":
+        if path.suffix == ".txt" and model == "WordLevel":
+            lines = path.read_text(encoding="utf-8").splitlines()
+            tokenizer = Tokenizer(models.WordLevel({line.strip(): number for number, line in enumerate(lines)}))
+        elif path.suffix == ".txt":
             tokenizer = Tokenizer(models.WordPiece(models.WordPiece.read_file(str(path))))
         else:
             tokenizer = Tokenizer.from_file(str(path))
@@ -212,6 +217,23 @@ def _clip_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [split, _byte_level(add_prefix_space=False, use_regex=True)],
+        },
+    }
+
+
+def _esm_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of ESM's tokenizer, which finds the tokens of its vocabulary anywhere in a text."""
+    # At one place, the longest token counts.
+    longest_first = sorted(filter(None, parts["model"]["vocab"]), key=len, reverse=True)
+    steps = [("|".join(map(re.escape, longest_first)), "Isolated"), (f"{_SPACES}+", "Removed")]
+    return {
+        "model": {"unk_token": tokens.name("unk_token")},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}
+                for pattern, behavior in steps
+            ],
         },
     }
 
@@ -416,6 +438,14 @@ def _albert_post_processor(
     )
 
 
+def _esm_post_processor(
+    settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
+) -> processors.PostProcessor:
+    """Return the step that puts ESM's special tokens around a text."""
+    begin, end = tokens.name("cls_token"), tokens.name("eos_token")
+    return _template([begin, "$A", end], [begin, "$A", end, "$B", end], tokenizer)
+
+
 def _deberta_v1_post_processor(
     settings: CheckpointJson, tokens: TokenSettings, tokenizer: Tokenizer
 ) -> processors.PostProcessor:
@@ -500,6 +530,7 @@ _DEBERTA_TOKENS = {
     "mask_token": "[MASK]",
 }
 _ALBERT_TOKENS = _DEBERTA_TOKENS | {"unk_token": "<unk>", "pad_token": "<pad>"}
+_ESM_NAMES = ("cls_token", "pad_token", "eos_token", "unk_token", "mask_token")
 _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
@@ -522,6 +553,12 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "RemBertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _rembert_parts, _bert_post_processor),
     "DebertaTokenizer": TokenizerClass("BPE", _DEBERTA_TOKENS, _roberta_parts, _deberta_v1_post_processor),
     "DebertaV2Tokenizer": TokenizerClass("Unigram", _DEBERTA_TOKENS, _deberta_parts, _bert_post_processor),
+    "EsmTokenizer": TokenizerClass(
+        "WordLevel",
+        {name: f"<{name.removesuffix('_token')}>" for name in _ESM_NAMES},
+        _esm_parts,
+        _esm_post_processor,
+    ),
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
     ),

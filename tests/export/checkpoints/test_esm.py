@@ -1,0 +1,89 @@
+"""ESM-2 as its checkpoints are: frequencies rounded to float16, masked tokens, proteins as texts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_export.graphs.portable import Portable
+from tests.checkpoints import bert_hidden
+from tests.export.family_examples import save_example
+from tests.export.helpers import assert_close, run_graph, write_graphs
+from tests.export.tokenizer_cases import LINES, save_case
+
+MASK, OTHER = 4, 7
+FREQUENCIES = "rotary_embeddings.inv_freq"
+PROTEINS = ["MKTAYIAKQR", "A<mask>G<mask>V", "ACDEFG HIKLM\nx"]
+
+
+def store_frequencies(folder: Path, frequencies: Tensor, *, per_layer: bool) -> transformers.PreTrainedModel:
+    """Replace the frequencies of a checkpoint, and return the model that `transformers` then loads."""
+    path = folder / "model.safetensors"
+    saved = safetensors.torch.load_file(path)
+    tensors = {name: tensor for name, tensor in saved.items() if not name.endswith(FREQUENCIES)}
+    # Older releases of transformers store them in each layer.
+    names = [f"encoder.layer.{i}.attention.self.{FREQUENCIES}" for i in range(2)] if per_layer else [FREQUENCIES]
+    tensors |= {name: frequencies.clone() for name in names}
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    return transformers.EsmModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_frequencies_keep_their_precision(per_layer: bool, tmp_path: Path) -> None:
+    frequencies = save_example(tmp_path, "Esm").rotary_embeddings.inv_freq
+    ids = np.random.default_rng(0).integers(5, 60, 24)
+    for stored, rounded in ((frequencies, False), (frequencies.half().float(), True), (frequencies.half(), True)):
+        model = store_frequencies(tmp_path, stored, per_layer=per_layer)
+        encoder = read_checkpoint(tmp_path).encoder
+        assert encoder.config.rotary_float16 == rounded
+        with torch.inference_mode():
+            hidden = encoder(torch.from_numpy(ids), SingleSequence(24))[1]
+        assert_close(hidden.numpy(), bert_hidden(model, ids))
+        save_example(tmp_path, "Esm")
+
+
+@pytest.mark.parametrize("factor", [1.001, 2.0])
+def test_other_frequencies_are_refused(factor: float, tmp_path: Path) -> None:
+    store_frequencies(tmp_path, save_example(tmp_path, "Esm").rotary_embeddings.inv_freq * factor, per_layer=False)
+    with pytest.raises(CheckpointError, match=FREQUENCIES):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("layout", [PackedCpu, Portable])
+def test_the_share_of_masked_tokens_is_that_of_the_own_sequence(
+    layout: type[PackedCpu] | type[Portable], tmp_path: Path
+) -> None:
+    model = save_example(tmp_path, "Esm")
+    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
+    masked = [[OTHER], [OTHER, MASK], [MASK, MASK, OTHER, 8, 9], [OTHER, 8, 9], [MASK] * 6 + [OTHER]]
+    sequences = [np.array(ids) for ids in masked]
+    expected = [bert_hidden(model, ids) for ids in sequences]
+    assert_close(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
+    # Masks alone: transformers divides by zero. The other sequences keep their rows.
+    hidden = run_graph(path, "cpu", [np.array([MASK, MASK]), *sequences]).hidden
+    assert hidden is not None
+    assert np.isfinite(hidden).all()
+    assert_close(hidden[2:], np.concatenate(expected))
+
+
+def test_proteins_equal_transformers(tmp_path: Path) -> None:
+    save_case(LINES["ESM"], tmp_path, lines=True)
+    model = save_example(tmp_path, "Esm", mask_token_id=32)
+    loaded, reference = read_checkpoint(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.text is not None
+    for protein in PROTEINS:
+        ids = np.array(Tokenizer.from_str(loaded.text.tokenizer).encode(protein).ids)
+        assert ids.tolist() == reference(protein)["input_ids"]
+        with torch.inference_mode():
+            pooled = loaded.encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[0]
+        assert pooled is not None
+        assert_close(pooled.numpy(), bert_hidden(model, ids).mean(0, keepdims=True))
