@@ -114,7 +114,20 @@ class Oracle:
             weights = np.log1p(np.maximum(logits, 0))
             largest: Array = (np.log1p(weights) if head["log_twice"] else weights).max(0)
             return largest
+        if self.choices["pooling"] == "attention":
+            return self._modules("after_pooling", self._attention_pooled(rows))
         return self._modules("after_pooling", POOLINGS[self.choices["pooling"]](rows))
+
+    def _attention_pooled(self, rows: Array) -> Array:
+        """Return the vector of a query that attends to all rows [n, width], "Scaling Vision Transformers", MAP head."""
+        name, heads = "attention_pooling", self.choices["heads"]
+        scores, values = self._linear(rows, f"{name}.scores"), self._linear(rows, f"{name}.value")
+        parts = np.split(values, heads, axis=1)
+        context = np.concatenate([softmax(scores[:, head]) @ parts[head] for head in range(heads)])
+        pooled = self._linear(context, f"{name}.output")
+        if not self.choices["d_ff"]:
+            return pooled
+        return pooled + self._feed_forward(self._norm(pooled, f"{name}.norm"), f"{name}.feed_forward")
 
     def _modules(self, field: str, vector: Array) -> Array:
         """Return a vector, or each of several vectors, after the modules of a field."""

@@ -221,6 +221,13 @@ EXAMPLES = [
         "CLIPText",
         {"eos_token_id": 1, "projection_dim": 20},
     ),
+    Example(
+        "SigLIP (texts)",
+        ("siglip_text_model", "siglip2_text_model"),
+        ("google/siglip2-base-patch16-224",),
+        "SiglipText",
+        {"projection_size": 20},
+    ),
     Example("Llama", ("llama",), ("meta-llama/Llama-3.2-1B",), "Llama", _GROUPED),
     Example(
         "Mistral", ("mistral",), ("intfloat/e5-mistral-7b-instruct",), "Mistral", {**_GROUPED, "sliding_window": WINDOW}

@@ -67,7 +67,6 @@ REFUSED = (
         settings={"conv_kernel_size": 3},
     ),
     Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
-    Refused("SigLIP (texts)", "google/siglip-base-patch16-224", _NOT_READ, "SiglipText"),
     Refused(
         "BERT with relative positions",
         "zhiheng-huang/bert-base-uncased-embedding-relative-key",

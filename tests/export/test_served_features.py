@@ -1,11 +1,14 @@
-"""A server of a model of images or audio answers with the hidden rows that `transformers` gives."""
+"""A server of a model of images or audio answers with the hidden rows and vectors that `transformers` gives."""
 
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from headwaiter_client import InvalidInput
 from headwaiter_export.cli import main
 from tests.e2e.in_process_server import connect, serving
 from tests.export.feature_checkpoints import FAMILIES, draw_input, expected_hidden, input_rows, save_feature_model
@@ -28,3 +31,22 @@ async def test_a_served_family_equals_transformers(name: str, tmp_path: Path) ->
     assert encoding.hidden is not None
     for hidden, each in zip(encoding.hidden, values, strict=True):
         assert_close_to_scale(hidden, expected_hidden(model, each))
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+async def test_a_served_siglip_pools_by_attention(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path / "checkpoint", "SiglipVision")
+    with redirect_stdout(StringIO()):
+        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    values = [draw_input(model, seed) for seed in range(3)]
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        description = await client.model()
+        rows = [input_rows(model, each, 0) for each in values]
+        encoding = await client.encode_features(rows, pooling="attention")
+        with pytest.raises(InvalidInput, match="ATTENTION"):
+            await client.encode_features(rows, pooling="mean")
+    assert (description.pooling, description.poolings) == ("attention", ("attention",))
+    assert encoding.pooled is not None
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(np.stack(values))).pooler_output
+    assert_close_to_scale(encoding.pooled, expected.numpy())

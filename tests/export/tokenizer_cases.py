@@ -249,6 +249,12 @@ CASES: dict[str, Case] = {
         "gemma3_text",
         config(extra_special_tokens={"boi_token": "[B]"}),
     ),
+    "SigLIP 2": (gemma, "siglip2_text_model", config("Siglip2Tokenizer")),
+    "SigLIP 2 with added tokens": (
+        lambda: with_added(gemma()),
+        "siglip_text_model",
+        config("Siglip2Tokenizer", mask_token="[NEW]"),
+    ),
     "EuroBERT": (byte_level_bpe, "eurobert", config(FAST)),
     "DeBERTa v1 without a class": (deberta, "deberta", {}),
     "DeBERTa v1": (deberta, "deberta", config("DebertaTokenizerFast", add_prefix_space=True)),

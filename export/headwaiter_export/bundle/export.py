@@ -160,7 +160,8 @@ class _Written:
         config, text = self.config, self.text
         template = text.pair_template if text else None
         changes_vectors = config.after_pooling or config.row_modules or config.vocabulary_head
-        own_pooling = config.pooling is not Pooling.NONE and bool(changes_vectors)
+        pools_alone = config.pooling is Pooling.ATTENTION or bool(changes_vectors)
+        own_pooling = config.pooling is not Pooling.NONE and pools_alone
         prompts = text.prompts if text else ()
         # What the server does with texts of some prompts, besides putting a text before them.
         text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)

@@ -42,7 +42,7 @@ from headwaiter_export.checkpoints.modules_json import (
     read_weights,
 )
 from headwaiter_export.checkpoints.multi_vector import TASK_FIELDS, with_tasks
-from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
+from headwaiter_export.checkpoints.texts import TextConfig, filled_texts, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
@@ -167,6 +167,8 @@ def read_checkpoint(
     pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
+    if pooling is Pooling.ATTENTION and not is_own_pooling:
+        raise CheckpointError(f"{folder} has no attention pooling: choose another pooling")
     if normalize is None:
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
@@ -219,6 +221,9 @@ def read_checkpoint(
                 f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
                 "remove the prompts to serve texts without prompts"
             )
+    if text is not None and family.fills_texts and is_own_pooling:
+        text = filled_texts(text, folder, config_json)
+        assumptions.append(f"padding tokens fill up texts to {text.max_tokens} tokens, as in the training of SigLIP")
     if m3_folder is not None:
         text = with_m3_rules(text, config_json)
         if text.default_prompt:

@@ -14,7 +14,11 @@ from tokenizers import Tokenizer
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
 from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
-from headwaiter_export.checkpoints.tokenizers.comparison import check_against_transformers, check_tokenizer
+from headwaiter_export.checkpoints.tokenizers.comparison import (
+    check_against_transformers,
+    check_tokenizer,
+    reference_tokenizer,
+)
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.pairs import text_of_pair
@@ -239,6 +243,21 @@ def _text_limit(folder: Path, fields: Mapping[str, object], known: Collection[st
         if limit is not None:
             return limit, f"{field} of {source.path.name}"
     return math.inf, ""
+
+
+def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) -> TextConfig:
+    """Return a text configuration whose default prompt appends padding tokens, up to the most tokens of a text.
+
+    Raises:
+        CheckpointError: the tokenizer has no padding token, pads on the left, or transformers is not installed.
+    """
+    reference = reference_tokenizer(folder, config_json)
+    if reference is None:
+        raise CheckpointError(f"{folder}: reading the padding of texts needs transformers: pip install transformers")
+    if reference.pad_token_id is None or reference.padding_side != "right":
+        raise CheckpointError(f"{folder}: the tokenizer must have a padding token, and padding_side 'right'")
+    prompt = Prompt("filled", "", 0, expanded_tokens=text.max_tokens, expansion_id=int(reference.pad_token_id))
+    return replace(text, prompts=(prompt,), default_prompt=prompt.name)
 
 
 def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool) -> TextConfig:

@@ -57,6 +57,7 @@ class Pooling(StrEnum):
 
     CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
     (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
+    ATTENTION: a learned query attends to all rows (https://arxiv.org/abs/2106.04560, section 3.1).
     """
 
     NONE = "none"
@@ -66,6 +67,7 @@ class Pooling(StrEnum):
     LAST = "last"
     WEIGHTED_MEAN = "weighted_mean"
     MEAN_SQRT_LEN = "mean_sqrt_len"
+    ATTENTION = "attention"
 
 
 # The choices of each field of EncoderConfig.

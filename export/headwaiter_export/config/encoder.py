@@ -112,7 +112,8 @@ class EncoderConfig:
         decoder: the decoder after the encoder, if there is one.
 
     Pooling, and what follows it:
-        pooling: how the hidden rows of a sequence become one vector.
+        pooling: how the hidden rows of a sequence become one vector; attention has the heads, the widths, the
+            activation and the norm of a layer.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         row_modules: modules that transform each hidden row in the same way, after pooling and the head have read it.
         normalize: whether pooled vectors are scaled to unit length in the end.
@@ -234,6 +235,8 @@ class EncoderConfig:
             )
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
+        if self.pooling is Pooling.ATTENTION and self.width % self.heads:
+            raise ConfigError(f"pooling is attention, and {self.heads} heads do not divide the width {self.width}")
         resolve_modules(self)
         resolve_rotary(self)
         if self.decoder is not None:

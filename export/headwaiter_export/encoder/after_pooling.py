@@ -17,6 +17,8 @@ from headwaiter_export.encoder.activations import ACTIVATIONS
 
 # The fields of EncoderConfig that list modules; the names of their tensors begin with the field and the module's index.
 MODULE_FIELDS = ("after_pooling", "row_modules")
+# The modules of an encoder that stay in float32 in graphs of lower precisions.
+FLOAT32_MODULES = ("attention_pooling", *MODULE_FIELDS)
 
 
 class Dense(nn.Module):

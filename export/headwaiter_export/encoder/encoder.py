@@ -17,6 +17,7 @@ from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.encoder.after_pooling import build_modules, merge_dense
 from headwaiter_export.encoder.attention import LearnedTemperature
 from headwaiter_export.encoder.attention_layout import AttentionLayout
+from headwaiter_export.encoder.attention_pooling import AttentionPooling
 from headwaiter_export.encoder.decoder import Decoder
 from headwaiter_export.encoder.embedding import Embedding
 from headwaiter_export.encoder.head import Head
@@ -39,6 +40,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
         self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
         self.decoder = Decoder(config) if config.decoder else None
+        self.attention_pooling = AttentionPooling(config) if config.pooling is Pooling.ATTENTION else None
         self.after_pooling = build_modules(config.after_pooling, config.width)
         self.row_modules = build_modules(config.row_modules, config.width)
         self.vocabulary_head = VocabularyHead(config.vocabulary_head, config) if config.vocabulary_head else None
@@ -96,6 +98,8 @@ class Encoder(nn.Module):
         pooled: Tensor | None = None
         if self.vocabulary_head is not None:
             pooled = self.vocabulary_head(x, layout)
+        elif self.attention_pooling is not None:
+            pooled = self.after_pooling(self.attention_pooling(x, layout))
         elif self.config.pooling is not Pooling.NONE:
             pooled = self.after_pooling(pool(x, layout, self.config.pooling))
         hidden = self.row_modules(x.float()).to(x.dtype) if self.config.row_modules else x

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from headwaiter_export.encoder.after_pooling import MODULE_FIELDS
+from headwaiter_export.encoder.after_pooling import FLOAT32_MODULES
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 
@@ -19,7 +19,7 @@ def limiting_magnitude(magnitudes: Mapping[str, float]) -> tuple[str, float]:
 def to_float16(encoder: Encoder) -> Encoder:
     """Return the encoder in float16, with the modules after the layers in float32; they share their weights."""
     tensors = {id(tensor): tensor for tensor in (*encoder.parameters(), *encoder.buffers())}
-    in_float32 = {id(each) for field in MODULE_FIELDS for each in encoder.get_submodule(field).parameters()}
+    in_float32 = {id(each) for name, each in encoder.named_parameters() if name.startswith(FLOAT32_MODULES)}
     for key in tensors.keys() - in_float32:
         if tensors[key].is_floating_point():
             half = tensors[key].detach().half()

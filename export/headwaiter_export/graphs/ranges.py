@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.encoder.after_pooling import MODULE_FIELDS
+from headwaiter_export.encoder.after_pooling import FLOAT32_MODULES
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
@@ -122,7 +122,7 @@ class _ObservedSequence(SingleSequence):
 
 def _in_half_precision(name: str) -> bool:
     """Return whether graphs in fp16 hold a weight or a module in float16: all but the modules after the layers."""
-    return not name.startswith(MODULE_FIELDS)
+    return not name.startswith(FLOAT32_MODULES)
 
 
 def _magnitude(values: Tensor) -> float:

@@ -59,7 +59,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
     """
     head = read_head(options, manifest)
     pooling = options.pooling or manifest.pooling
-    if pooling not in (*POOLINGS, pb.POOLING_NONE):
+    if pooling not in (*POOLINGS, pb.POOLING_ATTENTION, pb.POOLING_NONE):
         names = ", ".join(map(_pooling_name, POOLINGS))
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):

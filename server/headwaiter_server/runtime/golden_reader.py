@@ -251,13 +251,13 @@ def _check_pooling(golden: Golden, manifest: Manifest) -> None:
     if not short.sequences:
         return
     parts = np.split(rows, np.cumsum([len(sequence) for sequence in short.sequences])[:-1])
-    if _is_pooled(parts, vectors, manifest.pooling, normalized=manifest.normalized):
+    if manifest.pooling in POOLINGS and _is_pooled(parts, vectors, manifest.pooling, normalized=manifest.normalized):
         return
     if not manifest.fixed_pooling:
         raise BundleRefused("has pooled vectors that pooling and normalized of the manifest do not give")
     unit = normalize_pooled(vectors, normalized=True)
     # A module may have scaled them, and MEAN and MEAN_SQRT_LEN have the same direction.
-    if _is_pooled(parts, unit, manifest.pooling, normalized=True):
+    if manifest.pooling in POOLINGS and _is_pooled(parts, unit, manifest.pooling, normalized=True):
         return
     for pooling in POOLINGS:
         if _is_pooled(parts, unit, pooling, normalized=True):

@@ -9,7 +9,7 @@ from math import prod
 
 from google.protobuf.message import DecodeError, Message
 
-from headwaiter_proto.encoder_pb2 import POOLING_NONE
+from headwaiter_proto.encoder_pb2 import POOLING_ATTENTION, POOLING_NONE
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Manifest
 from headwaiter_proto.onnx_graph_pb2 import Model, Node, Tensor, Value
 from headwaiter_proto.rules.outputs import hidden_width
@@ -145,7 +145,7 @@ def _check_attention_outputs(outputs: Mapping[str, list[int]], manifest: Manifes
 def _check_attention(nodes: Iterable[Node], manifest: Manifest) -> None:
     """Check the numbers of layers and heads, as far as the graph shows them: no softmax has a number of heads."""
     layers = [node for node in nodes if node.operator in _ATTENTION_OPERATORS]
-    expected = manifest.layers + manifest.first_row_layers
+    expected = manifest.layers + manifest.first_row_layers + (manifest.pooling == POOLING_ATTENTION)
     if len(layers) != expected:
         raise BundleRefused(f"has {len(layers)} attention layers, and the manifest has {expected}")
     for node in layers:

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from headwaiter_client import patches
+from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
@@ -126,9 +127,8 @@ def test_another_pooling_of_clip_leaves_out_the_norm_and_the_projection(tmp_path
     assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooled_width == 32
 
 
-def test_siglip_has_no_pooling_by_default_because_its_head_is_not_exported(tmp_path: Path) -> None:
+def test_siglip_takes_another_pooling(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "SiglipVision")
-    assert read_checkpoint(tmp_path).encoder.config.pooling is Pooling.NONE
     assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
 
 
@@ -144,3 +144,25 @@ def test_a_wrong_size_of_the_projection_or_eps_is_refused_by_name(field: str, va
     save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection")
     edit_json(tmp_path / "config.json", **{field: value})
     assert_checkpoint_refused(tmp_path, "config.json", f"{field} {value}")
+
+
+def test_the_pooled_vector_of_siglip_is_that_of_transformers(tmp_path: Path) -> None:
+    part = save_both_parts(tmp_path / "both", "Siglip")
+    alone = save_feature_model(tmp_path / "alone", "SiglipVision")
+    image = draw_input(part)
+    with torch.inference_mode():
+        for folder, model in (("both", part), ("alone", alone)):
+            expected = model(torch.from_numpy(image)[None]).pooler_output[0].numpy()
+            assert_close_to_scale(exported_pooled(tmp_path / folder, model, image), expected)
+
+
+def test_siglip_without_its_pooling_needs_another_one(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "SiglipVision", vision_use_head=False)
+    assert_checkpoint_refused(tmp_path, "vision_use_head False")
+    assert_equal_hidden(tmp_path, model)
+
+
+def test_a_model_without_attention_pooling_is_not_exported_with_it(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "CLIPVision")
+    with pytest.raises(CheckpointError, match="attention pooling"):
+        read_checkpoint(tmp_path, Pooling.ATTENTION)

@@ -252,7 +252,8 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     )
     assert not reply.attends
     assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")
-    assert set(reply.poolings) == set(pb.Pooling.values()) - {pb.POOLING_UNSPECIFIED, pb.POOLING_NONE}
+    not_from_rows = {pb.POOLING_UNSPECIFIED, pb.POOLING_NONE, pb.POOLING_ATTENTION}
+    assert set(reply.poolings) == set(pb.Pooling.values()) - not_from_rows
     assert reply.execution == pb.Execution(
         provider="cpu",
         requested_provider="auto",

@@ -1,6 +1,6 @@
-"""The family of CLIP's encoders of texts (https://arxiv.org/abs/2103.00020)."""
+"""The encoders of texts of CLIP (https://arxiv.org/abs/2103.00020) and SigLIP (https://arxiv.org/abs/2303.15343)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 from typing_extensions import override
@@ -52,4 +52,25 @@ CLIP_TEXT = Family(
     # Configurations that were written before transformers 4.29 have this value, and another id in the tokenizer.
     largest_id_value=2,
     is_causal=(True,),
+)
+
+
+def _siglip_head(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
+    """Return the linear layer after SigLIP's pooling."""
+    width = "hidden_size" if encoder_json.values.get("projection_size") is None else "projection_size"
+    return (PooledModule(kind=ModuleKind.DENSE, width=encoder_json.size(width)),)
+
+
+SIGLIP_TEXT = replace(
+    CLIP_TEXT,
+    module_names={**CLIP_TEXT.module_names, "after_pooling.0.linear": "head"},
+    ignored_prefixes=("embeddings.position_ids", "head."),
+    fixed_fields={name: value for name, value in CLIP_TEXT.fixed_fields.items() if name != "mask"},
+    default_norm_eps=1e-6,
+    default_values={"hidden_act": "gelu_pytorch_tanh"},
+    own_modules=_siglip_head,
+    end_id_field="",
+    largest_id_value=None,
+    is_causal=(False,),
+    fills_texts=True,
 )

@@ -171,6 +171,7 @@ class Family(TensorNames):
         end_id_field: field of config.json that has the id of the token at the end of texts, whose row is pooled or
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
+        fills_texts: whether the model was trained with texts that padding tokens fill up, and that attend to these.
         masks_queries: whether a token that no token attends to attends to none in transformers.
         read_stored: function that returns the configuration with what only tensors say, which it removes.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
@@ -203,6 +204,7 @@ class Family(TensorNames):
     largest_id_value: int | None = None
     is_causal: tuple[bool, ...] = (False,)
     decoder_names: TensorNames | None = None
+    fills_texts: bool = False
     masks_queries: bool = False
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     read_stored: Callable[[dict[str, Tensor], EncoderConfig], EncoderConfig] = lambda _, config: config

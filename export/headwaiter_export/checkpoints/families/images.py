@@ -172,6 +172,28 @@ class RotaryImageInput(ImageInput):
                 tensors[name] = pair_neighbours(tensor, config.heads)
 
 
+@dataclass(frozen=True)
+class SiglipImageInput(ImageInput):
+    """The input of SigLIP, whose checkpoints may also pool by attention."""
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Also fold the learned query of the pooling into its keys, see `AttentionPooling`."""
+        super().fold_tensors(tensors, config_json, config)
+        if config.pooling is not Pooling.ATTENTION:
+            return
+        config_json.require({"vision_use_head": True})
+        width, heads = config.d_model, config.heads
+        weight = take_tensor(tensors, "head.attention.in_proj_weight", (3 * width, width)).double()
+        bias = take_tensor(tensors, "head.attention.in_proj_bias", (3 * width,)).double()
+        probe = take_tensor(tensors, "head.probe", (1, 1, width)).double()[0, 0]
+        query = (weight[:width] @ probe + bias[:width]).view(heads, 1, -1) / math.sqrt(width // heads)
+        # The bias of the keys adds the same number to all scores of a head.
+        scores = query @ weight[width : 2 * width].view(heads, -1, width)
+        tensors["head.scores.weight"] = scores[:, 0].float()
+        tensors |= {"head.value.weight": weight[2 * width :].float(), "head.value.bias": bias[2 * width :].float()}
+
+
 VIT = Family(
     input=ImageInput(),
     tensor_prefix="vit.",
@@ -262,7 +284,7 @@ DINOV3 = replace(
     required_fields={"use_gated_mlp": False, "mlp_bias": True, "rope_theta": 100.0},
     default_norm_eps=1e-5,
 )
-_SIGLIP_INPUT = ImageInput(
+_SIGLIP_INPUT = SiglipImageInput(
     projection="embeddings.patch_embedding",
     positions="embeddings.position_embedding.weight",
     tokens=(),
@@ -287,6 +309,12 @@ SIGLIP_VISION = Family(
         "embedding.tokens": "embeddings.patch_embedding",
         "embedding.positions.table": "embeddings.position_embedding",
         "norm": "post_layernorm",
+        "attention_pooling.scores": "head.scores",
+        "attention_pooling.value": "head.value",
+        "attention_pooling.output": "head.attention.out_proj",
+        "attention_pooling.norm": "head.layernorm",
+        "attention_pooling.feed_forward.up": "head.mlp.fc1",
+        "attention_pooling.feed_forward.down": "head.mlp.fc2",
     },
     layer_prefix="encoder.layers",
     layer_module_names={
@@ -301,7 +329,7 @@ SIGLIP_VISION = Family(
     },
     ignored_prefixes=("embeddings.position_ids", "head."),
     fixed_fields=VIT.fixed_fields,
-    default_pooling=Pooling.NONE,
+    default_pooling=Pooling.ATTENTION,
 )
 SIGLIP = replace(
     SIGLIP_VISION,

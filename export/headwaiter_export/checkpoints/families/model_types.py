@@ -18,7 +18,7 @@ from headwaiter_export.checkpoints.families.bert import (
     ROFORMER,
     XLM_ROBERTA_XL,
 )
-from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT
+from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT, SIGLIP_TEXT
 from headwaiter_export.checkpoints.families.deberta import DEBERTA, DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.esm import ESM
@@ -74,6 +74,7 @@ FAMILIES: dict[str, Family] = {
     **_T5,
     "bart": BART,
     "clip_text_model": CLIP_TEXT,
+    **dict.fromkeys(("siglip_text_model", "siglip2_text_model"), SIGLIP_TEXT),
 }
 # Families by `model_type` and architecture, for models that have other tensors with a head.
 FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
@@ -120,7 +121,7 @@ TOKENIZER_CLASSES = {
     # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
     "llama": "PreTrainedTokenizer",
     "eurobert": "PreTrainedTokenizer",
-    "clip_text_model": "PreTrainedTokenizer",
+    **dict.fromkeys(("clip_text_model", "siglip_text_model", "siglip2_text_model"), "PreTrainedTokenizer"),
     "roberta": "RobertaTokenizer",
     "bart": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",

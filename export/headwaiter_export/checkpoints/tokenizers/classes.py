@@ -250,6 +250,12 @@ def _gemma_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
     }
 
 
+def _siglip2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
+    """Return the parts of SigLIP 2's BPE tokenizer: Gemma's, with texts in lower case."""
+    kept = _gemma_parts(settings, tokens, parts)
+    return {**kept, "normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, kept["normalizer"]]}}
+
+
 def _llama_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
     """Return the parts of the BPE tokenizer of Llama 2, which has no unknown token but bytes."""
     prefix = settings.values.get("add_prefix_space") is None or settings.boolean("add_prefix_space")
@@ -490,6 +496,11 @@ def _token_id(tokenizer: Tokenizer, token: str) -> int:
     return token_id
 
 
+def _named(names: str) -> dict[str, str]:
+    """Return named special tokens whose texts are their names, such as <bos>."""
+    return {f"{name}_token": f"<{name}>" for name in names.split()}
+
+
 _SAVE_AGAIN = "save the tokenizer as PreTrainedTokenizerFast, as docs/models.md shows"
 # Settings of tokenizer_config.json that must be absent or empty, and what to do otherwise.
 _REFUSED_SETTINGS = {
@@ -530,7 +541,6 @@ _DEBERTA_TOKENS = {
     "mask_token": "[MASK]",
 }
 _ALBERT_TOKENS = _DEBERTA_TOKENS | {"unk_token": "<unk>", "pad_token": "<pad>"}
-_ESM_NAMES = ("cls_token", "pad_token", "eos_token", "unk_token", "mask_token")
 _CLASSES: dict[str, TokenizerClass | None] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
@@ -553,12 +563,7 @@ _CLASSES: dict[str, TokenizerClass | None] = {
     "RemBertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _rembert_parts, _bert_post_processor),
     "DebertaTokenizer": TokenizerClass("BPE", _DEBERTA_TOKENS, _roberta_parts, _deberta_v1_post_processor),
     "DebertaV2Tokenizer": TokenizerClass("Unigram", _DEBERTA_TOKENS, _deberta_parts, _bert_post_processor),
-    "EsmTokenizer": TokenizerClass(
-        "WordLevel",
-        {name: f"<{name.removesuffix('_token')}>" for name in _ESM_NAMES},
-        _esm_parts,
-        _esm_post_processor,
-    ),
+    "EsmTokenizer": TokenizerClass("WordLevel", _named("cls pad eos unk mask"), _esm_parts, _esm_post_processor),
     "MPNetTokenizer": TokenizerClass(
         "WordPiece", _ROBERTA_TOKENS | {"unk_token": "[UNK]"}, _bert_parts, _mpnet_post_processor
     ),
@@ -575,13 +580,8 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _clip_parts,
         _clip_post_processor,
     ),
-    "GemmaTokenizer": TokenizerClass(
-        "BPE",
-        {name: f"<{name.removesuffix('_token')}>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-        | {"mask_token": "<mask>"},
-        _gemma_parts,
-        _kept_post_processor,
-    ),
+    "GemmaTokenizer": TokenizerClass("BPE", _named("bos eos unk pad mask"), _gemma_parts, _kept_post_processor),
+    "Siglip2Tokenizer": TokenizerClass("BPE", _named("bos eos unk pad mask"), _siglip2_parts, _kept_post_processor),
     "LlamaTokenizer": TokenizerClass(
         "BPE", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, _llama_parts, _kept_post_processor
     ),
