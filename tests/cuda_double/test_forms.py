@@ -40,6 +40,8 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
     "first-row fp16": ({EFFICIENT, SOFTMAX}, {FLASH, SOFTMAX}),
     "sparse fp16": ({EFFICIENT}, {FLASH}),
     "large-heads fp16": ({EFFICIENT}, {FLASH}),
+    "masked-tokens fp16": ({EFFICIENT}, {FLASH}),
+    "attention-pooling fp16": ({EFFICIENT}, {FLASH}),
 }
 # A graph with a kernel has this route. Several kernels count as the one that comes first; of a graph with a first row,
 # the softmax is that of one query for each sequence, which has no route.

@@ -33,7 +33,7 @@ _PIECES = (
     " ", "  ", " " * 30, "\t", "\n", "\r\n", "\u00a0", "\u3000", "\u200b", "\u200d", "\u2028", "'s", "'ll", "...",
     "##s", "▁a", "Ġb", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "[cls]", "<s>", "</s>", "<mask>", "<S>", "<unk>NOTUSED",
     "[NEW]", "[new]", "<extra>", "Added", "added", "👩‍👧", "👍🏽", "🇩🇪", "e\u0301", "a\u0300\u0323", "ﷺ", "ﬁ", "x",
-    "aaaaaaaaaaaaaaa" * 8, "MKTAYIAKQRQISFVK", "REARE", "\x1c", "\x85",
+    "aaaaaaaaaaaaaaa" * 8, "MKTAYIAKQRQISFVK", "<null_1>2><null_1>2", "\x1c", "\x85",
 )  # fmt: skip
 
 
@@ -133,8 +133,8 @@ def clip() -> Tokenizer:
 
 
 def esm() -> Tokenizer:
-    """Return a tokenizer with the vocabulary of ESM-2, and a token of several letters that are tokens too."""
-    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>", "REA"]
+    """Return a tokenizer with the vocabulary of ESM-2, and another token that begins like one of them."""
+    tokens = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>", "<null_1>2>"]
     return Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token="<unk>"))
 
 

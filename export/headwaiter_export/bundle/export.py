@@ -159,15 +159,14 @@ class _Written:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
         template = text.pair_template if text else None
-        changes_vectors = config.after_pooling or config.row_modules or config.vocabulary_head
-        pools_alone = config.pooling is Pooling.ATTENTION or bool(changes_vectors)
-        own_pooling = config.pooling is not Pooling.NONE and pools_alone
+        changes_vectors = bool(config.after_pooling or config.row_modules or config.vocabulary_head)
+        fixed_pooling = config.pooling is Pooling.ATTENTION or (config.pooling is not Pooling.NONE and changes_vectors)
         prompts = text.prompts if text else ()
         # What the server does with texts of some prompts, besides putting a text before them.
         text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
-            schema_version=SCHEMA_VERSIONS[bool(own_pooling or config.token_types or template or text_rules)],
+            schema_version=SCHEMA_VERSIONS[bool(fixed_pooling or config.token_types or template or text_rules)],
             name=name,
             vocabulary_size=config.vocabulary_size,
             feature_width=config.feature_width,
@@ -182,9 +181,9 @@ class _Written:
             pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
             width=config.pooled_width,
             # Left out for other models, so that their digests do not change.
-            hidden_width=config.hidden_width if own_pooling else 0,
+            hidden_width=config.hidden_width if fixed_pooling else 0,
             row_width=config.width if config.row_modules else 0,
-            fixed_pooling=own_pooling,
+            fixed_pooling=fixed_pooling,
             sparse=config.vocabulary_head is not None,
             sparse_entries=self._most_entries() if config.vocabulary_head else 0,
             layers=config.attention_layers,

@@ -10,7 +10,7 @@ from importlib.resources import files
 import numpy as np
 from tokenizers import Tokenizer
 
-from headwaiter_export.checkpoints.texts import TextConfig
+from headwaiter_export.checkpoints.texts import Prompt, TextConfig
 from headwaiter_export.encoder.reference import Sequence
 
 # The file and its version. parity.json names it, so a changed file needs another number.
@@ -38,9 +38,14 @@ def sentences() -> list[str]:
 
 
 def tokenize(text: TextConfig, min_tokens: int) -> TokenizedSentences:
-    """Tokenise the sentences, without those that the model cannot take whole or that have the ids of another one."""
+    """Tokenise the sentences, without those that the model cannot take whole or that have the ids of another one.
+
+    The default prompt may append tokens, as in a server.
+    """
     tokenizer = Tokenizer.from_str(text.tokenizer)
     distinct = dict.fromkeys(tuple(encoding.ids) for encoding in tokenizer.encode_batch(sentences()))
-    fitting = [np.array(ids) for ids in distinct if min_tokens <= len(ids) <= text.max_tokens]
+    default = next((each for each in text.prompts if each.name == text.default_prompt), Prompt("", "", 0))
+    filled = ([*ids, *[default.expansion_id] * (default.expanded_tokens - len(ids))] for ids in distinct)
+    fitting = [np.array(ids) for ids in filled if min_tokens <= len(ids) <= text.max_tokens]
     measured = [ids for index, ids in enumerate(fitting) if index % _CALIBRATION_STEP]
     return TokenizedSentences(fitting[::_CALIBRATION_STEP], measured)

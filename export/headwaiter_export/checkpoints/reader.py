@@ -221,7 +221,12 @@ def read_checkpoint(
                 f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
                 "remove the prompts to serve texts without prompts"
             )
-    if text is not None and family.fills_texts and is_own_pooling:
+    if text is not None and family.fills_texts:
+        if modules != Modules(folder):
+            raise CheckpointError(
+                f"{folder} has texts that must be filled up, which sentence-transformers does not: export this folder "
+                "without modules.json"
+            )
         text = filled_texts(text, folder, config_json)
         assumptions.append(f"padding tokens fill up texts to {text.max_tokens} tokens, as in the training of SigLIP")
     if m3_folder is not None:

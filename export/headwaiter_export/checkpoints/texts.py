@@ -65,8 +65,9 @@ class Prompt:
         text: the prefix.
         tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt.
         max_tokens: most tokens of a text with the prompt; 0 for the limit of all texts.
-        expanded_tokens: the number of tokens of a short text after query expansion; 0 without query expansion.
-        expansion_id: the token id that expands short texts.
+        expanded_tokens: the number of tokens to which the server fills up a shorter text, as in query expansion; 0 for
+            a prompt that fills up no texts.
+        expansion_id: the token id that fills up texts.
         skiplist_ids: ids of tokens without a hidden row in replies.
     """
 
@@ -249,13 +250,19 @@ def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) ->
     """Return a text configuration whose default prompt appends padding tokens, up to the most tokens of a text.
 
     Raises:
-        CheckpointError: the tokenizer has no padding token, pads on the left, or transformers is not installed.
+        CheckpointError: the tokenizer has no padding token, pads on the left, or masks padding tokens; or transformers
+            is not installed.
     """
     reference = reference_tokenizer(folder, config_json)
     if reference is None:
         raise CheckpointError(f"{folder}: reading the padding of texts needs transformers: pip install transformers")
     if reference.pad_token_id is None or reference.padding_side != "right":
         raise CheckpointError(f"{folder}: the tokenizer must have a padding token, and padding_side 'right'")
+    if "attention_mask" in reference.model_input_names:
+        raise CheckpointError(
+            f"{folder}: transformers would mask the padding of texts, which SigLIP's training did not: set "
+            'model_input_names in tokenizer_config.json to ["input_ids"]'
+        )
     prompt = Prompt("filled", "", 0, expanded_tokens=text.max_tokens, expansion_id=int(reference.pad_token_id))
     return replace(text, prompts=(prompt,), default_prompt=prompt.name)
 

@@ -29,9 +29,9 @@ class EncoderConfig:
         vocabulary_size: number of token ids, 0 to vocabulary_size − 1; 0 for an encoder of features.
         token_types: number of token types; the vector of a token's type is added to its embedding, as in BERT. 0 if all
             tokens have the same type, whose vector is then part of another tensor.
-        mask_id: the token id of masked tokens, as in ESM-2 (https://doi.org/10.1126/science.ade2574): their vectors are
-            zero, and those of the other tokens are divided by the share of other tokens in the sequence. None if no id
-            is masked.
+        mask_id: the token id of masked tokens, as in ESM-2 (https://doi.org/10.1126/science.ade2574): their embeddings
+            are zeros, and the embeddings of the other tokens are divided by the share of other tokens in the sequence;
+            positions are added afterwards. None if no token is masked.
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
@@ -106,14 +106,15 @@ class EncoderConfig:
         local_rotary_scaling: how they are scaled in local layers; None if they are not, whatever rotary_scaling is.
         rotary_float32: whether the angles of rotary positions are computed in float32, as in transformers' models after
             RoFormer; otherwise in float64. Position 8,000 has an error of up to 5e-4 in float32.
-        rotary_float16: whether the angle of one position is rounded to float16, as in checkpoints of ESM-2.
+        rotary_float16: whether the frequencies 1 / theta^(2i / head_dim) of rotary positions are rounded to float16, as
+            in checkpoints of ESM-2.
 
     Decoder:
         decoder: the decoder after the encoder, if there is one.
 
     Pooling, and what follows it:
-        pooling: how the hidden rows of a sequence become one vector; attention has the heads, the widths, the
-            activation and the norm of a layer.
+        pooling: how the hidden rows of a sequence become one vector; attention pooling has the heads, the widths,
+            the activation and the norm of a layer.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         row_modules: modules that transform each hidden row in the same way, after pooling and the head have read it.
         normalize: whether pooled vectors are scaled to unit length in the end.

@@ -75,6 +75,6 @@ def _mask_factors(masked: Tensor, layout: AttentionLayout) -> Tensor:
     unmasked = (layout.pad(~masked[:, None])[..., 0] & layout.token_mask).sum(1)
     # A sequence of masked tokens alone has rows of zeros.
     factors = layout.lengths.float() / unmasked.clamp(min=1)
-    # The number of the sequence of each row; rows that only fill a batch may have any position.
-    sequences = ((layout.positions == 0).long().cumsum(0) - 1).clamp(min=0).minimum(torch.tensor(factors.shape[0] - 1))
-    return torch.where(masked, 0.0, factors.index_select(0, sequences))
+    # Each sequence begins at position 0.
+    numbers = (layout.positions == 0).long().cumsum(0) - 1
+    return torch.where(masked, 0.0, factors.index_select(0, numbers))

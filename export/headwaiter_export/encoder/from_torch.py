@@ -19,6 +19,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
 from headwaiter_server.runtime.numeric_tolerances import largest_differences
@@ -66,6 +67,7 @@ def from_multihead_attention(
         ConfigError: an argument is wrong.
     """
     _check_hooks(module)
+    _check_pooling(pooling)
     _check_attention(module, "module")
     config = EncoderConfig(
         **_attention_choices(module),
@@ -95,6 +97,7 @@ def from_transformer_encoder(
     approximation, although PyTorch's fast path computes the exact gelu for it.
     """
     _check_hooks(module)
+    _check_pooling(pooling)
     _check_encoder(module)
     first: Any = module.layers[0]
     config = EncoderConfig(
@@ -114,6 +117,11 @@ def from_transformer_encoder(
     for name, layer in _named_layers(module):
         weights |= _layer_weights(layer, name)
     return _checked(Encoder.with_weights(config, weights), module)
+
+
+def _check_pooling(pooling: Pooling) -> None:
+    if pooling is Pooling.ATTENTION:
+        raise ConfigError("pooling is attention, whose weights the module lacks: choose another pooling")
 
 
 def _check_hooks(module: nn.Module) -> None:

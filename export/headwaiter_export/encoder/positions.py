@@ -156,9 +156,9 @@ def rotary_frequencies(
     is explicit because encoders are also built on PyTorch's meta device, which computes nothing.
     """
     exponents = torch.arange(0, width, 2, dtype=dtype, device="cpu") / width
-    # transformers divides too; in float32, a negative exponent would give other frequencies.
     if scaling is not None:
         return _scaled_frequencies(theta**exponents, theta, scaling)
+    # transformers divides too; in float32, a negative exponent would give other frequencies.
     return 1 / theta**exponents if dtype is torch.float32 else theta**-exponents
 
 

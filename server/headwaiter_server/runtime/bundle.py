@@ -25,7 +25,8 @@ GOLDEN = "golden.npz"
 PARITY = "parity.json"
 TOKENIZER = "tokenizer.json"
 # A bundle has version 2 if readers of version 1 would give other vectors or scores than the model, because they do not
-# know the modules after pooling, the token types or the text around pairs. All other bundles have version 1.
+# know the pooling, the modules after it, the token types, the text around pairs or what prompts do besides putting a
+# text before others. All other bundles have version 1.
 SCHEMA_VERSIONS = (1, 2)
 # A manifest has kilobytes. Labels of a head can be long.
 _MAX_JSON_BYTES = 16 << 20
@@ -135,7 +136,7 @@ class Bundle:
         for prompt in manifest.prompts:
             if prompt.expanded_tokens > tokens:
                 raise BundleRefused(
-                    f"the model in {self.folder} expands queries to {prompt.expanded_tokens} tokens: raise "
+                    f"the model in {self.folder} fills up texts to {prompt.expanded_tokens} tokens: raise "
                     f"--max-sequence-tokens {tokens}"
                 )
             prompt.max_tokens = min(prompt.max_tokens, tokens)

@@ -17,7 +17,7 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from tests.checkpoints import bert_hidden
 from tests.export.family_examples import save_example
-from tests.export.helpers import assert_close, run_graph, write_graphs
+from tests.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
 from tests.export.tokenizer_cases import LINES, save_case
 
 MASK, OTHER = 4, 7
@@ -87,3 +87,11 @@ def test_proteins_equal_transformers(tmp_path: Path) -> None:
             pooled = loaded.encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[0]
         assert pooled is not None
         assert_close(pooled.numpy(), bert_hidden(model, ids).mean(0, keepdims=True))
+
+
+def test_a_vocabulary_of_words_is_refused(tmp_path: Path) -> None:
+    save_case(LINES["ESM"], tmp_path, lines=True)
+    save_example(tmp_path, "Esm")
+    with (tmp_path / "vocab.txt").open("a") as file:
+        file.write("REA\n")
+    assert_checkpoint_refused(tmp_path, "vocab.txt", "REA")

@@ -110,6 +110,8 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
         "emb_layer_norm_before": [True, None],
         "token_dropout": [False, None],
         "rope_theta": [9.0],
+        # A field of the checkpoints that transformers ignores.
+        "hidden_act": ["relu", "gelu_new"],
         # Fields of a model that folds proteins.
         "esmfold_config": [],
         "vocab_list": [],
@@ -166,6 +168,7 @@ REFUSED: list[tuple[str, Any]] = [
 REFUSED_OF_FAMILIES = {
     # transformers ignores these fields.
     "MPNet": ("pad_token_id", "relative_attention_num_buckets"),
+    "Esm": ("hidden_act",),
     "Bart": ("decoder_attention_heads", "tie_word_embeddings"),
 }
 
@@ -220,6 +223,8 @@ def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, v
         ("Gte", {"type_vocab_size": 0}),
         *((name, {"is_causal": False}) for name in ("Llama", "Mistral", "Qwen2", "Qwen3")),
         ("EuroBert", {"is_causal": True}),
+        # ESM-1b.
+        ("Esm", {"position_embedding_type": "absolute", "emb_layer_norm_before": True}),
         # All tables of embeddings are folded.
         ("DebertaV2", {"position_biased_input": True, "type_vocab_size": 2}),
         (
@@ -240,7 +245,8 @@ def test_a_family_equals_transformers(name: str, settings: dict[str, Any], tmp_p
     longest = encoder.config.max_tokens
     settled = model.config.to_dict()
     places = settled.get("n_positions", settled["max_position_embeddings"])
-    assert longest == places - (2 if settled["model_type"] in RESERVES_TWO_POSITIONS else 0)
+    reserves_two = settled["model_type"] in RESERVES_TWO_POSITIONS or (name == "Esm" and settings)
+    assert longest == places - (2 if reserves_two else 0)
     assert_equals_transformers(encoder, model, [*(each for each in LENGTHS if each < longest), longest])
 
 

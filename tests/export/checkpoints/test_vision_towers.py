@@ -158,7 +158,7 @@ def test_the_pooled_vector_of_siglip_is_that_of_transformers(tmp_path: Path) -> 
 
 def test_siglip_without_its_pooling_needs_another_one(tmp_path: Path) -> None:
     model = save_feature_model(tmp_path, "SiglipVision", vision_use_head=False)
-    assert_checkpoint_refused(tmp_path, "vision_use_head False")
+    assert_checkpoint_refused(tmp_path, "vision_use_head False", "another pooling")
     assert_equal_hidden(tmp_path, model)
 
 

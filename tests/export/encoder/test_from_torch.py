@@ -181,3 +181,8 @@ def test_an_unsupported_attribute_of_an_encoder_is_named(attribute: str, value: 
     with pytest.raises(ConversionError) as error:
         from_transformer_encoder(module, max_tokens=48)
     assert_mentions(error.value, *facts)
+
+
+def test_a_module_has_no_weights_of_attention_pooling() -> None:
+    with pytest.raises(ConfigError, match="attention"):
+        from_transformer_encoder(transformer(), max_tokens=7, pooling=Pooling.ATTENTION)

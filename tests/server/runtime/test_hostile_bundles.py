@@ -267,7 +267,7 @@ LIES: dict[str, list[Any]] = {
     "hidden_width": [7],
     "heads": [3, 0],
     "layers": [2**32 - 1],
-    "pooling": ["POOLING_CLS", "POOLING_NONE", "POOLING_WEIGHTED_MEAN", 99],
+    "pooling": ["POOLING_CLS", "POOLING_NONE", "POOLING_WEIGHTED_MEAN", "POOLING_ATTENTION", 99],
     "normalized": [False],
     "min_tokens": [2, 65],
     "max_text_tokens": [65],

@@ -12,7 +12,7 @@ from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, S
 from headwaiter_export.checkpoints.families.rotary import pair_neighbours
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
-from headwaiter_export.config.choices import Norm, Positions
+from headwaiter_export.config.choices import Activation, Norm, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation
 from headwaiter_export.encoder.positions import rotary_frequencies
@@ -29,10 +29,10 @@ class EsmInput(TokenInput):
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
-        # transformers does not compute anything without this field.
+        # transformers fails without this field.
         config_json.size("pad_token_id", least=0)
-        sizes = {**super().sizes(config_json), "embedding_norm": _flag(config_json, "emb_layer_norm_before")}
-        if _flag(config_json, "token_dropout"):
+        sizes = {**super().sizes(config_json), "embedding_norm": _true(config_json, "emb_layer_norm_before")}
+        if _true(config_json, "token_dropout"):
             sizes["mask_id"] = config_json.size("mask_token_id", least=0)
         if not config_json.choice("position_embedding_type", {"absolute": False, "rotary": True}):
             return {**sizes, "positions": Positions.LEARNED}
@@ -55,8 +55,8 @@ class EsmInput(TokenInput):
             tensors[name] = pair_neighbours(take_tensor(tensors, name, shape), config.heads)
 
 
-def _flag(config_json: CheckpointJson, name: str) -> bool:
-    """Return a field that is false if it is missing or null."""
+def _true(config_json: CheckpointJson, name: str) -> bool:
+    """Return whether a field, which may be missing or null, is true."""
     return config_json.values.get(name) is not None and config_json.boolean(name)
 
 
@@ -81,8 +81,9 @@ ESM = Family(
     input=EsmInput(positions_follow_padding=True, has_types=False),
     tensor_prefix="esm.",
     size_fields=USUAL_SIZES,
-    # transformers ignores the field.
+    # transformers ignores the field, and computes gelu.
     activation_field="hidden_act",
+    activations={"gelu": Activation.GELU},
     module_names={
         "embedding.tokens": "embeddings.word_embeddings",
         "embedding.positions.table": "embeddings.position_embeddings",

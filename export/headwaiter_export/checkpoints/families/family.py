@@ -171,9 +171,10 @@ class Family(TensorNames):
         end_id_field: field of config.json that has the id of the token at the end of texts, whose row is pooled or
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
-        fills_texts: whether the model was trained with texts that padding tokens fill up, and that attend to these.
+        fills_texts: whether padding tokens fill up texts to their maximum, and all tokens attend to them.
         masks_queries: whether a token that no token attends to attends to none in transformers.
-        read_stored: function that returns the configuration with what only tensors say, which it removes.
+        read_stored: function that reads settings that only tensors hold, removes these tensors, and returns the changed
+            configuration.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
             it that is the encoder's configuration.
     """

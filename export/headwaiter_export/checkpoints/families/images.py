@@ -182,7 +182,10 @@ class SiglipImageInput(ImageInput):
         super().fold_tensors(tensors, config_json, config)
         if config.pooling is not Pooling.ATTENTION:
             return
-        config_json.require({"vision_use_head": True})
+        if config_json.values.get("vision_use_head") is False:
+            raise config_json.error(
+                "vision_use_head", "the checkpoint has no attention pooling: choose another pooling"
+            )
         width, heads = config.d_model, config.heads
         weight = take_tensor(tensors, "head.attention.in_proj_weight", (3 * width, width)).double()
         bias = take_tensor(tensors, "head.attention.in_proj_bias", (3 * width,)).double()
@@ -353,7 +356,12 @@ def _clip_modules(config_json: CheckpointJson, encoder_json: CheckpointJson) -> 
 
 CLIP_VISION = replace(
     SIGLIP_VISION,
-    input=replace(_SIGLIP_INPUT, tokens=("embeddings.class_embedding",), projection_bias=False),
+    input=ImageInput(
+        projection=_SIGLIP_INPUT.projection,
+        positions=_SIGLIP_INPUT.positions,
+        tokens=("embeddings.class_embedding",),
+        projection_bias=False,
+    ),
     default_values={
         **SIGLIP_VISION.default_values,
         "patch_size": 32,

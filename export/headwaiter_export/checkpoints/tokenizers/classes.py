@@ -64,10 +64,10 @@ class TokenizerClass:
 def find_tokenizer(folder: Path, config_json: CheckpointJson) -> Path | None:
     """Return the file of a checkpoint's vocabulary: tokenizer.json or, for classes that read it, vocab.txt."""
     path, vocabulary = folder / "tokenizer.json", folder / "vocab.txt"
-    models = ("WordLevel",) if path.is_file() else ("WordLevel", "WordPiece")
+    kinds = ("WordLevel",) if path.is_file() else ("WordLevel", "WordPiece")
     with suppress(CheckpointError):
         _, kind = _read_class(CheckpointJson.read_if_present(folder / "tokenizer_config.json"), config_json)
-        if vocabulary.is_file() and kind is not None and kind.model in models:
+        if vocabulary.is_file() and kind is not None and kind.model in kinds:
             return vocabulary
     return path if path.is_file() else None
 
@@ -222,10 +222,18 @@ def _clip_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -
 
 
 def _esm_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) -> Parts:
-    """Return the parts of ESM's tokenizer, which finds the tokens of its vocabulary anywhere in a text."""
+    """Return the parts of ESM's tokenizer, which finds the tokens of its vocabulary anywhere in a text.
+
+    Raises:
+        CheckpointError: a token has several letters, and may therefore overlap with an added token.
+    """
+    vocabulary = [token for token in parts["model"]["vocab"] if token]
+    for token in vocabulary:
+        if len(token) > 1 and not (token.startswith("<") and token.endswith(">")):
+            raise CheckpointError(f"vocab.txt has the token {token!r:.99}: the export knows only letters and <names>")
     # At one place, the longest token counts.
-    longest_first = sorted(filter(None, parts["model"]["vocab"]), key=len, reverse=True)
-    steps = [("|".join(map(re.escape, longest_first)), "Isolated"), (f"{_SPACES}+", "Removed")]
+    pieces = "|".join(map(re.escape, sorted(vocabulary, key=len, reverse=True)))
+    steps = [(pieces, "Isolated"), (f"{_SPACES}+", "Removed")]
     return {
         "model": {"unk_token": tokens.name("unk_token")},
         "pre_tokenizer": {
