@@ -51,6 +51,7 @@ from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_server.runtime.bundle import MANIFEST
@@ -137,34 +138,8 @@ def read_checkpoint(
     if m3_folder is not None and not isinstance(family.input, TokenInput):
         raise CheckpointError(f"{folder} has the layers of FlagEmbedding, which take texts: remove their two files")
     whole_json, config_json = config_json, family.encoder_json(config_json)
-    head = vocabulary_head = None
-    if sparse:
-        vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
-        pooling = Pooling.MAX
-    elif modules.mask is not None:
-        family, pooling = without_head(config_json, family), Pooling.NONE
-    elif m3_folder is not None:
-        family, head = without_head(config_json, family), M3_HEAD
-    elif modules.pooling is not None:
-        # sentence-transformers loads the encoder without its head.
-        family = without_head(config_json, family)
-    elif modules.logit_score is not None or question is not None:
-        head = word_score_head(whole_json, family, modules.cross_encoder)
-        family = with_head(family, head)
-    elif head := read_head(config_json, family, modules.cross_encoder):
-        family = with_head(family, head)
-    elif pooling is None:
-        check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
-    assumptions = ["pooled vectors are sparse: they weigh each token of the vocabulary"]
-    if modules.mask is not None:
-        assumptions = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
-        if modules.prompts is not None and modules.prompts.values.get("similarity_fn_name") == "meanmaxsim":
-            assumptions.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
-    elif m3_folder is not None:
-        assumptions = ["beside its pooled vector, a text has a sparse vector, and a vector of each token"]
-    elif vocabulary_head is None:
-        assumptions = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
-    pooling = pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
+    use = _read_use(whole_json, config_json, family, modules, pooling, sparse=sparse, m3=m3_folder, question=question)
+    family, pooling, head, assumptions = use.family, use.pooling, use.head, list(use.assumptions)
     is_own_pooling = modules.pooling is None and pooling is family.default_pooling
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if pooling is Pooling.ATTENTION and not is_own_pooling:
@@ -184,7 +159,7 @@ def read_checkpoint(
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
         row_modules=row_modules,
         normalize=normalize,
-        vocabulary_head=vocabulary_head,
+        vocabulary_head=use.vocabulary_head,
         head=head,
         token_types=_token_types(folder, config_json, family) if head and not m3_folder else 0,
     )
@@ -250,6 +225,69 @@ def read_checkpoint(
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
     encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words)
     return LoadedModel(encoder, text, image, tuple(assumptions))
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What a model computes after its layers.
+
+    Attributes:
+        family: the family, with the modules of a head if the model has one.
+        pooling: how hidden rows become one vector.
+        head: the head of labels.
+        vocabulary_head: the head of sparse vectors.
+        assumptions: lines for `LoadedModel.assumptions`.
+    """
+
+    family: Family
+    pooling: Pooling
+    head: HeadConfig | None = None
+    vocabulary_head: VocabularyHeadConfig | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def _read_use(
+    whole_json: CheckpointJson,
+    config_json: CheckpointJson,
+    family: Family,
+    modules: Modules,
+    pooling: Pooling | None,
+    *,
+    sparse: bool,
+    m3: Path | None,
+    question: PairQuestion | None,
+) -> _Use:
+    """Decide what a model computes after its layers: vectors of one of several kinds, or scores."""
+    if sparse:
+        vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
+        line = "pooled vectors are sparse: they weigh each token of the vocabulary"
+        return _Use(family, Pooling.MAX, vocabulary_head=vocabulary_head, assumptions=(line,))
+    if modules.mask is not None:
+        return _Use(without_head(config_json, family), Pooling.NONE, assumptions=_several_vectors_lines(modules))
+    if m3 is not None:
+        line = "beside its pooled vector, a text has a sparse vector, and a vector of each token"
+        return _Use(without_head(config_json, family), Pooling.CLS, M3_HEAD, assumptions=(line,))
+    head = None
+    if modules.pooling is not None:
+        # sentence-transformers loads the encoder without its head.
+        family = without_head(config_json, family)
+    elif modules.logit_score is not None or question is not None:
+        head = word_score_head(whole_json, family, modules.cross_encoder)
+        family = with_head(family, head)
+    elif head := read_head(config_json, family, modules.cross_encoder):
+        family = with_head(family, head)
+    elif pooling is None:
+        check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
+    lines = _pooling_assumptions(whole_json, family, head, chosen=pooling, named=modules.pooling)
+    default = Pooling.NONE if head else family.default_pooling
+    return _Use(family, pooling or modules.pooling or default, head, assumptions=tuple(lines))
+
+
+def _several_vectors_lines(modules: Modules) -> tuple[str, ...]:
+    lines = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
+    if modules.prompts is not None and modules.prompts.values.get("similarity_fn_name") == "meanmaxsim":
+        lines.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
+    return tuple(lines)
 
 
 def _check_end_token(text: TextConfig, config_json: CheckpointJson, family: Family, remedy: str) -> None:
