@@ -98,9 +98,10 @@ def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 
         drawn = [rng.integers(0, config.vocabulary_size, n) for n in lengths]
     if config.mask_id is not None:
         for sequence in drawn:
-            # Sometimes all ids, or none.
-            masked = rng.random(len(sequence)) < rng.choice((0, 0.3, 1))
-            sequence.reshape(len(sequence), -1)[masked, 0] = config.mask_id
+            # Sometimes all ids but one, or none: without positions, masks alone would give rows of zeros.
+            ids = sequence.reshape(len(sequence), -1)[:, 0]
+            ids[rng.random(len(ids)) < rng.choice((0, 0.3, 1))] = config.mask_id
+            ids[rng.integers(len(ids))] = 0
     if config.expansion_id is not None:
         for sequence in drawn:
             # Sometimes all ids, or none.
