@@ -34,7 +34,7 @@ class AttentionPooling(nn.Module):
         scores = torch.where(is_token, layout.pad(self.scores(x)), -torch.inf)
         # A cell of padding may hold infinity, and 0 × infinity is NaN.
         values = torch.where(is_token, layout.pad(self.value(x)), 0.0)
-        weights = scores.softmax(1).transpose(1, 2)[:, :, None]
+        weights = scores.transpose(1, 2).softmax(2)[:, :, None]
         contexts = weights @ values.view(*values.shape[:2], weights.shape[1], -1).transpose(1, 2)
         pooled: Tensor = self.output(contexts.flatten(1))
         return pooled if self.feed_forward is None else pooled + self.feed_forward(self.norm(pooled))
