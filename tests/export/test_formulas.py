@@ -125,7 +125,7 @@ def hidden_rows(
 def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     assert expected.hidden is not None
     # Norms of a block's output, instead of a residual sum, magnify the errors of rows that are nearly zero.
-    tolerance = 1e-5 if config.residual and config.norm is not Norm.SANDWICH else 4e-5
+    tolerance = 1e-5 if config.residual and config.norm is not Norm.SANDWICH else 2e-5
     if config.experts and config.gated:
         # Experts multiply products of rounded factors.
         tolerance = MAGNIFIED_ERROR
@@ -135,7 +135,9 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
     else:
         assert actual.pooled is not None
         pooled = normalize_pooled(actual.pooled, normalized=config.normalize)
-        assert_close_to_scale(pooled, expected.pooled, tolerance)
+        # The norm of a vocabulary's head magnifies these errors again.
+        magnified = config.vocabulary_head is not None and not config.residual
+        assert_close_to_scale(pooled, expected.pooled, 2 * tolerance if magnified else tolerance)
     assert (actual.logits is None) == (expected.logits is None) == (config.head is None)
     if actual.logits is not None and expected.logits is not None:
         logits = np.concatenate(expected.logits)

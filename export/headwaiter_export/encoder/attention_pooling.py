@@ -37,4 +37,6 @@ class AttentionPooling(nn.Module):
         weights = scores.transpose(1, 2).softmax(2)[:, :, None]
         contexts = weights @ values.view(*values.shape[:2], weights.shape[1], -1).transpose(1, 2)
         pooled: Tensor = self.output(contexts.flatten(1))
-        return pooled if self.feed_forward is None else pooled + self.feed_forward(self.norm(pooled))
+        if self.feed_forward is not None:
+            pooled = pooled + self.feed_forward(self.norm(pooled))
+        return pooled

@@ -63,7 +63,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        angles = position_angles(config.max_tokens, config.embedding_width)
+        angles = position_angles(config.max_tokens, rotary_frequencies(config.embedding_width))
         self.register_buffer("table", _interleave(angles.sin(), angles.cos()).float(), persistent=False)
 
     def forward(self, x: Tensor, layout: AttentionLayout, _: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class RotaryPositions(nn.Module):
         frequencies = rotary_frequencies(config.head_dim, theta, dtype, scaling)
         if config.rotary_float16:
             frequencies = frequencies.half().to(dtype)
-        return torch.arange(config.max_tokens, dtype=dtype, device="cpu")[:, None] * frequencies
+        return position_angles(config.max_tokens, frequencies)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Rotate queries or keys [R, H·head_dim]."""
@@ -142,9 +142,9 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
     return slopes + tuple(2 ** (-4 * (2 * i + 1) / lower) for i in range(heads - lower))
 
 
-def position_angles(tokens: int, width: int) -> Tensor:
-    """Return p / 10000^(2i/width) for every position p and pair i, float64 [tokens, width / 2]."""
-    return torch.arange(tokens, dtype=torch.float64, device="cpu")[:, None] * rotary_frequencies(width)
+def position_angles(tokens: int, frequencies: Tensor) -> Tensor:
+    """Return the angle of each position and pair, [tokens, pairs]; `frequencies` are those of the pairs."""
+    return torch.arange(tokens, dtype=frequencies.dtype, device="cpu")[:, None] * frequencies
 
 
 def rotary_frequencies(

@@ -156,7 +156,9 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
         marked = [_with_ids(ids, (config.pad_id, config.mask_id), rng) for ids in drawn]
-        return marked if config.expansion_id is None else [_expanded(ids, config.expansion_id, rng) for ids in marked]
+        if config.expansion_id is None:
+            return marked
+        return [_expanded(ids, config.expansion_id, rng) for ids in marked]
     sequences = [rng.standard_normal((n, config.feature_width), np.float32) for n in lengths]
     for rows in sequences:
         rows[: config.prefix_rows] = 0

@@ -251,13 +251,13 @@ def _check_pooling(golden: Golden, manifest: Manifest) -> None:
     if not short.sequences:
         return
     parts = np.split(rows, np.cumsum([len(sequence) for sequence in short.sequences])[:-1])
-    if manifest.pooling in POOLINGS and _is_pooled(parts, vectors, manifest.pooling, normalized=manifest.normalized):
+    if _is_pooled(parts, vectors, manifest.pooling, normalized=manifest.normalized):
         return
     if not manifest.fixed_pooling:
         raise BundleRefused("has pooled vectors that pooling and normalized of the manifest do not give")
     unit = normalize_pooled(vectors, normalized=True)
     # A module may have scaled them, and MEAN and MEAN_SQRT_LEN have the same direction.
-    if manifest.pooling in POOLINGS and _is_pooled(parts, unit, manifest.pooling, normalized=True):
+    if _is_pooled(parts, unit, manifest.pooling, normalized=True):
         return
     for pooling in POOLINGS:
         if _is_pooled(parts, unit, pooling, normalized=True):
@@ -267,7 +267,9 @@ def _check_pooling(golden: Golden, manifest: Manifest) -> None:
 def _is_pooled(
     parts: list[NDArray[np.generic]], vectors: NDArray[np.float32], pooling: Pooling, *, normalized: bool
 ) -> bool:
-    """Return whether a pooling gives these vectors for the hidden rows of each sequence."""
+    """Return whether a pooling gives these vectors for the hidden rows of each sequence; false if only graphs pool."""
+    if pooling not in POOLINGS:
+        return False
     expected = normalize_pooled(np.stack([pool(part, pooling) for part in parts]), normalized=normalized)
     scale = max(1e-30, float(np.abs(expected).max()))
     return float(np.abs(expected - vectors).max()) <= _POOLING_ERROR * scale

@@ -19,7 +19,7 @@ from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Norm, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation
-from headwaiter_export.encoder.positions import position_angles
+from headwaiter_export.encoder.positions import position_angles, rotary_frequencies
 
 # The names of BERT's modules, which families after BERT kept, for `module_names` and `layer_module_names`.
 BERT_MODULES: dict[str, str] = {
@@ -55,7 +55,7 @@ class RotaryTokenInput(TokenInput):
         table = take_tensor(tensors, _WORDS, (config.vocabulary_size, config.embedding_width))
         tensors[_WORDS] = with_only_type(table, tensors, config)
         stored = take_tensor(tensors, _ROTATIONS, (config.max_tokens, config.head_dim))
-        angles = position_angles(config.max_tokens, config.head_dim)
+        angles = position_angles(config.max_tokens, rotary_frequencies(config.head_dim))
         # Checkpoints in half precision store rounded values.
         if not torch.allclose(stored.double(), torch.cat((angles.sin(), angles.cos()), 1), rtol=0, atol=1e-2):
             raise CheckpointError(

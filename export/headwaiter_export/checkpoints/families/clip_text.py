@@ -57,8 +57,9 @@ CLIP_TEXT = Family(
 
 def _siglip_head(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
     """Return the linear layer after SigLIP's pooling."""
-    width = "hidden_size" if encoder_json.values.get("projection_size") is None else "projection_size"
-    return (PooledModule(kind=ModuleKind.DENSE, width=encoder_json.size(width)),)
+    has_size = encoder_json.values.get("projection_size") is not None
+    width = encoder_json.size("projection_size" if has_size else "hidden_size")
+    return (PooledModule(kind=ModuleKind.DENSE, width=width),)
 
 
 SIGLIP_TEXT = replace(
