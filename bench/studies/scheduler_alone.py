@@ -28,6 +28,8 @@ LENGTH_TOKENS, _WIDTH = 20, 384
 _TOKENS_PER_S = 2e6
 COST = CostModel(launch_s=1e-4, token_s=1 / _TOKENS_PER_S, padded_s=0.0, cell_s=0.0, variable_length=True)
 LIMITS = BatchLimits(tokens=65_536, cells=1 << 40)
+# The number of sequences that fill a batch at the token limit.
+_FULL_BATCH = LIMITS.tokens // LENGTH_TOKENS
 QUEUE_LIMITS = QueueLimits(tokens=1 << 40, wait_s=3600.0)
 _RUN_S = 1.5
 # Every caller is answered at least this often in the warm-up and in the measured time.
@@ -48,40 +50,55 @@ class SchedulerCost:
 
 
 def scheduler_alone(run: Run) -> list[SchedulerCost]:
-    """Measure each number of models and of callers; each caller has one sequence in the scheduler."""
-    loads = [(models, callers) for models in MODELS for callers in CALLERS] + [(1, FEW_WAITING), (1, MANY_WAITING)]
-    costs = {load: SchedulerCost(*load, Rounds(), Rounds(), Rounds()) for load in loads}
+    """Measure each number of models and of callers; each caller has one sequence in the scheduler.
+
+    More models have smaller batches, because a batch has sequences of one model. So measure one model with batches as
+    small as those of several models, too.
+    """
+    loads = [(models, callers, _FULL_BATCH) for models in MODELS for callers in CALLERS]
+    loads += [(1, callers, _batch_size(models, callers)) for models in MODELS[1:] for callers in CALLERS]
+    loads += [(1, FEW_WAITING, _FULL_BATCH), (1, MANY_WAITING, _FULL_BATCH)]
+    costs = {load: SchedulerCost(*load[:2], Rounds(), Rounds(), Rounds()) for load in loads}
     for _ in range(run.sizes.rounds):
-        for (models, callers), cost in costs.items():
-            figures = in_new_process(__name__, "measure", models, callers)
+        for load, cost in costs.items():
+            figures = in_new_process(__name__, "measure", *load)
             for rounds, figure in zip(
                 (cost.cpu_us, cost.sequences_per_s, cost.sequences_per_batch), figures, strict=True
             ):
                 rounds.append(figure)
     findings = run.figures.findings.of_part("scheduler alone")
     for callers in CALLERS:
-        one, ten, hundred = (costs[models, callers].cpu_us for models in MODELS)
+        one = costs[1, callers, _FULL_BATCH].cpu_us
         findings.require(f"CPU time with {callers:,} callers, µs per sequence", one, "≤", 60.0)
-        findings.require(f"CPU time with {callers:,} callers: 10 models / 1 model", ten / one, "≤", 1.2)
-        findings.require(f"CPU time with {callers:,} callers: 100 models / 1 model", hundred / one, "≤", 1.5)
-    ratio = costs[1, MANY_WAITING].cpu_us / costs[1, FEW_WAITING].cpu_us
+        for models, bound in zip(MODELS[1:], (1.2, 1.5), strict=True):
+            several = costs[models, callers, _FULL_BATCH].cpu_us
+            same_batches = costs[1, callers, _batch_size(models, callers)].cpu_us
+            name = f"CPU time with {callers:,} callers: {models} models / 1 model"
+            findings.require(name, several / one, "≤", bound)
+            findings.require(f"{name}, batches of the same size", several / same_batches, "≤", bound)
+    ratio = costs[1, MANY_WAITING, _FULL_BATCH].cpu_us / costs[1, FEW_WAITING, _FULL_BATCH].cpu_us
     findings.require(f"CPU time: {MANY_WAITING:,} / {FEW_WAITING:,} waiting sequences", ratio, "≤", 1.2)
     return list(costs.values())
 
 
-def measure(models: int, callers: int) -> tuple[float, float, float]:
+def _batch_size(models: int, callers: int) -> int:
+    """Return how many sequences of one model wait at a time: those of its callers."""
+    return max(1, callers // models)
+
+
+def measure(models: int, callers: int, largest_batch: int) -> tuple[float, float, float]:
     """Return CPU microseconds per sequence, sequences/s and sequences per batch, on one core of this process."""
     pin(SERVER_CORE)
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
-    return asyncio.run(_measure(models, callers))
+    return asyncio.run(_measure(models, callers, largest_batch))
 
 
-async def _measure(models: int, callers: int) -> tuple[float, float, float]:
+async def _measure(models: int, callers: int, largest_batch: int) -> tuple[float, float, float]:
     worker = Worker()
     scheduler = Scheduler([worker], QUEUE_LIMITS)
     session = Session(SleepingDevice(), pack([np.zeros(1, np.int64)]))
-    observer = BatchCounter()
-    queues = [scheduler.add_model({worker: session}, COST, LIMITS, observer) for _ in range(models)]
+    observer, limits = BatchCounter(), BatchLimits(largest_batch * LENGTH_TOKENS, LIMITS.cells)
+    queues = [scheduler.add_model({worker: session}, COST, limits, observer) for _ in range(models)]
     load = _Load()
     calls = [asyncio.create_task(load.call(scheduler, queues[caller % models])) for caller in range(callers)]
     await load.run(callers)
