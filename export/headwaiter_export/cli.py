@@ -133,7 +133,9 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
         if len(options.words) > 2:
             raise ConfigError(f"--words has {len(options.words)} words: give one or two")
         question = PairQuestion(options.question, *options.words)
-    checkpoint = read_checkpoint(options.folder, pooling, options.normalize, question, sparse=sparse)
+    checkpoint = read_checkpoint(
+        options.folder, pooling, options.normalize, question, sparse=sparse, route=options.route
+    )
     for assumption in checkpoint.assumptions:
         report(assumption)
     return checkpoint
@@ -243,6 +245,9 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
         nargs="+",
         metavar="WORD",
         help="with --question: the word whose logit scores a pair, or two words, the logit of the second subtracted",
+    )
+    checkpoint.add_argument(
+        "--route", metavar="NAME", help="for a model with a Router: which of its routes to export, such as document"
     )
 
 

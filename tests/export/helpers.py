@@ -204,10 +204,10 @@ def edit_json(path: Path, **changes: Any) -> None:
     write_json(path, {**json.loads(path.read_text()), **changes})
 
 
-def assert_checkpoint_refused(folder: Path, *facts: str) -> None:
+def assert_checkpoint_refused(folder: Path, *facts: str, route: str | None = None) -> None:
     """Check that reading a checkpoint fails with an error that contains every fact."""
     with pytest.raises(CheckpointError) as error:
-        read_checkpoint(folder)
+        read_checkpoint(folder, route=route)
     assert_mentions(error.value, *facts)
 
 

@@ -135,5 +135,4 @@ REFUSED = (
         "a table of vectors needs no server",
         modules=("StaticEmbedding",),
     ),
-    Refused("several routes", "Router of sentence-transformers", "queries need another model", modules=("Router",)),
 )

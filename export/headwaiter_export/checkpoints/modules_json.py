@@ -34,6 +34,8 @@ _OWN_FIELDS_OF_COLBERT = {
 CONVERT_COLBERT = (
     "load the model with MultiVectorEncoder of sentence-transformers 6.2, save it, and export the saved folder"
 )
+# Gives texts of different tasks, such as queries and documents, to different modules.
+_ROUTER = "Router"
 # A module that changes vectors only in training.
 _DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
@@ -97,24 +99,13 @@ class Modules:
     mask: CheckpointJson | None = None
 
 
-def read_modules(folder: Path) -> Modules:
-    """Read the modules of a `sentence-transformers` folder.
+def read_modules(folder: Path, route: str | None = None) -> Modules:
+    """Read the modules of a `sentence-transformers` folder; `route` chooses one of several routes of a Router.
 
     Raises:
         CheckpointError: a file is missing or malformed, or a module or a setting is not supported.
     """
-    modules = read_json(folder / "modules.json")
-    if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
-        raise CheckpointError(
-            f"{folder / 'modules.json'} is not a list of modules with type and path: save the model again"
-        )
-    for module in modules:
-        if module["type"].startswith("pylate."):
-            raise CheckpointError(f"modules.json has the type {module['type']!r}: {CONVERT_COLBERT}")
-        if not module["type"].startswith("sentence_transformers."):
-            raise CheckpointError(f"modules.json has the type {module['type']!r}: the export does not run its code")
-    paths = [path_inside(folder, module["path"], folder / "modules.json") for module in modules]
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    kinds, paths = _listed_modules(folder, route)
     settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
     if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
         settings.require(_CROSS_ENCODER_FIELDS)
@@ -145,10 +136,10 @@ def read_modules(folder: Path) -> Modules:
             elif kind != _DROPOUT:
                 raise CheckpointError(f"modules.json lists {kind} beside MultiVectorMask: the export cannot apply it")
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
-    if kinds[:1] == ["StaticEmbedding"]:
+    if kinds[:1] in (["StaticEmbedding"], ["SparseStaticEmbedding"]):
         raise CheckpointError(
-            "modules.json lists StaticEmbedding, a table of vectors without attention: look the vectors up in the "
-            "program that needs them, because a call to a server takes longer than that"
+            f"{paths[0]} is a {kinds[0]}, a table without attention: look its numbers up in the program that needs "
+            "them, because a call to a server takes longer than that"
         )
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {*_READERS, _DROPOUT}:
         raise CheckpointError(
@@ -175,6 +166,48 @@ def read_modules(folder: Path) -> Modules:
         normalize=normalize,
         prompts=settings,
     )
+
+
+def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path]]:
+    """Return the classes and the folders of the modules; those of a route in place of a Router."""
+    modules_json = folder / "modules.json"
+    modules = read_json(modules_json)
+    if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
+        raise CheckpointError(f"{modules_json} is not a list of modules with type and path: save the model again")
+    kinds = [_class_name(module["type"], modules_json) for module in modules]
+    paths = [path_inside(folder, module["path"], modules_json) for module in modules]
+    if kinds[:1] == [_ROUTER]:
+        routed_kinds, routed_paths = _routed_modules(paths[0], route)
+        return routed_kinds + kinds[1:], routed_paths + paths[1:]
+    if route is not None:
+        raise CheckpointError(f"{modules_json} lists no {_ROUTER}, so there is no route to choose: leave it out")
+    return kinds, paths
+
+
+def _routed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path]]:
+    """Return the classes and the folders of the modules of one route of a Router."""
+    settings = CheckpointJson.read(folder / "router_config.json")
+    settings.require({}, known=("types", "structure", "parameters"))
+    types, routes = settings.string_map("types"), settings.values.get("structure")
+    if not isinstance(routes, dict) or not routes or not all(_is_route(names, types) for names in routes.values()):
+        raise CheckpointError(f"{settings.path} must have in structure, for each route, a list of names in types")
+    if route not in routes:
+        chosen = "choose one" if route is None else f"{route!r} is none of them"
+        raise CheckpointError(f"{settings.path} has the routes {', '.join(routes)}: {chosen}")
+    names = routes[route]
+    return (
+        [_class_name(types[name], settings.path) for name in names],
+        [path_inside(folder, name, settings.path) for name in names],
+    )
+
+
+def _class_name(module_type: str, source: Path) -> str:
+    """Return the name of the class of a module, given its full name, which the file `source` has."""
+    if module_type.startswith("pylate."):
+        raise CheckpointError(f"{source} has the type {module_type!r}: {CONVERT_COLBERT}")
+    if not module_type.startswith("sentence_transformers."):
+        raise CheckpointError(f"{source} has the type {module_type!r}: the export does not run its code")
+    return module_type.rpartition(".")[2]
 
 
 def check_widths(modules: Iterable[ModuleFolder], width: int) -> None:
@@ -268,6 +301,10 @@ _READERS: Mapping[str, Callable[..., ModuleFolder]] = {
 
 def _is_module(module: object) -> bool:
     return isinstance(module, dict) and all(isinstance(module.get(name), str) for name in ("type", "path"))
+
+
+def _is_route(names: object, types: Mapping[str, str]) -> bool:
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name in types for name in names)
 
 
 def _read_pooling(config_json: CheckpointJson) -> Pooling:

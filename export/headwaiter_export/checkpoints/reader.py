@@ -97,6 +97,7 @@ def read_checkpoint(
     question: PairQuestion | None = None,
     *,
     sparse: bool = False,
+    route: str | None = None,
 ) -> LoadedModel:
     """Read a checkpoint folder.
 
@@ -109,6 +110,7 @@ def read_checkpoint(
         question: how to ask a language model for the score of a pair; None if the checkpoint says how, or is no such
             model.
         sparse: whether pooled vectors are those of SPLADE, also if the checkpoint does not say so.
+        route: which route of a `sentence-transformers` model with a Router to read, such as "document".
 
     Raises:
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
@@ -117,7 +119,12 @@ def read_checkpoint(
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
     if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
         raise CheckpointError(f"{folder} is a bundle, not a checkpoint: serve it with headwaiter-server {folder}")
-    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
+    if is_present(folder / "modules.json"):
+        modules = read_modules(folder, route)
+    elif route is not None:
+        raise CheckpointError(f"{folder} has no modules.json, so there is no route to choose: leave it out")
+    else:
+        modules = Modules(folder)
     if question is not None and modules != Modules(folder):
         raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
     sparse = sparse or modules.splade is not None
