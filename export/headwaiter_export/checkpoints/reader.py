@@ -139,6 +139,8 @@ def read_checkpoint(
         check_m3(folder, modules, Pooling.MAX if sparse or question else pooling, normalize=normalize)
         pooling, normalize = Pooling.CLS, True
     folder = modules.transformer
+    if is_present(folder / "adapter_config.json"):
+        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into the weights of its model")
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
@@ -361,8 +363,6 @@ def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: 
         config_json.require({"auto_map": None})
     elif not all(_is_known_class(name, family.custom_classes) for name in code.values()):
         raise config_json.error("auto_map", f"the export knows only the code of classes {family.custom_classes}…")
-    if (config_json.path.parent / "adapter_config.json").is_file():
-        raise CheckpointError(f"{config_json.path.parent} has adapter_config.json: merge the adapter into the weights")
     if config_json.values.get("is_decoder"):
         raise CheckpointError("config.json has is_decoder: only encoders are supported")
     # Families with rotary positions ignore this field.

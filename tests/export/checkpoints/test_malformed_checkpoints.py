@@ -20,6 +20,11 @@ from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edi
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 
 
+def test_a_folder_of_an_adapter_alone_is_refused_as_one(tmp_path: Path) -> None:
+    write_json(tmp_path / "adapter_config.json", {})
+    assert_checkpoint_refused(tmp_path, "adapter_config.json", "merge")
+
+
 @pytest.mark.parametrize("file", ["config.json", "modules.json", "model.safetensors", "tokenizer.json"])
 def test_a_damaged_file_is_named(file: str, folder: Path) -> None:
     (folder / file).write_bytes(b"\x00")
