@@ -104,7 +104,7 @@ def check_graphs(
             report(f"{plan.file}: not run, because this machine has no {device}; a server checks it at its start")
             continue
         if broken := violation(measured, plan.precision):
-            raise BundleError(f"{plan.file} is out of tolerance: {broken}")
+            raise BundleError(f"{plan.file} is out of tolerance: {broken}; --graphs and --precision leave graphs out")
         parity.graphs.add(
             graph=plan.file,
             provider=plan.provider,

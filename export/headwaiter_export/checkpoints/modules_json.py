@@ -138,8 +138,8 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
     if kinds[:1] in (["StaticEmbedding"], ["SparseStaticEmbedding"]):
         raise CheckpointError(
-            f"{paths[0]} is a {kinds[0]}, a table without attention: look its numbers up in the program that needs "
-            "them, because a call to a server takes longer than that"
+            f"{folder / 'modules.json'} lists {kinds[0]}, a table without attention: look its numbers up in the "
+            "program that needs them, because a call to a server takes longer than that"
         )
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {*_READERS, _DROPOUT}:
         raise CheckpointError(
@@ -192,8 +192,8 @@ def _routed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Pa
     if not isinstance(routes, dict) or not routes or not all(_is_route(names, types) for names in routes.values()):
         raise CheckpointError(f"{settings.path} must have in structure, for each route, a list of names in types")
     if route not in routes:
-        chosen = "choose one" if route is None else f"{route!r} is none of them"
-        raise CheckpointError(f"{settings.path} has the routes {', '.join(routes)}: {chosen}")
+        given = "" if route is None else f", and {route!r} is none of them"
+        raise CheckpointError(f"{settings.path} has the routes {', '.join(routes)}{given}: choose one with --route")
     names = routes[route]
     return (
         [_class_name(types[name], settings.path) for name in names],

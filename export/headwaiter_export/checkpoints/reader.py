@@ -140,7 +140,7 @@ def read_checkpoint(
         pooling, normalize = Pooling.CLS, True
     folder = modules.transformer
     if is_present(folder / "adapter_config.json"):
-        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into the weights of its model")
+        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into its model, with PEFT")
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
@@ -196,7 +196,7 @@ def read_checkpoint(
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
     if text is not None and modules.prompts is not None:
-        text = with_prompts(text, modules.prompts, pooled=modules.pools_prompt)
+        text = with_prompts(text, modules.prompts, route, pooled=modules.pools_prompt)
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family)
         if text.pooling_skips_prompt and after_pooling:
@@ -329,7 +329,7 @@ def _pooling_assumptions(
     if not chosen and not named:
         lines.append(
             f"the checkpoint names no pooling: {family.default_pooling}, as usual for "
-            f"{whole_json.values['model_type']}, without scaling to unit length; --pooling and --normalize choose"
+            f"{whole_json.values['model_type']}, of unit length only with --normalize; --pooling chooses another"
         )
     return lines
 

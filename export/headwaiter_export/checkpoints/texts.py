@@ -137,7 +137,9 @@ def read_text(
         return None
     path = find_tokenizer(folder, config_json)
     if path is None:
-        assumptions.append(f"{folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+        assumptions.append(
+            f"{folder} has neither tokenizer.json nor a known vocab.txt: the bundle will accept token ids, but no texts"
+        )
         return None
     tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
@@ -267,12 +269,13 @@ def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) ->
     return replace(text, prompts=(prompt,), default_prompt=prompt.name)
 
 
-def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool) -> TextConfig:
+def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | None, *, pooled: bool) -> TextConfig:
     """Return a text configuration with the checkpoint's prompts.
 
     Args:
         text: the configuration without prompts.
         prompts_json: content of config_sentence_transformers.json.
+        route: the route of a Router, whose prompt of the same name is the default prompt, as in `encode_query`.
         pooled: whether pooling includes the rows of prompts.
 
     Raises:
@@ -282,6 +285,8 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, *, pooled: bool
     default = ""
     if prompts_json.values.get("default_prompt_name") is not None:
         default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
+    if route is not None and route in texts:
+        default = route
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
     return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)

@@ -13,8 +13,8 @@ from tests.checkpoints import save_bert, save_sentence_transformer, save_tokeniz
 from tests.export.family_checkpoints import save_family
 
 NO_POOLING = (
-    "the checkpoint names no pooling: mean, as usual for bert, without scaling to unit length; --pooling and "
-    "--normalize choose"
+    "the checkpoint names no pooling: mean, as usual for bert, of unit length only with --normalize; "
+    "--pooling chooses another"
 )
 TYPES = "all tokens have type 0, one of 2 token types"
 POOLER = "hidden rows do not depend on tensors pooler.…: they are left out"
@@ -27,7 +27,9 @@ def assumptions(folder: Path, pooling: Pooling | None = None) -> list[str]:
 
 def test_a_plain_checkpoint_without_a_tokenizer(tmp_path: Path) -> None:
     save_bert(tmp_path)
-    missing = f"{tmp_path} has no tokenizer.json: the bundle will accept token ids, but no texts"
+    missing = (
+        f"{tmp_path} has neither tokenizer.json nor a known vocab.txt: the bundle will accept token ids, but no texts"
+    )
     assert assumptions(tmp_path) == [NO_POOLING, TYPES, missing, POOLER]
     assert assumptions(tmp_path, Pooling.CLS) == [TYPES, missing, POOLER]
 
@@ -88,7 +90,7 @@ def test_a_language_model(tmp_path: Path) -> None:
     assert assumptions(tmp_path, Pooling.MEAN) == [
         "the head of T5ForConditionalGeneration is left out",
         "config.json has no n_positions: sequences have at most 512 tokens",
-        f"{tmp_path} has no tokenizer.json: the bundle will accept token ids, but no texts",
+        f"{tmp_path} has neither tokenizer.json nor a known vocab.txt: the bundle will accept token ids, but no texts",
         "hidden rows do not depend on tensors decoder.…: they are left out",
     ]
 

@@ -57,6 +57,15 @@ def test_each_route_gives_the_vectors_of_sentence_transformers(dense_folder: Pat
     assert read_checkpoint(dense_folder, route="document").encoder.config.layers == 2
 
 
+def test_the_prompt_of_a_route_is_its_default(dense_folder: Path) -> None:
+    edit_json(dense_folder / "config_sentence_transformers.json", prompts={"query": "rain on ", "passage": "the "})
+    query, document = (read_checkpoint(dense_folder, route=route).text for route in ("query", "document"))
+    assert query is not None
+    assert document is not None
+    assert (query.default_prompt, document.default_prompt) == ("query", "")
+    assert {prompt.name for prompt in document.prompts} == {"query", "passage"}
+
+
 def test_documents_of_a_sparse_encoder_need_no_model_for_queries(tmp_path: Path) -> None:
     from sentence_transformers import SparseEncoder
     from sentence_transformers.base.modules import Router
