@@ -93,7 +93,7 @@ class Oracle:
         weights["embedding.tokens.weight"] = self.weights["embedding.tokens.weight"]
         choices = {**self.choices, **decoder, "mask": "causal", "local_layers": (), "token_types": 0}
         stack = Oracle(weights, choices)
-        anywhere = {"mask": "none", "positions": "none"}
+        anywhere = {"mask": "none", "positions": "none", "score_cap": 0}
         across = Oracle(weights, {**choices, **anywhere, **dict.fromkeys(_DISTANCES, False)})
         stack._attention = across._attention = self._attention if decoder["reads_text"] else []
         ids = sequence.reshape(len(sequence), -1)[:, 0]
@@ -244,6 +244,8 @@ class Oracle:
         if self.choices["positions"] == "rotary_grid":
             q, k = self._rotate_in_grid(q), self._rotate_in_grid(k)
         products = q @ k.T / temperature
+        if cap := self.choices["score_cap"]:
+            products = cap * np.tanh(products / cap)
         if self.choices["distance_bias"]:
             numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
             products = products + numbers[places - places[:, None] + len(numbers) // 2]
@@ -291,7 +293,9 @@ class Oracle:
         order, active = np.argsort(-scores, axis=-1, kind="stable"), self.choices["active_experts"]
         ranked = np.take_along_axis(scores, order, -1)
         if active < scores.shape[-1]:
-            gap = (ranked[..., active - 1] - ranked[..., active]).min() / np.abs(scores).max()
+            # A row of zeros, that of a masked token, has equal scores, which no rounding changes.
+            gaps = (ranked[..., active - 1] - ranked[..., active])[scores.any(-1)]
+            gap = gaps.min(initial=np.inf) / (np.abs(scores).max() or 1.0)
             self.smallest_gap = min(self.smallest_gap, gap)
         gates: Array = np.where(np.argsort(order, axis=-1) < active, sigmoid(scores), 0)
         return gates

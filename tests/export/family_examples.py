@@ -234,6 +234,20 @@ EXAMPLES = [
     ),
     Example("Gemma", ("gemma",), ("BAAI/bge-reranker-v2-gemma",), "Gemma", {**_GROUPED, "head_dim": 12}),
     Example(
+        "Gemma 2",
+        ("gemma2",),
+        ("BAAI/bge-multilingual-gemma2",),
+        "Gemma2",
+        {
+            **_GROUPED,
+            "head_dim": 12,
+            "query_pre_attn_scalar": 7,
+            # Scores of random weights are small: a higher cap would change nothing.
+            "attn_logit_softcapping": 0.5,
+            "sliding_window": WINDOW,
+        },
+    ),
+    Example(
         "Gemma 3 (text)",
         ("gemma3_text",),
         ("google/embeddinggemma-300m",),

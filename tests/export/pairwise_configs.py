@@ -70,6 +70,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "distance_bias": BOTH,
     "distance_keys": BOTH,
     "distance_queries": BOTH,
+    # Most scores of random encoders are beyond the first cap.
+    "score_cap": (0.0, 0.5, 50.0),
     "layers": (1, 2),
     "local_layers": ((), (0,), (1,)),
     "window": (0, 3),

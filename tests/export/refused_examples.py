@@ -89,13 +89,6 @@ REFUSED = (
     Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird"),
     Refused("FNet", "google/fnet-base", "it has no attention", "FNet"),
     Refused(
-        "Gemma 2",
-        "BAAI/bge-multilingual-gemma2",
-        "its scores pass through tanh, which no fused kernel of ONNX Runtime computes",
-        "Gemma2",
-        settings={"head_dim": 8, "num_key_value_heads": 2},
-    ),
-    Refused(
         "Qwen3 with experts",
         "Qwen/Qwen3-30B-A3B",
         "the feed-forward block has experts",
@@ -110,6 +103,13 @@ REFUSED = (
         "Bert",
         "BertForMultipleChoice",
         "ForMultipleChoice",
+    ),
+    Refused(
+        "SigLIP 2 (images of any shape)",
+        "google/siglip2-base-patch16-naflex",
+        "each image has a grid of its own, with positions resized to it",
+        "Siglip2Vision",
+        settings={"num_patches": 16, "patch_size": 8},
     ),
     Refused(
         "BEiT",

@@ -60,7 +60,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 # The number of configurations in `pairwise_configs`. Drawing them takes seconds, so tests are collected by the names of
 # their configurations, and only a process that runs such a test draws the configurations.
-PAIRWISE_CONFIGS = 91
+PAIRWISE_CONFIGS = 93
 NAMES = [
     *map(str, range(PAIRWISE_CONFIGS)),
     *(f"{name}-{i}" for i, (name, _) in enumerate(VARIANTS)),
@@ -152,7 +152,7 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
     # Attention from all rows of a decoder to the encoder depends on no distance.
-    by_content = (config.distance_keys or config.distance_queries) and not config.decodes_text
+    by_content = (config.distance_keys or config.distance_queries or config.score_cap) and not config.decodes_text
     gathers = by_content or config.expansion_id is not None
     return "" if gathers else "PackedMultiHeadAttention"
 

@@ -60,6 +60,9 @@ class EncoderConfig:
         distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
             or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
             DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
+        score_cap: c of c · tanh(s / c), which replaces the product s = q · k / √head_dim of each query and key before
+            anything is added, as in Gemma 2 (https://arxiv.org/abs/2408.00118, section 2); 0 leaves products as they
+            are.
 
     Layers, of which some may attend locally:
         layers: number of encoder layers.
@@ -158,6 +161,7 @@ class EncoderConfig:
     distance_bias: bool = False
     distance_keys: bool = False
     distance_queries: bool = False
+    score_cap: float = 0.0
     # Layers, of which some may attend locally
     layers: int
     local_layers: tuple[int, ...] = ()
@@ -236,6 +240,8 @@ class EncoderConfig:
             )
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
+        if type(self.score_cap) not in (int, float) or not 0 <= self.score_cap < float("inf"):
+            raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:
             raise ConfigError(f"pooling is attention, and {self.heads} heads do not divide the width {self.width}")
         resolve_modules(self)

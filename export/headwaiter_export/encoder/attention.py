@@ -13,11 +13,16 @@ from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.experts import ExpertOutput, ExpertValues
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.positions import GridRotaryPositions, NoPositions, RotaryPositions, alibi_slopes
-from headwaiter_export.encoder.score_terms import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms, cap_scores
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None = None,
+    cap: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax(q kᵀ / √head_dim + bias + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
 
@@ -30,12 +35,15 @@ def attention(
         mask: added to the scores: 0 where a query attends to a key, otherwise −∞ or the lowest float32. Its shape
             broadcasts to [..., n, n]. None if every query attends to every key.
         bias: added to the scores; its shape broadcasts to [..., n, n]. None without a bias.
+        cap: `EncoderConfig.score_cap`.
 
     Returns:
         The attention weights [..., n, n], whose rows sum to 1, and the context [..., n, value_dim].
     """
     scale = math.sqrt(query.shape[-1])
     scores = (query / scale) @ key.transpose(-2, -1)
+    if cap:
+        scores = cap_scores(scores, cap)
     if bias is not None:
         scores = scores + bias
     if mask is not None:
@@ -65,6 +73,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.mask = config.mask
+        self.score_cap = config.score_cap
         self.window = config.window if number in config.local_layers else None
         self.positions: nn.Module = NoPositions()
         if config.positions is Positions.ROTARY:
@@ -98,7 +107,7 @@ class Attention(nn.Module):
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
         by_distance = (self.distances, self.distance_keys, self.distance_queries)
         tables = (None if each is None else each.table for each in by_distance)
-        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes)
+        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes, cap=self.score_cap)
         context = attend(query, key, self.value(source), self.heads, terms)
         projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
         return projected
@@ -128,6 +137,7 @@ class CrossAttention(Attention):
             distance_bias=False,
             distance_keys=False,
             distance_queries=False,
+            score_cap=0.0,
         )
         super().__init__(anywhere, 0)
 

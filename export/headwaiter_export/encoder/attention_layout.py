@@ -8,6 +8,7 @@ Shapes: R rows, T tokens of a batch, B sequences, N tokens of the longest sequen
 padding, and B·N with padding.
 """
 
+import math
 from abc import ABC, abstractmethod
 from copy import copy
 from typing import Self
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from headwaiter_export.encoder.score_terms import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms, cap_scores
 
 # Queries of one block of a long sequence in PyTorch.
 _BLOCK_QUERIES = 1024
@@ -116,7 +117,8 @@ class SingleSequence(AttentionLayout):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         # Masks and biases are arrays of all pairs, so long sequences are computed in blocks of queries.
-        rows = self._tokens if terms.are_zero or terms.depend_on_content else _BLOCK_QUERIES
+        whole = (terms.are_zero and not terms.cap) or terms.depend_on_content
+        rows = self._tokens if whole else _BLOCK_QUERIES
         blocks = [
             self._attend_block(block, positions, k, v, terms)
             for block, positions in zip(
@@ -130,6 +132,11 @@ class SingleSequence(AttentionLayout):
         pairs, bias = self.allowed_pairs(terms, positions), terms.bias(q, k, positions)
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
+        if terms.cap:
+            # PyTorch's own attention has no cap, so this is its formula in other words.
+            scores = cap_scores(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), terms.cap)
+            masked = scores if pairs is None else scores.masked_fill(~pairs, -torch.inf)
+            return (masked if bias is None else masked + bias).softmax(-1) @ v
         return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias)
 
     def allowed_pairs(self, terms: ScoreTerms, queries: Tensor | None = None) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""What is added to the scores of attention: masks, windows, and biases that depend on distances.
+"""What changes the scores of attention: a cap, and what is added: masks, windows, and biases that depend on distances.
 
 `multiply_by_distance` is disentangled attention: products of queries and keys with learned vectors of the distances
 between them (https://arxiv.org/abs/2006.03654, section 3.1).
@@ -18,7 +18,7 @@ MASKED_SCORE = torch.finfo(torch.float32).min
 
 @dataclass(frozen=True, eq=False)
 class ScoreTerms:
-    """What one layer adds to the score of each query and key.
+    """What one layer adds to the score of each query and key, and the cap of scores before anything is added.
 
     The methods take the positions of queries and keys in their sequences; None stands for all positions 0 to N − 1.
 
@@ -31,6 +31,7 @@ class ScoreTerms:
         distance_queries: the vectors that each head multiplies with a key, for the same distances from key to query.
         slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
             slopes or a table, not both.
+        cap: `EncoderConfig.score_cap`.
     """
 
     pattern: Mask = Mask.NONE
@@ -39,6 +40,7 @@ class ScoreTerms:
     distance_keys: Tensor | None = None
     distance_queries: Tensor | None = None
     slopes: tuple[float, ...] = field(default=(), kw_only=True)
+    cap: float = field(default=0.0, kw_only=True)
 
     @property
     def have_bias(self) -> bool:
@@ -152,6 +154,11 @@ class ScoreTerms:
         # On CUDA, N is rounded up, perhaps beyond M; no token attends to these keys.
         columns = (distances + self.table.shape[1] // 2).clamp(0, self.table.shape[1] - 1)
         return self.table.index_select(1, columns.flatten()).view(-1, *columns.shape)
+
+
+def cap_scores(scores: Tensor, cap: float) -> Tensor:
+    """Return cap · tanh(scores / cap) (https://arxiv.org/abs/2408.00118, section 2)."""
+    return cap * torch.tanh(scores / cap)
 
 
 def _masked(dtype: torch.dtype) -> float:

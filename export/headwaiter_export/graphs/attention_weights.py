@@ -33,8 +33,8 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         pairs = self.allowed_pairs(terms)
-        bias = terms.bias(q, k)
-        weights, context = attention(q, k, v, None if pairs is None else torch.where(pairs, 0.0, -torch.inf), bias)
+        mask = None if pairs is None else torch.where(pairs, 0.0, -torch.inf)
+        weights, context = attention(q, k, v, mask, terms.bias(q, k), terms.cap)
         self._weights_and_contexts += [weights, context]
         return context.transpose(0, 1).flatten(1)
 

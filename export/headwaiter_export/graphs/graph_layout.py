@@ -91,7 +91,7 @@ class Packed(GraphLayout):
         indices = head_indices(self._inputs["gather"], heads)
         q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
         bias = terms.bias(q, k)
-        _, context = attention(q, k, v, terms.mask(self.key_mask), bias)
+        _, context = attention(q, k, v, terms.mask(self.key_mask), bias, terms.cap)
         return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
 
     @override

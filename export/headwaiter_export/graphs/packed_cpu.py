@@ -46,7 +46,7 @@ class PackedCpu(Packed):
             # Queries in a column have the same position, except those that repeat the last row of a sequence.
             bias = terms.bias(q, k, positions.amax(0), near, self._key_blocks(key, heads, terms))
         key_mask = self.key_mask if near is None else near < self.key_lengths[:, None]
-        _, context = attention(q, k, v, terms.mask(key_mask, positions, near), bias)
+        _, context = attention(q, k, v, terms.mask(key_mask, positions, near), bias, terms.cap)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
         return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
 

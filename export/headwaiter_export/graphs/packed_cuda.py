@@ -44,10 +44,10 @@ class PackedCuda(CudaLayout):
     """Attention as PackedMultiHeadAttention, which reads rows and finds sequences by their cumulative lengths.
 
     Every sequence starts at position 0, so one array [1, 1 or H, N, N] holds the masks, windows and biases of all
-    sequences. Rows are gathered only for biases that depend on the content of queries or keys, for tokens that no token
-    attends to, and for heads of more than 1,024 values. ONNX Runtime has no fused kernel for these heads: its unfused
-    kernel computes padding, and copies data to the host in every layer. It gives wrong results if the value width is
-    more than twice the key width, or if a batch has more than 2^31 scores.
+    sequences. Rows are gathered only for biases that depend on the content of queries or keys, for capped scores, for
+    tokens that no token attends to, and for heads of more than 1,024 values. ONNX Runtime has no fused kernel for these
+    heads: its unfused kernel computes padding, and copies data to the host in every layer. It gives wrong results if
+    the value width is more than twice the key width, or if a batch has more than 2^31 scores.
     """
 
     INPUT_AXES: ClassVar[Axes] = {
@@ -65,7 +65,8 @@ class PackedCuda(CudaLayout):
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
         half = query.dtype == torch.half
         padded = padded_attention(half=half, head_dim=head_dim, value_dim=value_dim, attention_bias=not terms.are_zero)
-        if terms.depend_on_content or self.attended_lengths is not None or not is_always_fused(padded):
+        by_content = terms.depend_on_content or terms.cap
+        if by_content or self.attended_lengths is not None or not is_always_fused(padded):
             return super().attend(query, key, value, heads, terms)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
@@ -103,11 +104,16 @@ def bias_heads(config: EncoderConfig) -> int:
     """Return H of the largest array [H, N, N] that `PackedCuda` adds to scores; 0 if it adds none."""
     sizes = {"head_dim": config.head_dim, "value_dim": config.value_dim}
     fused = is_always_fused(padded_attention(half=False, **sizes, attention_bias=True))
-    if config.distance_keys or config.distance_queries or config.expansion_id is not None or not fused:
+    if gathers_by_content(config) or config.expansion_id is not None or not fused:
         return 0
     if config.distance_bias or config.positions is Positions.ALIBI:
         return config.heads
     return int(config.mask is not Mask.NONE or bool(config.local_layers) or config.decodes_text)
+
+
+def gathers_by_content(config: EncoderConfig) -> bool:
+    """Return whether scores depend on queries and keys not only by their product, which no fused kernel computes."""
+    return config.distance_keys or config.distance_queries or config.score_cap > 0
 
 
 def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:

@@ -38,7 +38,7 @@ class Portable(GraphLayout):
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
         )
         bias = terms.bias(q, k)
-        _, context = attention(q, k, v, terms.mask(self.key_mask), bias)
+        _, context = attention(q, k, v, terms.mask(self.key_mask), bias, terms.cap)
         return context.transpose(1, 2).reshape(value.shape)
 
     @override

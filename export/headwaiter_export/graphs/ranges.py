@@ -19,7 +19,7 @@ from headwaiter_export.encoder.after_pooling import FLOAT32_MODULES
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
-from headwaiter_export.encoder.score_terms import ScoreTerms
+from headwaiter_export.encoder.score_terms import ScoreTerms, cap_scores
 from headwaiter_export.graphs.skip_layer_norm import fused_error
 
 # The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
@@ -77,12 +77,13 @@ class ActivationRanges:
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
         products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
         self._record(name, products, scale)
+        scores = cap_scores(scale * products, terms.cap) if terms.cap else scale * products
         bias = torch.zeros(())
         for term in terms.bias_terms(query, key):
             bias = bias + term
             self._record(name, term)
             self._record(name, bias)
-        self._record(name, scale * products + bias)
+        self._record(name, scores + bias)
 
     def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""

@@ -119,6 +119,11 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
     # With return_dict false, transformers' own code fails.
     "Bart": {"return_dict": [True], "decoder_attention_heads": [8], "activation_function": ["relu", "gelu_new"]},
     "ModernBert": {"rope_parameters": ROPES},
+    "Gemma2": {
+        "attn_logit_softcapping": [0.25, 2.0, None],
+        "final_logit_softcapping": [1.0, None],
+        "sliding_window": [1, 2, 3, 4, 23, 24, 48, 1000],
+    },
     "Gemma3": {"rope_parameters": ROPES, "sliding_window": [1, 2, 3, 4, 48, 1000]},
     "T5": T5_VALUES,
     "MT5": T5_VALUES,
@@ -312,6 +317,10 @@ def test_the_head_of_a_language_model_is_ignored(
         ("NomicBert", "rope_parameters", {**ROPE, "partial_rotary_factor": 0.5}),
         ("NomicBert", "head_dim", "8"),
         ("Gte", "rope_scaling", {"type": "ntk", "factor": 8.0}),
+        ("Gemma2", "attn_logit_softcapping", 0.0),
+        ("Gemma2", "attn_logit_softcapping", "50"),
+        ("Gemma2", "query_pre_attn_scalar", 0),
+        ("Gemma2", "use_bidirectional_attention", True),
         ("Gemma3", "layer_types", ["full_attention"]),
         ("Gemma3", "is_causal", False),
         ("Gemma3", "rope_scaling", {"rope_type": "proportional", "factor": 8.0}),

@@ -36,7 +36,7 @@ from tests.export.helpers import (
 from tests.export.tokenizer_folders import byte_level_bpe, qwen2
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
-WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma")
+WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2")
 
 
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
@@ -69,6 +69,7 @@ WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma")
         ("Llama", 0),
         ("Mistral", 0),
         ("Gemma", 0),
+        ("Gemma2", 0),
     ],
 )
 def test_a_head_equals_transformers(name: str, token_types: int, kind: str, tmp_path: Path) -> None:

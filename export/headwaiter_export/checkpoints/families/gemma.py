@@ -1,4 +1,4 @@
-"""The families of Gemma and of Gemma 3's text models, causal, or bidirectional as EmbeddingGemma."""
+"""The families of Gemma, Gemma 2 and Gemma 3's text models, causal, or bidirectional as EmbeddingGemma."""
 
 import math
 from dataclasses import dataclass, replace
@@ -36,6 +36,37 @@ class GemmaInput(DecoderInput):
                 tensors[name] = 1 + tensor.float()
             elif name == "embed_tokens.weight":
                 tensors[name] = tensor.float() * math.sqrt(config.d_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma2Input(GemmaInput):
+    """Token ids of a model whose scores are capped; every second layer attends locally, unless config.json says which.
+
+    Scores are multiplied by 1 / √query_pre_attn_scalar.
+    """
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        config_json.size("query_pre_attn_scalar")
+        cap = config_json.values["attn_logit_softcapping"]
+        if cap is not None and (type(cap) not in (int, float) or not cap > 0):
+            raise config_json.error("attn_logit_softcapping", "it must be a number above 0, or null")
+        return {**super().sizes(config_json), "score_cap": float(cap or 0)}
+
+    @override
+    def _local_layers(self, config_json: CheckpointJson) -> list[int]:
+        if config_json.values.get("layer_types") is not None:
+            return read_layer_types(config_json)
+        return list(range(0, config_json.size("num_hidden_layers"), 2))
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Fold the constants of Gemma into weights."""
+        super().fold_tensors(tensors, config_json, config)
+        scale = math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
+        for name, tensor in tensors.items():
+            if name.rpartition(".")[0].endswith(".q_proj"):
+                tensors[name] = scale * tensor.float()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +141,36 @@ GEMMA = replace(
     },
     is_causal=(True,),
 )
+_SANDWICH_NAMES = {
+    "attention_end_norm": "post_attention_layernorm",
+    "feed_forward_norm": "pre_feedforward_layernorm",
+    "feed_forward_end_norm": "post_feedforward_layernorm",
+}
+GEMMA2 = replace(
+    GEMMA,
+    input=Gemma2Input(theta=10_000.0),
+    activations=ACTIVATIONS,
+    activation_field="hidden_activation",
+    layer_module_names={**LLAMA.layer_module_names, **_SANDWICH_NAMES},
+    fixed_fields={**GEMMA.fixed_fields, "norm": Norm.SANDWICH},
+    default_values={
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "use_bidirectional_attention": None,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+    },
+)
 GEMMA3 = replace(
     LLAMA,
     input=Gemma3Input(theta=1_000_000.0, local_theta=10_000.0),
     activation_field="hidden_activation",
-    layer_module_names={
-        **LLAMA.layer_module_names,
-        "attention_end_norm": "post_attention_layernorm",
-        "feed_forward_norm": "pre_feedforward_layernorm",
-        "feed_forward_end_norm": "post_feedforward_layernorm",
-    },
+    layer_module_names={**LLAMA.layer_module_names, **_SANDWICH_NAMES},
     boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
     fixed_fields={
         **LLAMA.fixed_fields,

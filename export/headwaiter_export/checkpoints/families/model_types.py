@@ -23,7 +23,7 @@ from headwaiter_export.checkpoints.families.deberta import DEBERTA, DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.esm import ESM
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
-from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA3
+from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
 from headwaiter_export.checkpoints.families.images import (
     CLIP,
     CLIP_VISION,
@@ -70,6 +70,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": QWEN3,
     "eurobert": EUROBERT,
     "gemma": GEMMA,
+    "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
     **_T5,
     "bart": BART,
@@ -113,6 +114,7 @@ TOKENIZER_CLASSES = {
     "qwen2": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
     "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
