@@ -35,7 +35,7 @@ CONVERT_COLBERT = (
     "load the model with MultiVectorEncoder of sentence-transformers 6.2, save it, and export the saved folder"
 )
 # Gives texts of different tasks, such as queries and documents, to different modules.
-_ROUTER = "Router"
+_ROUTER, _ROUTES_FILE = "Router", "router_config.json"
 # A module that changes vectors only in training.
 _DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
@@ -105,7 +105,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
     Raises:
         CheckpointError: a file is missing or malformed, or a module or a setting is not supported.
     """
-    kinds, paths = _listed_modules(folder, route)
+    kinds, paths, source = _listed_modules(folder, route)
     settings = CheckpointJson.read_if_present(folder / "config_sentence_transformers.json")
     if kinds == ["Transformer"] and settings.values.get("model_type") == "CrossEncoder":
         settings.require(_CROSS_ENCODER_FIELDS)
@@ -134,16 +134,16 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
             elif kind in ("Dense", "Normalize"):
                 rows.append(_READERS[kind](path, _ROWS))
             elif kind != _DROPOUT:
-                raise CheckpointError(f"modules.json lists {kind} beside MultiVectorMask: the export cannot apply it")
+                raise CheckpointError(f"{source} lists {kind} beside MultiVectorMask: the export cannot apply it")
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
     if kinds[:1] in (["StaticEmbedding"], ["SparseStaticEmbedding"]):
         raise CheckpointError(
-            f"{folder / 'modules.json'} lists {kinds[0]}, a table without attention: look its numbers up in the "
+            f"{source} lists {kinds[0]}, a table without attention: look its numbers up in the "
             "program that needs them, because a call to a server takes longer than that"
         )
     if kinds[:2] != ["Transformer", "Pooling"] or not set(kinds[2:]) <= {*_READERS, _DROPOUT}:
         raise CheckpointError(
-            f"modules.json lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
+            f"{source} lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
             f"{', '.join((*_READERS, _DROPOUT))}; or Transformer and SpladePooling for sparse vectors; or Transformer "
             "and LogitScore for a reranker; or Transformer, MultiVectorMask, and any of Dense and Normalize"
         )
@@ -168,8 +168,8 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
     )
 
 
-def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path]]:
-    """Return the classes and the folders of the modules; those of a route in place of a Router."""
+def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path], str]:
+    """Return the classes and the folders of the modules, and what lists them; a route's in place of a Router."""
     modules_json = folder / "modules.json"
     modules = read_json(modules_json)
     if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
@@ -178,15 +178,16 @@ def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Pa
     paths = [path_inside(folder, module["path"], modules_json) for module in modules]
     if kinds[:1] == [_ROUTER]:
         routed_kinds, routed_paths = _routed_modules(paths[0], route)
-        return routed_kinds + kinds[1:], routed_paths + paths[1:]
+        source = f"the route {route!r} of {paths[0] / _ROUTES_FILE}, with the modules after it,"
+        return routed_kinds + kinds[1:], routed_paths + paths[1:], source
     if route is not None:
-        raise CheckpointError(f"{modules_json} lists no {_ROUTER}, so there is no route to choose: leave it out")
-    return kinds, paths
+        raise CheckpointError(f"{modules_json} does not begin with a {_ROUTER}: leave the route out")
+    return kinds, paths, str(modules_json)
 
 
 def _routed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path]]:
     """Return the classes and the folders of the modules of one route of a Router."""
-    settings = CheckpointJson.read(folder / "router_config.json")
+    settings = CheckpointJson.read(folder / _ROUTES_FILE)
     settings.require({}, known=("types", "structure", "parameters"))
     types, routes = settings.string_map("types"), settings.values.get("structure")
     if not isinstance(routes, dict) or not routes or not all(_is_route(names, types) for names in routes.values()):

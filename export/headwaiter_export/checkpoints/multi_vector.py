@@ -23,7 +23,12 @@ _EXPANSION_FIELDS = {"strategy", "attend", "token", "length"}
 
 
 def with_tasks(
-    text: TextConfig, config: EncoderConfig, config_json: CheckpointJson, mask: CheckpointJson, family: Family
+    text: TextConfig,
+    config: EncoderConfig,
+    config_json: CheckpointJson,
+    mask: CheckpointJson,
+    family: Family,
+    route: str | None = None,
 ) -> tuple[TextConfig, EncoderConfig]:
     """Return the configurations of texts and of the encoder with what queries and documents need.
 
@@ -33,6 +38,7 @@ def with_tasks(
         config_json: content of config.json.
         mask: settings of MultiVectorMask.
         family: the family of the checkpoint.
+        route: the route of a Router, which is then the task of texts without a prompt.
 
     Raises:
         CheckpointError: a setting cannot be reproduced.
@@ -72,7 +78,7 @@ def with_tasks(
             )
     most = max(limits.values())
     limited = (replace(each, max_tokens=limits[name] if limits[name] < most else 0) for name, each in prompts.items())
-    default = text.default_prompt or _DOCUMENT
+    default = text.default_prompt or (_QUERY if route == _QUERY else _DOCUMENT)
     return replace(text, max_tokens=most, prompts=tuple(limited), default_prompt=default), config
 
 
@@ -134,8 +140,10 @@ def _check_unattended(
         raise settings.error(
             "query_expansion", "with attend false, the tokenizer must end texts with a special token of its own"
         )
-    if family.masks_queries:
-        raise settings.error("query_expansion", "with attend false, the masks of this family attend to nothing")
+    if family.masks_rows:
+        raise settings.error(
+            "query_expansion", "with attend false, transformers treats the masks of this family differently"
+        )
     if config.local_layers and length > config.window:
         # Otherwise a mask may have no other token within the window.
         raise settings.error(

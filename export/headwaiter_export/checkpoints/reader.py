@@ -198,7 +198,7 @@ def read_checkpoint(
     if text is not None and modules.prompts is not None:
         text = with_prompts(text, modules.prompts, route, pooled=modules.pools_prompt)
         if modules.mask is not None:
-            text, config = with_tasks(text, config, config_json, modules.mask, family)
+            text, config = with_tasks(text, config, config_json, modules.mask, family, route)
         if text.pooling_skips_prompt and after_pooling:
             other = after_pooling[0].folder.name
             raise CheckpointError(

@@ -23,10 +23,11 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.pairs import text_of_pair
 
+_ROWS = {"method": "forward", "method_output_name": "last_hidden_state"}
 # The supported values of the fields of sentence_bert_config.json that could change results.
 _ENCODER_FIELDS = {
     "transformer_task": "feature-extraction",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "modality_config": {"text": _ROWS},
     "module_output_name": "token_embeddings",
 }
 _CROSS_ENCODER_FIELDS = {
@@ -133,6 +134,16 @@ def read_text(
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
     """
+    pairs, template = config.head is not None and not config.head.weighs_tokens, None
+    if not config.takes_tokens:
+        fields = {**_ENCODER_FIELDS, "modality_config": {_modality(folder): _ROWS}}
+    elif chat_settings is not None:
+        fields = _LOGIT_SCORE_FIELDS
+    elif config.vocabulary_head is not None:
+        fields = _MASKED_FIELDS
+    else:
+        fields = _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
+    settings = _checked_settings(folder, fields, known_fields)
     if not config.takes_tokens:
         return None
     path = find_tokenizer(folder, config_json)
@@ -143,7 +154,6 @@ def read_text(
         return None
     tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
-    pairs, template = config.head is not None and not config.head.weighs_tokens, None
     if chat_settings is not None:
         template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
     elif question is not None:
@@ -160,13 +170,7 @@ def read_text(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
-    if chat_settings is not None:
-        fields = _LOGIT_SCORE_FIELDS
-    elif config.vocabulary_head is not None:
-        fields = _MASKED_FIELDS
-    else:
-        fields = _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
-    limit, source = _text_limit(folder, fields, known_fields)
+    limit, source = _text_limit(folder, settings)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
     assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
@@ -232,13 +236,24 @@ def transformer_settings(folder: Path) -> CheckpointJson:
     return CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
 
 
-def _text_limit(folder: Path, fields: Mapping[str, object], known: Collection[str]) -> tuple[float, str]:
-    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
+def _modality(folder: Path) -> str:
+    """Return what kind of features sentence-transformers makes for the Transformer module in a folder."""
+    given = transformer_settings(folder).values.get("modality_config")
+    return "audio" if isinstance(given, dict) and "audio" in given else "image"
+
+
+def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collection[str]) -> CheckpointJson:
+    """Return the settings of a Transformer module, whose fields have supported values or are known to the caller."""
     sentence = transformer_settings(folder)
     supported = {name: value for name, value in {**_TRANSFORMER_FIELDS, **fields}.items() if name not in known}
     sentence.require(supported, known=("max_seq_length", "do_lower_case", "unpad_inputs", *known))
     if sentence.values.get("do_lower_case"):
         raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
+    return sentence
+
+
+def _text_limit(folder: Path, sentence: CheckpointJson) -> tuple[float, str]:
+    """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
     tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
     older = "max_len" if "model_max_length" not in tokenizer.values else "model_max_length"
     for source, field in ((sentence, "max_seq_length"), (tokenizer, older)):
@@ -289,6 +304,8 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | No
         default = route
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
+    if not pooled and (empty := [each.name for each in prompts if each.text and not each.tokens]):
+        raise prompts_json.error("prompts", f"{empty[0]} has no tokens, and the pooling has include_prompt False")
     return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
 
 

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, Failures, InvalidInput, SequenceTooLong
-from headwaiter_proto.rules.images import check_prefix_rows, min_tokens, prefix_rows, wrong_fixed_length
+from headwaiter_proto.rules.images import (
+    check_prefix_rows,
+    min_tokens,
+    prefix_rows,
+    takes_images,
+    wrong_fixed_length,
+)
 from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes, check_tokens
 from headwaiter_proto.rules.outputs import dtype_name
 from headwaiter_proto.rules.token_types import read_types, with_types, without_types
@@ -155,7 +161,8 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
             field="texts.prompt",
         )
     if not manifest.max_text_tokens:
-        raise InvalidInput("texts: the model has no tokenizer: send token ids or features", field="texts")
+        kinds = "images" if takes_images(manifest) else "token ids or features"
+        raise InvalidInput(f"texts: the model has no tokenizer: send {kinds}", field="texts")
     check_count(len(texts.values), limits)
     check_text_bytes(texts.ByteSize(), "texts", limits)
     return prompts[name] if name else pb.Prompt()

@@ -138,6 +138,13 @@ def test_prompts_are_read_with_their_tokens_and_their_pooling(default: str | Non
     assert (text.default_prompt, text.pooling_skips_prompt) == (default or "", not pooled)
 
 
+def test_a_prompt_without_tokens_is_refused_if_pooling_leaves_prompts_out(folder: Path) -> None:
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": " "}})
+    assert read_checkpoint(folder).text is not None
+    edit_json(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert_checkpoint_refused(folder, "config_sentence_transformers.json", "query", "include_prompt False")
+
+
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [

@@ -89,9 +89,10 @@ def test_proteins_equal_transformers(tmp_path: Path) -> None:
         assert_close(pooled.numpy(), bert_hidden(model, ids).mean(0, keepdims=True))
 
 
-def test_a_vocabulary_of_words_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["REA", "<mask>>", "<a<pad>"])
+def test_a_vocabulary_of_words_is_refused(word: str, tmp_path: Path) -> None:
     save_case(LINES["ESM"], tmp_path, lines=True)
     save_example(tmp_path, "Esm")
     with (tmp_path / "vocab.txt").open("a") as file:
-        file.write("REA\n")
-    assert_checkpoint_refused(tmp_path, "vocab.txt", "REA")
+        file.write(f"{word}\n")
+    assert_checkpoint_refused(tmp_path, "vocab.txt", word)

@@ -90,13 +90,37 @@ def test_missing_fields_have_the_values_of_the_processor(tmp_path: Path) -> None
     assert old == read_checkpoint(tmp_path).image
 
 
-def test_fields_with_null_have_the_values_of_the_processor(tmp_path: Path) -> None:
+def test_steps_with_null_are_left_out_as_in_transformers(tmp_path: Path) -> None:
     save_vit(tmp_path, num_hidden_layers=1)
     ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path)
     complete = read_checkpoint(tmp_path).image
-    nulls = dict.fromkeys(("do_center_crop", "crop_size", "do_pad", "do_rescale", "image_std", "resample"))
-    edit_json(tmp_path / "preprocessor_config.json", image_processor_type="ViTImageProcessorFast", **nulls)
+    path = tmp_path / "preprocessor_config.json"
+    edit_json(path, **dict.fromkeys(("do_center_crop", "crop_size", "do_pad")))
     assert read_checkpoint(tmp_path).image == complete
+    edit_json(path, do_rescale=None, do_normalize=None)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), np.uint8)
+    loaded = ViTImageProcessorPil.from_pretrained(tmp_path)
+    expected = loaded(Image.fromarray(pixels), return_tensors="np")["pixel_values"][0]
+    np.testing.assert_array_equal(expected, pixels.transpose(2, 0, 1))
+    image = read_checkpoint(tmp_path).image
+    assert image is not None
+    steps = image.preparation
+    assert (steps.rescale_factor, [*steps.image_mean], [*steps.image_std]) == (1, [0, 0, 0], [1, 1, 1])
+
+
+@pytest.mark.parametrize("field", ["resample", "rescale_factor", "image_mean", "image_std"])
+def test_a_number_of_a_step_is_not_null(field: str, tmp_path: Path) -> None:
+    save_vit(tmp_path, num_hidden_layers=1)
+    ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path)
+    edit_json(tmp_path / "preprocessor_config.json", **{field: None})
+    assert_checkpoint_refused(tmp_path, "preprocessor_config.json", field)
+
+
+def test_no_pixel_is_divided_by_zero(tmp_path: Path) -> None:
+    save_vit(tmp_path, num_hidden_layers=1)
+    ViTImageProcessorPil(**SMALL).save_pretrained(tmp_path)
+    edit_json(tmp_path / "preprocessor_config.json", image_std=[0.5, 0, 0.5])
+    assert_checkpoint_refused(tmp_path, "preprocessor_config.json", "image_std [0.5, 0, 0.5]")
 
 
 def test_the_processor_of_a_model_of_images_and_texts_is_found(tmp_path: Path) -> None:

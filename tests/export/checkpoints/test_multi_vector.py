@@ -224,3 +224,9 @@ def test_other_modules_are_named(kind: str, model: Path, tmp_path: Path) -> None
     write_json(tmp_path / "config_sentence_transformers.json", {"model_type": "MultiVectorEncoder"})
     write_json(tmp_path / "2_M" / "config.json", {})
     assert_checkpoint_refused(tmp_path, "modules.json", kind.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("token_dropout", [True, False])
+def test_masks_of_esm_that_no_token_attends_to_are_refused(token_dropout: bool, tmp_path: Path) -> None:
+    save_multi_vector_encoder(tmp_path / "model", "Esm", token_dropout=token_dropout)
+    assert_checkpoint_refused(tmp_path / "model", "query_expansion", "attend false")

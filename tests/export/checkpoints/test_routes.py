@@ -86,6 +86,21 @@ def test_a_route_must_be_chosen_among_those_of_the_router(dense_folder: Path) ->
     assert_checkpoint_refused(dense_folder, "router_config.json", "query, document", "'passage'", route="passage")
 
 
+def test_a_route_that_the_export_cannot_compute_is_named(dense_folder: Path) -> None:
+    path = dense_folder / "router_config.json"
+    settings = json.loads(path.read_text())
+    write_json(path, settings | {"structure": {"document": settings["structure"]["document"][:1]}})
+    assert_checkpoint_refused(
+        dense_folder, "'document'", "router_config.json", "Transformer, Normalize", route="document"
+    )
+
+
+def test_a_router_after_other_modules_is_refused(dense_folder: Path) -> None:
+    path = dense_folder / "modules.json"
+    write_json(path, json.loads(path.read_text())[::-1])
+    assert_checkpoint_refused(dense_folder, "modules.json", "begin", route="document")
+
+
 def test_a_checkpoint_without_a_router_has_no_route(tmp_path: Path) -> None:
     save_bert(tmp_path)
     assert_checkpoint_refused(tmp_path, "modules.json", route="query")

@@ -13,7 +13,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import randomize
+from tests.checkpoints import randomize, save_sentence_transformer, write_json
 from tests.export.feature_checkpoints import (
     FEED_FORWARD,
     IMAGES,
@@ -166,3 +166,41 @@ def test_a_model_without_attention_pooling_is_not_exported_with_it(tmp_path: Pat
     save_feature_model(tmp_path, "CLIPVision")
     with pytest.raises(CheckpointError, match="attention pooling"):
         read_checkpoint(tmp_path, Pooling.ATTENTION)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("processing_kwargs", {"image": {"do_normalize": False}}),
+        ("processor_kwargs", {"do_normalize": False}),
+        ("config_kwargs", {"num_hidden_layers": 1}),
+        ("modality_config", {"image": {"method": "forward", "method_output_name": "pooler_output"}}),
+        ("transformer_task", "fill-mask"),
+        ("new_field", 1),
+    ],
+)
+def test_settings_of_sentence_transformers_are_read_for_images_too(field: str, value: Any, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "SiglipVision")
+    save_sentence_transformer(tmp_path, modules=("Transformer", "Pooling"))
+    settings = {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"image": {"method": "forward", "method_output_name": "last_hidden_state"}},
+        "module_output_name": "token_embeddings",
+    }
+    write_json(tmp_path / "sentence_bert_config.json", settings)
+    assert read_checkpoint(tmp_path).encoder.config.pooling is Pooling.MEAN
+    write_json(tmp_path / "sentence_bert_config.json", {**settings, field: value})
+    assert_checkpoint_refused(tmp_path, "sentence_bert_config.json", field)
+
+
+def test_the_head_of_a_model_of_images_and_texts_is_named(tmp_path: Path) -> None:
+    save_both_parts(tmp_path, "Siglip")
+    edit_json(tmp_path / "config.json", architectures=["SiglipForImageClassification"])
+    assert_checkpoint_refused(tmp_path, "SiglipForImageClassification")
+
+
+@pytest.mark.parametrize("value", [None, 0, "no"])
+def test_whether_siglip_has_its_pooling_is_true_or_false(value: object, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "SiglipVision")
+    edit_json(tmp_path / "config.json", vision_use_head=value)
+    assert_checkpoint_refused(tmp_path, "vision_use_head")

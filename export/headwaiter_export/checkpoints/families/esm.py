@@ -104,6 +104,8 @@ ESM = Family(
         "position_embedding_type": "absolute",
     },
     required_fields={"is_folding_model": False, **dict.fromkeys(("rope_parameters", "rope_scaling", "head_dim"))},
+    # transformers multiplies embeddings by the mask of attention.
+    masks_rows=True,
     read_stored=_read_frequencies,
     sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH, finds_answers=False),
 )

@@ -172,7 +172,8 @@ class Family(TensorNames):
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
         fills_texts: whether padding tokens fill up texts to their maximum, and all tokens attend to them.
-        masks_queries: whether a token that no token attends to attends to none in transformers.
+        masks_rows: whether a token that no token attends to gets another row from transformers than a token with the
+            same keys, because it attends to none itself, or has another embedding.
         read_stored: function that reads settings that only tensors hold, removes these tensors, and returns the changed
             configuration.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
@@ -206,7 +207,7 @@ class Family(TensorNames):
     is_causal: tuple[bool, ...] = (False,)
     decoder_names: TensorNames | None = None
     fills_texts: bool = False
-    masks_queries: bool = False
+    masks_rows: bool = False
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     read_stored: Callable[[dict[str, Tensor], EncoderConfig], EncoderConfig] = lambda _, config: config
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
@@ -223,7 +224,9 @@ class Family(TensorNames):
         if named and not isinstance(config_json.values[named[0]], dict):
             raise config_json.error(named[0], "it must be an object")
         values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
-        return replace(config_json, values={**self.default_values, **values})
+        # The part that describes the encoder does not name the architecture.
+        named_by_whole = {"architectures": config_json.values.get("architectures")}
+        return replace(config_json, values={**self.default_values, **named_by_whole, **values})
 
     @override
     def tensor_name(self, name: str) -> str:

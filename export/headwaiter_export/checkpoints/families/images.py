@@ -182,7 +182,7 @@ class SiglipImageInput(ImageInput):
         super().fold_tensors(tensors, config_json, config)
         if config.pooling is not Pooling.ATTENTION:
             return
-        if config_json.values.get("vision_use_head") is False:
+        if not config_json.flag("vision_use_head", default=True):
             raise config_json.error(
                 "vision_use_head", "the checkpoint has no attention pooling: choose another pooling"
             )

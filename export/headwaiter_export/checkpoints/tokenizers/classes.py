@@ -225,12 +225,16 @@ def _esm_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) ->
     """Return the parts of ESM's tokenizer, which finds the tokens of its vocabulary anywhere in a text.
 
     Raises:
-        CheckpointError: a token has several letters, and may therefore overlap with an added token.
+        CheckpointError: a token has several letters or contains a special token, and may therefore overlap with an
+            added token.
     """
     vocabulary = [token for token in parts["model"]["vocab"] if token]
+    special = [str(each.content) for each in tokens.named.values() if each is not None]
     for token in vocabulary:
         if len(token) > 1 and not (token.startswith("<") and token.endswith(">")):
             raise CheckpointError(f"vocab.txt has the token {token!r:.99}: the export knows only letters and <names>")
+        if inside := [name for name in special if name in token and name != token]:
+            raise CheckpointError(f"vocab.txt has the token {token!r:.99}, which contains {inside[0]!r:.99}: remove it")
     # At one place, the longest token counts.
     pieces = "|".join(map(re.escape, sorted(vocabulary, key=len, reverse=True)))
     steps = [(pieces, "Isolated"), (f"{_SPACES}+", "Removed")]
