@@ -54,6 +54,9 @@ FORMS: Mapping[str, EncoderConfig] = {
     "distance products, as DeBERTa": _form(
         positions="none", distance_keys=True, distance_queries=True, heads=4, max_tokens=517
     ),
+    "capped scores, as Gemma 2": _form(
+        **{**_ROTARY, **_RMS_NORM, "norm": "sandwich"}, mask="causal", score_cap=50.0, heads=4, max_tokens=517
+    ),
     "decoder over an encoder, as BART": _form(decoder=DecoderConfig(layers=1, d_ff=512, start_id=2), pooling="last"),
     "image patches with registers and heads of 80, as DINOv2": _form(
         vocabulary_size=0, feature_width=192, prefix_rows=5, heads=16, head_dim=80, norm="pre", pooling="cls"

@@ -41,6 +41,7 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
     "sparse fp16": ({EFFICIENT}, {FLASH}),
     "large-heads fp16": ({EFFICIENT}, {FLASH}),
     "masked-tokens fp16": ({EFFICIENT}, {FLASH}),
+    "capped fp16": ({SOFTMAX}, {SOFTMAX}),
     "attention-pooling fp16": ({EFFICIENT}, {FLASH}),
 }
 # A graph with a kernel has this route. Several kernels count as the one that comes first; of a graph with a first row,
