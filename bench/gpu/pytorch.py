@@ -33,6 +33,7 @@ class Padded(Portable):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         assert terms.are_zero, "the benchmark's encoders have neither masks nor biases"
+        assert not terms.cap, "the benchmark's encoders have no cap of scores"
         batch, longest = self._token_mask.shape
         q, k, v = (
             rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
@@ -66,6 +67,7 @@ class VariableLength(Packed):
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         assert terms.are_zero, "the benchmark's encoders have neither masks nor biases"
+        assert not terms.cap, "the benchmark's encoders have no cap of scores"
         q, k, v = (rows.view(rows.shape[0], heads, -1) for rows in (query, key, value))
         cu_seqlens, longest = self._inputs["cu_seqlens"], self._inputs["gather"].shape[1]
         context: Tensor = self._varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest)

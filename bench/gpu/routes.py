@@ -13,7 +13,7 @@ from bench.gpu.settings import Precision
 from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.reference import random_sequences
-from headwaiter_export.graphs.packed_cuda import bias_heads, gathers_by_content
+from headwaiter_export.graphs.packed_cuda import bias_heads, needs_standard_operators
 from headwaiter_server.runtime.attention_routes import (
     OLDEST_COMPUTE_CAPABILITY,
     PackedAttention,
@@ -105,7 +105,7 @@ def routes_of_layers(config: EncoderConfig, precision: Precision, capability: tu
         attention = padded_attention(
             half=precision == "fp16", head_dim=config.head_dim, value_dim=config.value_dim, attention_bias=has_bias
         )
-        gathered = gathers_by_content(config) or not is_always_fused(attention)
+        gathered = needs_standard_operators(config) or not is_always_fused(attention)
         routes.add(Route.GATHERED if gathered else served_route(attention, capability))
     return ", ".join(sorted(routes))
 

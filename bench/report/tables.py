@@ -91,6 +91,7 @@ COLUMNS = {
     "scheduler": {
         "models": "{row.models}",
         "callers": "{row.callers:,}",
+        "most sequences per batch": "{row.largest_batch:,}",
         "CPU µs per sequence": "{row.cpu_us:.1f}",
         "sequences/s": "{row.sequences_per_s:,.0f}",
         "sequences per batch": "{row.sequences_per_batch:,.1f}",

@@ -40,10 +40,14 @@ GC_THRESHOLD_OBJECTS = 10_000
 
 @dataclass(frozen=True)
 class SchedulerCost:
-    """CPU microseconds per sequence of a process that holds callers, scheduler and device, and its sequences/s."""
+    """CPU microseconds per sequence of a process that holds callers, scheduler and device, and its sequences/s.
+
+    A batch has at most `largest_batch` sequences.
+    """
 
     models: int
     callers: int
+    largest_batch: int
     cpu_us: Rounds
     sequences_per_s: Rounds
     sequences_per_batch: Rounds
@@ -58,7 +62,7 @@ def scheduler_alone(run: Run) -> list[SchedulerCost]:
     loads = [(models, callers, _FULL_BATCH) for models in MODELS for callers in CALLERS]
     loads += [(1, callers, _batch_size(models, callers)) for models in MODELS[1:] for callers in CALLERS]
     loads += [(1, FEW_WAITING, _FULL_BATCH), (1, MANY_WAITING, _FULL_BATCH)]
-    costs = {load: SchedulerCost(*load[:2], Rounds(), Rounds(), Rounds()) for load in loads}
+    costs = {load: SchedulerCost(*load, Rounds(), Rounds(), Rounds()) for load in loads}
     for _ in range(run.sizes.rounds):
         for load, cost in costs.items():
             figures = in_new_process(__name__, "measure", *load)

@@ -238,7 +238,7 @@ class Encoding:
         if isinstance(other, Encoding) and not other.model.is_comparable(self.model):
             raise InvalidInput(
                 f"the vectors are of {self.model} and of {other.model}, and cannot be compared: encode both with one "
-                "model in one precision, or, if the two models were trained together, pass the other's `pooled`"
+                "model in one precision, or, if the two models were trained together, pass `other.pooled`"
             )
         ours = np.asarray(self.pooled, np.float32)
         try:

@@ -76,7 +76,7 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         return None
     processor = CheckpointJson(saved.path, {**_PROCESSORS[name], **saved.values})
     preparation = ImagePreparation(rescale_factor=1, image_mean=[0] * channels, image_std=[1] * channels)
-    if _does(processor, "do_resize"):
+    if _takes_step(processor, "do_resize"):
         size = _read_size(processor, "size", square=name in _SQUARE_PROCESSORS)
         if size.keys() == {"shortest_edge"}:
             preparation.resize_shortest_edge = size["shortest_edge"]
@@ -85,7 +85,7 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         else:
             return None
         preparation.resample = _read_filter(processor)
-    if _does(processor, "do_center_crop"):
+    if _takes_step(processor, "do_center_crop"):
         if processor.values.get("crop_size") is None:
             return None
         size = _read_size(processor, "crop_size", square=True)
@@ -94,13 +94,13 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         preparation.crop_height, preparation.crop_width = size["height"], size["width"]
     if not (preparation.crop_height or preparation.resize_height):
         return None
-    if _does(processor, "do_rescale"):
+    if _takes_step(processor, "do_rescale"):
         (preparation.rescale_factor,) = _read_numbers(processor, "rescale_factor", 1)
-    if _does(processor, "do_normalize"):
+    if _takes_step(processor, "do_normalize"):
         preparation.image_mean[:] = _read_numbers(processor, "image_mean", channels)
         preparation.image_std[:] = _read_numbers(processor, "image_std", channels)
         if 0 in preparation.image_std:
-            raise processor.error("image_std", "pixels are divided by it: it must not be 0")
+            raise processor.error("image_std", "a deviation of 0 divides by zero: correct it")
     return preparation
 
 
@@ -111,7 +111,7 @@ def _read_processor(folder: Path) -> CheckpointJson:
     return CheckpointJson(together.path, part) if isinstance(part, dict) and not alone.values else alone
 
 
-def _does(processor: CheckpointJson, step: str) -> bool:
+def _takes_step(processor: CheckpointJson, step: str) -> bool:
     """Return whether a processor takes a step; null stands for false in transformers."""
     return processor.values.get(step) is not None and processor.boolean(step)
 

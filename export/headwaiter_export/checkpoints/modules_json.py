@@ -191,7 +191,7 @@ def _routed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Pa
     settings.require({}, known=("types", "structure", "parameters"))
     types, routes = settings.string_map("types"), settings.values.get("structure")
     if not isinstance(routes, dict) or not routes or not all(_is_route(names, types) for names in routes.values()):
-        raise CheckpointError(f"{settings.path} must have in structure, for each route, a list of names in types")
+        raise CheckpointError(f"{settings.path} must list names of types for each route in structure: save it again")
     if route not in routes:
         given = "" if route is None else f", and {route!r} is none of them"
         raise CheckpointError(f"{settings.path} has the routes {', '.join(routes)}{given}: choose one with --route")

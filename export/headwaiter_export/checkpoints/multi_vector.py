@@ -140,9 +140,9 @@ def _check_unattended(
         raise settings.error(
             "query_expansion", "with attend false, the tokenizer must end texts with a special token of its own"
         )
-    if family.masks_rows:
+    if family.changes_unattended_rows:
         raise settings.error(
-            "query_expansion", "with attend false, transformers treats the masks of this family differently"
+            "query_expansion", "with attend false, the graphs cannot compute the masks of this family: train with true"
         )
     if config.local_layers and length > config.window:
         # Otherwise a mask may have no other token within the window.

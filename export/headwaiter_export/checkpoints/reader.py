@@ -192,6 +192,7 @@ def read_checkpoint(
         chat_settings,
         question.template if question else None,
         TASK_FIELDS if modules.mask else (),
+        "image" if image is not None else "audio",
     )
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")

@@ -23,6 +23,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.pairs import text_of_pair
 
+_TASKS = ("query", "document")
 _ROWS = {"method": "forward", "method_output_name": "last_hidden_state"}
 # The supported values of the fields of sentence_bert_config.json that could change results.
 _ENCODER_FIELDS = {
@@ -124,19 +125,21 @@ def read_text(
     chat_settings: CheckpointJson | None = None,
     question: str | None = None,
     known_fields: Collection[str] = (),
+    modality: str = "text",
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
     `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
-    has `question`. The caller reads the fields `known_fields` of sentence_bert_config.json.
+    has `question`. The caller reads the fields `known_fields` of sentence_bert_config.json. `modality` is what
+    sentence-transformers calls the inputs of a model without texts.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
     """
     pairs, template = config.head is not None and not config.head.weighs_tokens, None
     if not config.takes_tokens:
-        fields = {**_ENCODER_FIELDS, "modality_config": {_modality(folder): _ROWS}}
+        fields = {**_ENCODER_FIELDS, "modality_config": {modality: _ROWS}}
     elif chat_settings is not None:
         fields = _LOGIT_SCORE_FIELDS
     elif config.vocabulary_head is not None:
@@ -236,12 +239,6 @@ def transformer_settings(folder: Path) -> CheckpointJson:
     return CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
 
 
-def _modality(folder: Path) -> str:
-    """Return what kind of features sentence-transformers makes for the Transformer module in a folder."""
-    given = transformer_settings(folder).values.get("modality_config")
-    return "audio" if isinstance(given, dict) and "audio" in given else "image"
-
-
 def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collection[str]) -> CheckpointJson:
     """Return the settings of a Transformer module, whose fields have supported values or are known to the caller."""
     sentence = transformer_settings(folder)
@@ -290,7 +287,8 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | No
     Args:
         text: the configuration without prompts.
         prompts_json: content of config_sentence_transformers.json.
-        route: the route of a Router, whose prompt of the same name is the default prompt, as in `encode_query`.
+        route: the route of a Router. Texts of the routes "query" and "document" have the prompt of the same name or
+            none by default, as in `encode_query` and `encode_document`.
         pooled: whether pooling includes the rows of prompts.
 
     Raises:
@@ -300,12 +298,12 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | No
     default = ""
     if prompts_json.values.get("default_prompt_name") is not None:
         default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
-    if route is not None and route in texts:
-        default = route
+    if route in _TASKS:
+        default = route if route in texts else ""
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
     if not pooled and (empty := [each.name for each in prompts if each.text and not each.tokens]):
-        raise prompts_json.error("prompts", f"{empty[0]} has no tokens, and the pooling has include_prompt False")
+        raise prompts_json.error("prompts", f"{empty[0]!r} has no tokens, and include_prompt is False: remove it")
     return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
 
 

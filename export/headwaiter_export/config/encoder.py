@@ -60,9 +60,9 @@ class EncoderConfig:
         distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
             or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
             DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
-        score_cap: c of c · tanh(s / c), which replaces the product s = q · k / √head_dim of each query and key before
-            anything is added, as in Gemma 2 (https://arxiv.org/abs/2408.00118, section 2); 0 leaves products as they
-            are.
+        score_cap: c of c · tanh(s / c), which in self-attention replaces the scaled product s of each query and key
+            before anything is added, as in Gemma 2 (https://arxiv.org/abs/2408.00118, section 2); 0 leaves products as
+            they are.
 
     Layers, of which some may attend locally:
         layers: number of encoder layers.

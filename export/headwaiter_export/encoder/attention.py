@@ -26,7 +26,8 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute softmax(q kᵀ / √head_dim + bias + mask) v (https://arxiv.org/abs/1706.03762, equation 1).
 
-    Every layout that uses no fused operator runs this function.
+    With a cap c, c · tanh(s / c) replaces s = q kᵀ / √head_dim. Every layout that uses no fused operator runs this
+    function.
 
     Args:
         query: [..., n, head_dim].
@@ -35,7 +36,7 @@ def attention(
         mask: added to the scores: 0 where a query attends to a key, otherwise −∞ or the lowest float32. Its shape
             broadcasts to [..., n, n]. None if every query attends to every key.
         bias: added to the scores; its shape broadcasts to [..., n, n]. None without a bias.
-        cap: `EncoderConfig.score_cap`.
+        cap: c; 0 for no cap.
 
     Returns:
         The attention weights [..., n, n], whose rows sum to 1, and the context [..., n, value_dim].

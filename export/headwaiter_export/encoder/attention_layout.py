@@ -97,7 +97,8 @@ class AttentionLayout(ABC):
 class SingleSequence(AttentionLayout):
     """One sequence, run in plain PyTorch: the reference for all graphs.
 
-    It uses PyTorch's own attention, so that the comparison with a graph also checks the formula in `attention`.
+    Without a cap of scores, it uses PyTorch's own attention, so that the comparison with a graph also checks the
+    formula in `attention`.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -130,13 +131,14 @@ class SingleSequence(AttentionLayout):
     def _attend_block(self, q: Tensor, positions: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms) -> Tensor:
         """Compute the contexts [H, n, value_dim] of the queries [H, n, head_dim] at these positions [n]."""
         pairs, bias = self.allowed_pairs(terms, positions), terms.bias(q, k, positions)
+        if terms.cap:
+            # PyTorch's own attention has no cap.
+            scores = cap_scores(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), terms.cap)
+            scores = scores if bias is None else scores + bias
+            scores = scores if pairs is None else scores.masked_fill(~pairs, -torch.inf)
+            return scores.softmax(-1) @ v
         if bias is not None and pairs is not None:
             bias = bias.masked_fill(~pairs, -torch.inf)
-        if terms.cap:
-            # PyTorch's own attention has no cap, so this is its formula in other words.
-            scores = cap_scores(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), terms.cap)
-            masked = scores if pairs is None else scores.masked_fill(~pairs, -torch.inf)
-            return (masked if bias is None else masked + bias).softmax(-1) @ v
         return F.scaled_dot_product_attention(q, k, v, pairs if bias is None else bias)
 
     def allowed_pairs(self, terms: ScoreTerms, queries: Tensor | None = None) -> Tensor | None:

@@ -54,6 +54,11 @@ class ScoreTerms:
         return self.distance_keys is not None or self.distance_queries is not None
 
     @property
+    def need_standard_operators(self) -> bool:
+        """Whether PackedMultiHeadAttention cannot compute the scores; `needs_standard_operators` must agree."""
+        return self.depend_on_content or self.cap > 0
+
+    @property
     def are_zero(self) -> bool:
         """Whether nothing is added: all tokens attend to all tokens, whatever their distance."""
         return self.pattern is Mask.NONE and self.window is None and not self.have_bias

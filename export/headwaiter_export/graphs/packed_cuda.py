@@ -65,8 +65,8 @@ class PackedCuda(CudaLayout):
         head_dim, value_dim = query.shape[1] // heads, value.shape[1] // heads
         half = query.dtype == torch.half
         padded = padded_attention(half=half, head_dim=head_dim, value_dim=value_dim, attention_bias=not terms.are_zero)
-        by_content = terms.depend_on_content or terms.cap
-        if by_content or self.attended_lengths is not None or not is_always_fused(padded):
+        gathers = terms.need_standard_operators or self.attended_lengths is not None
+        if gathers or not is_always_fused(padded):
             return super().attend(query, key, value, heads, terms)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
@@ -104,15 +104,15 @@ def bias_heads(config: EncoderConfig) -> int:
     """Return H of the largest array [H, N, N] that `PackedCuda` adds to scores; 0 if it adds none."""
     sizes = {"head_dim": config.head_dim, "value_dim": config.value_dim}
     fused = is_always_fused(padded_attention(half=False, **sizes, attention_bias=True))
-    if gathers_by_content(config) or config.expansion_id is not None or not fused:
+    if needs_standard_operators(config) or config.expansion_id is not None or not fused:
         return 0
     if config.distance_bias or config.positions is Positions.ALIBI:
         return config.heads
     return int(config.mask is not Mask.NONE or bool(config.local_layers) or config.decodes_text)
 
 
-def gathers_by_content(config: EncoderConfig) -> bool:
-    """Return whether scores depend on queries and keys not only by their product, which no fused kernel computes."""
+def needs_standard_operators(config: EncoderConfig) -> bool:
+    """Return whether PackedMultiHeadAttention cannot compute an encoder's scores, as `ScoreTerms` says of a layer."""
     return config.distance_keys or config.distance_queries or config.score_cap > 0
 
 

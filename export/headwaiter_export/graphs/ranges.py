@@ -75,9 +75,11 @@ class ActivationRanges:
     def scores(self, name: str, query: Tensor, key: Tensor, terms: ScoreTerms) -> None:
         """Observe the scores of one layer; query and key are [H, n, head_dim]."""
         # Kernels that are not fused store the scaled scores in float16, those of masked pairs too.
-        products, scale = query @ key.transpose(-2, -1), 1 / math.sqrt(query.shape[-1])
-        self._record(name, products, scale)
-        scores = cap_scores(scale * products, terms.cap) if terms.cap else scale * products
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        self._record(name, scores)
+        if terms.cap:
+            self._record(name, torch.tensor(float(terms.cap)))
+            scores = cap_scores(scores, terms.cap)
         bias = torch.zeros(())
         for term in terms.bias_terms(query, key):
             bias = bias + term
@@ -95,9 +97,9 @@ class ActivationRanges:
         self.norm_ratio = max(self.norm_ratio, ratios.max().item())
         self.fused_norm_error = max(self.fused_norm_error, error)
 
-    def _record(self, name: str, values: Tensor, factor: float = 1.0) -> None:
+    def _record(self, name: str, values: Tensor) -> None:
         if values.is_floating_point():
-            self.magnitudes[name] = max(self.magnitudes.get(name, 0.0), factor * _magnitude(values))
+            self.magnitudes[name] = max(self.magnitudes.get(name, 0.0), _magnitude(values))
 
 
 class _ObservedSequence(SingleSequence):

@@ -142,7 +142,7 @@ def test_a_prompt_without_tokens_is_refused_if_pooling_leaves_prompts_out(folder
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": " "}})
     assert read_checkpoint(folder).text is not None
     edit_json(folder / "1_Pooling" / "config.json", include_prompt=False)
-    assert_checkpoint_refused(folder, "config_sentence_transformers.json", "query", "include_prompt False")
+    assert_checkpoint_refused(folder, "config_sentence_transformers.json", "query", "include_prompt")
 
 
 @pytest.mark.parametrize(

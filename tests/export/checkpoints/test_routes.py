@@ -8,21 +8,23 @@ import pytest
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.cli import main
 from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
 from tests.export.sparse_encoder import TEXTS, save_sparse_encoder
 from tests.oracle import Array
+from tests.server.runtime.bundles import read_manifest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def vectors(folder: Path, route: str) -> Array:
-    """Return the vectors that the export of a route gives for `TEXTS`."""
+def vectors(folder: Path, route: str, prompt: str = "") -> Array:
+    """Return the vectors that the export of a route gives for `TEXTS`, with a prompt before each."""
     loaded = read_checkpoint(folder, route=route)
     assert loaded.text is not None
     tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
-    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
+    ids = [np.array(tokenizer.encode(prompt + text).ids) for text in TEXTS]
     return np.concatenate([each.pooled for each in run_in_pytorch(loaded.encoder, ids) if each.pooled is not None])
 
 
@@ -58,12 +60,17 @@ def test_each_route_gives_the_vectors_of_sentence_transformers(dense_folder: Pat
 
 
 def test_the_prompt_of_a_route_is_its_default(dense_folder: Path) -> None:
-    edit_json(dense_folder / "config_sentence_transformers.json", prompts={"query": "rain on ", "passage": "the "})
-    query, document = (read_checkpoint(dense_folder, route=route).text for route in ("query", "document"))
-    assert query is not None
-    assert document is not None
-    assert (query.default_prompt, document.default_prompt) == ("query", "")
-    assert {prompt.name for prompt in document.prompts} == {"query", "passage"}
+    from sentence_transformers import SentenceTransformer
+
+    prompts = {"query": "rain on ", "passage": "the "}
+    path = dense_folder / "config_sentence_transformers.json"
+    edit_json(path, prompts=prompts, default_prompt_name="query")
+    model = SentenceTransformer(str(dense_folder), device="cpu")
+    for route, encode in (("query", model.encode_query), ("document", model.encode_document)):
+        text = read_checkpoint(dense_folder, route=route).text
+        assert text is not None
+        prompt = {"": "", **prompts}[text.default_prompt]
+        assert_close_to_scale(vectors(dense_folder, route, prompt), encode(TEXTS))
 
 
 def test_documents_of_a_sparse_encoder_need_no_model_for_queries(tmp_path: Path) -> None:
@@ -79,6 +86,14 @@ def test_documents_of_a_sparse_encoder_need_no_model_for_queries(tmp_path: Path)
     expected = SparseEncoder(str(folder), device="cpu").encode_document(TEXTS).to_dense().numpy()
     assert_close_to_scale(vectors(folder, "document"), expected)
     assert_checkpoint_refused(folder, "SparseStaticEmbedding", route="query")
+
+
+def test_the_command_exports_a_route(dense_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["checkpoint", str(dense_folder), "-o", str(dense_folder.parent / "bundle"), "--route"]
+    assert main([*command, "passage"]) == 1
+    assert "query, document" in capsys.readouterr().err
+    assert main([*command, "document", "--graphs", "packed-cpu", "--precision", "fp32"]) == 0
+    assert read_manifest(dense_folder.parent / "bundle").layers == 2
 
 
 def test_a_route_must_be_chosen_among_those_of_the_router(dense_folder: Path) -> None:

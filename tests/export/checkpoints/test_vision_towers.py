@@ -175,6 +175,7 @@ def test_a_model_without_attention_pooling_is_not_exported_with_it(tmp_path: Pat
         ("processor_kwargs", {"do_normalize": False}),
         ("config_kwargs", {"num_hidden_layers": 1}),
         ("modality_config", {"image": {"method": "forward", "method_output_name": "pooler_output"}}),
+        ("modality_config", {"audio": {"method": "forward", "method_output_name": "last_hidden_state"}}),
         ("transformer_task", "fill-mask"),
         ("new_field", 1),
     ],
@@ -193,9 +194,11 @@ def test_settings_of_sentence_transformers_are_read_for_images_too(field: str, v
     assert_checkpoint_refused(tmp_path, "sentence_bert_config.json", field)
 
 
-def test_the_head_of_a_model_of_images_and_texts_is_named(tmp_path: Path) -> None:
-    save_both_parts(tmp_path, "Siglip")
-    edit_json(tmp_path / "config.json", architectures=["SiglipForImageClassification"])
+@pytest.mark.parametrize("part", [{}, {"architectures": None}])
+def test_the_head_of_a_model_of_images_and_texts_is_named(part: dict[str, Any], tmp_path: Path) -> None:
+    model = save_both_parts(tmp_path, "Siglip")
+    vision = {**model.config.to_diff_dict(), **part}
+    edit_json(tmp_path / "config.json", architectures=["SiglipForImageClassification"], vision_config=vision)
     assert_checkpoint_refused(tmp_path, "SiglipForImageClassification")
 
 

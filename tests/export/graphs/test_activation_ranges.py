@@ -122,16 +122,19 @@ def test_large_scores_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "table", "distance_keys", "distance_queries", "largest"),
+    ("product", "table", "distance_keys", "distance_queries", "cap", "largest"),
     [
-        pytest.param(1000, -900, 0, 0, 1000, id="the product"),
-        pytest.param(0, 600, -1000, 0, 1000, id="a term"),
-        pytest.param(0, 800, 700, -900, 1500, id="a sum of terms"),
-        pytest.param(500, 600, 0, 0, 1100, id="the sum of the product and the terms"),
+        pytest.param(1000, -900, 0, 0, 0, 1000, id="the product"),
+        pytest.param(0, 600, -1000, 0, 0, 1000, id="a term"),
+        pytest.param(0, 800, 700, -900, 0, 1500, id="a sum of terms"),
+        pytest.param(500, 600, 0, 0, 0, 1100, id="the sum of the product and the terms"),
+        pytest.param(5000, 600, 0, 0, 100, 5000, id="the product before its cap"),
+        pytest.param(2000, 60_000, 0, 0, 1000, 60_964.03, id="the sum of the capped product and the terms"),
+        pytest.param(5, 0, 0, 0, 100_000, 100_000, id="the cap"),
     ],
 )
 def test_each_number_that_an_unfused_kernel_stores_counts(
-    product: float, table: float, distance_keys: float, distance_queries: float, largest: float
+    product: float, table: float, distance_keys: float, distance_queries: float, cap: float, largest: float
 ) -> None:
     # One token and one head of size 4, so products are divided by 2.
     query, key = torch.tensor([[[2.0, 0, 0, 0]]]), torch.tensor([[[product, 2.0, 0, 0]]])
@@ -139,10 +142,11 @@ def test_each_number_that_an_unfused_kernel_stores_counts(
         table=torch.tensor([[table]]),
         distance_keys=torch.tensor([[[distance_keys, 0.0, 0, 0]]]),
         distance_queries=torch.tensor([[[0.0, distance_queries, 0, 0]]]),
+        cap=cap,
     )
     ranges = ActivationRanges(random_encoder(feature_width=6, layers=1))
     ranges.scores("scores", query, key, terms)
-    assert ranges.magnitudes["scores"] == largest
+    assert ranges.magnitudes["scores"] == pytest.approx(largest, rel=1e-6)
 
 
 def test_a_large_residual_sum_is_named_by_the_norm_that_reads_it() -> None:

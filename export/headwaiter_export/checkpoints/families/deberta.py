@@ -225,7 +225,7 @@ def _bucket(distances: Tensor, exact: int, farthest: int) -> Tensor:
 
 
 DEBERTA_V2 = Family(
-    masks_rows=True,
+    changes_unattended_rows=True,
     input=DebertaInput(),
     tensor_prefix="deberta.",
     size_fields=USUAL_SIZES,

@@ -105,7 +105,7 @@ ESM = Family(
     },
     required_fields={"is_folding_model": False, **dict.fromkeys(("rope_parameters", "rope_scaling", "head_dim"))},
     # transformers multiplies embeddings by the mask of attention.
-    masks_rows=True,
+    changes_unattended_rows=True,
     read_stored=_read_frequencies,
     sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH, finds_answers=False),
 )

@@ -172,8 +172,8 @@ class Family(TensorNames):
             scored; empty if the family pools or scores no such row.
         largest_id_value: a value of this field that stands for the largest id of the tokenizer.
         fills_texts: whether padding tokens fill up texts to their maximum, and all tokens attend to them.
-        masks_rows: whether a token that no token attends to gets another row from transformers than a token with the
-            same keys, because it attends to none itself, or has another embedding.
+        changes_unattended_rows: whether transformers computes another row than the graphs for a token that no token
+            attends to: the token attends to nothing, or its embedding is zero.
         read_stored: function that reads settings that only tensors hold, removes these tensors, and returns the changed
             configuration.
         own_modules: function that returns the modules after the family's own pooling, given config.json and the part of
@@ -207,7 +207,7 @@ class Family(TensorNames):
     is_causal: tuple[bool, ...] = (False,)
     decoder_names: TensorNames | None = None
     fills_texts: bool = False
-    masks_rows: bool = False
+    changes_unattended_rows: bool = False
     translate: Callable[[CheckpointJson], CheckpointJson] = lambda config_json: config_json
     read_stored: Callable[[dict[str, Tensor], EncoderConfig], EncoderConfig] = lambda _, config: config
     own_modules: Callable[[CheckpointJson, CheckpointJson], tuple[PooledModule, ...]] = lambda *_: ()
@@ -225,8 +225,8 @@ class Family(TensorNames):
             raise config_json.error(named[0], "it must be an object")
         values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
         # The part that describes the encoder does not name the architecture.
-        named_by_whole = {"architectures": config_json.values.get("architectures")}
-        return replace(config_json, values={**self.default_values, **named_by_whole, **values})
+        architectures = {"architectures": config_json.values.get("architectures")}
+        return replace(config_json, values={**self.default_values, **values, **architectures})
 
     @override
     def tensor_name(self, name: str) -> str:

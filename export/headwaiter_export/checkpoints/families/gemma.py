@@ -47,7 +47,6 @@ class Gemma2Input(GemmaInput):
 
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
-        config_json.size("query_pre_attn_scalar")
         cap = config_json.values["attn_logit_softcapping"]
         if cap is not None and (type(cap) not in (int, float) or not cap > 0):
             raise config_json.error("attn_logit_softcapping", "it must be a number above 0, or null")
@@ -55,15 +54,13 @@ class Gemma2Input(GemmaInput):
 
     @override
     def _local_layers(self, config_json: CheckpointJson) -> list[int]:
-        if config_json.values.get("layer_types") is not None:
-            return read_layer_types(config_json)
-        return list(range(0, config_json.size("num_hidden_layers"), 2))
+        return _local_layers(config_json, 2)
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Fold the constants of Gemma into weights."""
         super().fold_tensors(tensors, config_json, config)
-        scale = math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
+        scale = _query_scale(config_json, config)
         for name, tensor in tensors.items():
             if name.rpartition(".")[0].endswith(".q_proj"):
                 tensors[name] = scale * tensor.float()
@@ -78,11 +75,6 @@ class Gemma3Input(GemmaInput):
     """
 
     local_theta: float
-
-    @override
-    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
-        config_json.size("query_pre_attn_scalar")
-        return super().sizes(config_json)
 
     @override
     def _rotary(self, config_json: CheckpointJson) -> dict[str, Any]:
@@ -104,19 +96,28 @@ class Gemma3Input(GemmaInput):
 
     @override
     def _local_layers(self, config_json: CheckpointJson) -> list[int]:
-        if config_json.values.get("layer_types") is not None:
-            return read_layer_types(config_json)
-        period = config_json.size("sliding_window_pattern")
-        return [number for number in range(config_json.size("num_hidden_layers")) if (number + 1) % period]
+        return _local_layers(config_json, config_json.size("sliding_window_pattern"))
 
     @override
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Fold the constants of Gemma into weights; scores are multiplied by 1 / √query_pre_attn_scalar."""
         super().fold_tensors(tensors, config_json, config)
-        scale = math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
+        scale = _query_scale(config_json, config)
         for name, tensor in tensors.items():
             if name.endswith(".q_norm.weight"):
                 tensors[name] = scale * tensor
+
+
+def _local_layers(config_json: CheckpointJson, period: int) -> list[int]:
+    """Return the numbers of the layers that attend locally: as config.json says, or all but the last of each period."""
+    if config_json.values.get("layer_types") is not None:
+        return read_layer_types(config_json)
+    return [number for number in range(config_json.size("num_hidden_layers")) if (number + 1) % period]
+
+
+def _query_scale(config_json: CheckpointJson, config: EncoderConfig) -> float:
+    """Return the factor of queries that turns 1 / √head_dim into 1 / √query_pre_attn_scalar."""
+    return math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
 
 
 def _is_bidirectional(config_json: CheckpointJson) -> bool:
