@@ -44,7 +44,6 @@ class Form:
 FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "causal": Form("fp16", {**_LONG, "mask": "causal", "query_key_norm": True, "head_dim": 16}),
-        "local": Form("fp16", {**_LONG, "layers": 2, "local_layers": (1,), "window": 64}),
         "t5": Form("fp16", {"positions": "none", "distance_bias": True, "max_tokens": 512}),
         "deberta": Form(
             "fp16",
@@ -64,6 +63,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 # Forms that only exhaustive tests run: each takes three seconds.
 OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
     {
+        "local": Form("fp16", {**_LONG, "layers": 2, "local_layers": (1,), "window": 64}),
         "alibi": Form("fp32", {"positions": "alibi", "heads": 32, "max_tokens": 65_536}),
         "registers": Form(
             "fp16",

@@ -58,7 +58,7 @@ def test_other_frequencies_are_refused(factor: float, tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, Portable])
+@pytest.mark.parametrize("layout", [PackedCpu, pytest.param(Portable, marks=pytest.mark.exhaustive)])
 def test_the_share_of_masked_tokens_is_that_of_the_own_sequence(
     layout: type[PackedCpu] | type[Portable], tmp_path: Path
 ) -> None:

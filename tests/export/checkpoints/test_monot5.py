@@ -104,12 +104,17 @@ def _older_config(folder: Path, **fields: Any) -> None:
     [
         ({}, []),
         ({"tie_word_embeddings": False}, [_own_table]),
-        ({}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
         ({"feed_forward_proj": "relu", "num_decoder_layers": 3}, [_older_config]),
-        ({"family": "MT5"}, [_own_table]),
-        ({"family": "MT5"}, [partial(_older_config, tie_word_embeddings=True)]),
         ({"family": "UMT5"}, []),
-        ({"family": "UMT5"}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
+        *(
+            pytest.param(choices, changes, marks=pytest.mark.exhaustive)
+            for choices, changes in (
+                ({}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
+                ({"family": "MT5"}, [_own_table]),
+                ({"family": "MT5"}, [partial(_older_config, tie_word_embeddings=True)]),
+                ({"family": "UMT5"}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
+            )
+        ),
     ],
 )
 def test_logits_equal_those_of_transformers(
