@@ -167,30 +167,14 @@ GEMMA2 = replace(
         "tie_word_embeddings": True,
     },
 )
+_NOT_IN_GEMMA3 = "attn_logit_softcapping"
 GEMMA3 = replace(
-    LLAMA,
+    GEMMA2,
     input=Gemma3Input(theta=1_000_000.0, local_theta=10_000.0),
-    activation_field="hidden_activation",
-    layer_module_names={**LLAMA.layer_module_names, **_SANDWICH_NAMES},
-    boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
-    fixed_fields={
-        **LLAMA.fixed_fields,
-        "norm": Norm.SANDWICH,
-        "query_key_norm": True,
-        "up_bias": False,
-        "down_bias": False,
-    },
+    fixed_fields={**GEMMA2.fixed_fields, "query_key_norm": True},
     default_values={
-        "hidden_activation": "gelu_pytorch_tanh",
-        "attention_bias": False,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
+        **{name: value for name, value in GEMMA2.default_values.items() if name != _NOT_IN_GEMMA3},
         "sliding_window_pattern": 6,
-        "use_bidirectional_attention": None,
-        "pad_token_id": 0,
     },
-    required_fields={"attn_logit_softcapping": None},
-    is_causal=(True,),
+    required_fields={_NOT_IN_GEMMA3: None},
 )
