@@ -73,14 +73,27 @@ class Oracle:
         self._attention: list[tuple[Array, Array]] = []
         self._attended = self._attended_tokens(sequence)
         self.smallest_gap = math.inf
-        x = self._embed(sequence)
+        x = embeddings = self._embed(sequence)
         for i in range(self.choices["layers"]):
             x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
+            if i == 0 and self.choices["convolution"]:
+                x = self._convolve(embeddings, x)
         x = self._norm(x, "norm") if self.choices["final_norm"] else x
         decoder = self.choices["decoder"]
         return self._decode(sequence, x) if decoder and decoder["reads_text"] else x
+
+    def _convolve(self, embeddings: Array, x: Array) -> Array:
+        """Return rows [n, d] with a convolution of the embeddings added, as DeBERTa v2 does after its first layer."""
+        size, (n, width) = self.choices["convolution"], embeddings.shape
+        kernel = self.weights["layers.0.convolution.linear.weight"].reshape(width, size, width)
+        padded = np.pad(embeddings, ((size // 2, size // 2), (0, 0)))
+        sums = [np.einsum("sd,osd->o", padded[i : i + size], kernel) for i in range(n)]
+        convolved = ACTIVATIONS[self.choices["activation"]](
+            np.stack(sums) + self.weights["layers.0.convolution.linear.bias"]
+        )
+        return self._norm(x + convolved, "layers.0.convolution.norm")
 
     def reply_rows(self, hidden: Array) -> Array:
         """Return hidden rows after all their modules, [n, hidden_width]."""

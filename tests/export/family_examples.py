@@ -152,7 +152,14 @@ EXAMPLES = [
         },
     ),
     Example(
-        "DeBERTa v3, and v2 without convolution",
+        "DeBERTa v2",
+        ("deberta-v2",),
+        ("microsoft/deberta-v2-xlarge-mnli",),
+        "DebertaV2",
+        {**DEBERTA_V3, "conv_kernel_size": 3, "conv_act": "gelu"},
+    ),
+    Example(
+        "DeBERTa v3",
         ("deberta-v2",),
         ("microsoft/deberta-v3-base", "mixedbread-ai/mxbai-rerank-base-v1"),
         "DebertaV2",

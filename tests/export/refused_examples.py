@@ -58,14 +58,6 @@ class Refused:
 
 
 REFUSED = (
-    Refused(
-        "DeBERTa v2 with a convolution",
-        "microsoft/deberta-v2-xlarge",
-        "a convolution adds neighbouring tokens to the first layer",
-        "DebertaV2",
-        "conv_kernel_size",
-        settings={"conv_kernel_size": 3},
-    ),
     Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
     Refused(
         "BERT with relative positions",

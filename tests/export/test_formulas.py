@@ -42,7 +42,7 @@ from tests.export.standard_attention import missing_kernel
 from tests.oracle import Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
-EVERY_RUN = 18
+EVERY_RUN = 21
 RANDOM_CONFIGS, TRACED_RANDOM_CONFIGS = 200, 30
 BATCHES = 30
 # The smallest cosine in fp16 of gated encoders with random weights; a server accepts 0.9999.
@@ -60,7 +60,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 # The number of configurations in `pairwise_configs`. Drawing them takes seconds, so tests are collected by the names of
 # their configurations, and only a process that runs such a test draws the configurations.
-PAIRWISE_CONFIGS = 93
+PAIRWISE_CONFIGS = 90
 NAMES = [
     *map(str, range(PAIRWISE_CONFIGS)),
     *(f"{name}-{i}" for i, (name, _) in enumerate(VARIANTS)),

@@ -14,7 +14,7 @@ from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
-    "active_experts"
+    "active_experts convolution"
 )
 
 # Fields that only checkpoints have.
@@ -66,6 +66,9 @@ class EncoderConfig:
 
     Layers, of which some may attend locally:
         layers: number of encoder layers.
+        convolution: number of neighbouring tokens, always odd, that a convolution of the embeddings joins around each
+            token; its activated result is added to the row of the first layer, and a norm follows, as in DeBERTa v2
+            (https://arxiv.org/abs/2006.03654); 0 for no convolution.
         local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
         window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
             2 · window + 1 tokens, or with a causal mask to window + 1. Must be 0 without local layers.
@@ -164,6 +167,7 @@ class EncoderConfig:
     score_cap: float = 0.0
     # Layers, of which some may attend locally
     layers: int
+    convolution: int = 0
     local_layers: tuple[int, ...] = ()
     window: int = 0
     # Feed-forward
@@ -240,6 +244,11 @@ class EncoderConfig:
             )
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
+        if self.convolution and not self.convolution % 2:
+            raise ConfigError(f"convolution is {self.convolution}: it must be an odd number, or 0")
+        if self.convolution and (self.width != self.d_model or not self.d_ff or self.decoder):
+            needs = "needs rows of width d_model and a feed-forward block, and takes no decoder"
+            raise ConfigError(f"convolution is {self.convolution}: it {needs}")
         if type(self.score_cap) not in (int, float) or not 0 <= self.score_cap < float("inf"):
             raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:

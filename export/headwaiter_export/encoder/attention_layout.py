@@ -84,6 +84,18 @@ class AttentionLayout(ABC):
     def pad(self, rows: Tensor) -> Tensor:
         """Arrange rows [R, d] in grid cells [B, N, d]."""
 
+    def neighbours(self, rows: Tensor, distance: int) -> Tensor:
+        """Return for each row the row of its sequence at a distance; zeros where the sequence has none, [R, d]."""
+        if distance == 0:
+            return rows
+        places = (torch.arange(rows.shape[0]) + distance).clamp(min=0).minimum(torch.tensor(rows.shape[0] - 1))
+        found = (self.positions.index_select(0, places) == self.positions + distance) & self._holds_token(places)
+        return torch.where(found[:, None], rows.index_select(0, places), 0.0)
+
+    def _holds_token(self, places: Tensor) -> Tensor:
+        """Return whether each of these rows is one of a token, bool [n]."""
+        return torch.ones_like(places, dtype=torch.bool)
+
     def from_rows(self, rows: Tensor) -> Tensor:
         """Turn rows [R, d] into an output of a graph."""
         return rows

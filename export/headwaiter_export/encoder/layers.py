@@ -13,6 +13,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.attention import CrossAttention, SelfAttention
 from headwaiter_export.encoder.attention_layout import AttentionLayout
+from headwaiter_export.encoder.convolution import Convolution
 from headwaiter_export.encoder.norms import make_norm
 
 
@@ -55,17 +56,22 @@ class AttentionLayer(nn.Module):
 
 
 class EncoderLayer(AttentionLayer):
-    """Attention, then the feed-forward block; both have a norm and a residual sum."""
+    """Attention, then the feed-forward block; both have a norm and a residual sum.
+
+    In the first layer, a convolution of its input may follow.
+    """
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__(config, number)
+        self.convolution = Convolution(config) if config.convolution and number == 0 else None
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
         self.feed_forward_end_norm = _end_norm(config)
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        return self._feed_forward(super().forward(x, layout), layout)
+        y = self._feed_forward(super().forward(x, layout), layout)
+        return y if self.convolution is None else self.convolution(x, y, layout)
 
     def _feed_forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         return self._transform(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_end_norm, layout)

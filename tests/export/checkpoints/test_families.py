@@ -139,7 +139,7 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
         "position_buckets": [-1, 0, 1, 2, 7, 64, 200],
         "norm_rel_ebd": ["none", "batch_norm"],
         "share_att_key": [False],
-        "conv_kernel_size": [0, 3],
+        "conv_kernel_size": [0],
         "conv_act": ["gelu"],
         "embedding_size": [12],
         "attention_head_size": [8],
@@ -165,7 +165,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("attn_logit_softcapping", 50.0),
     ("position_buckets", 1),
     ("norm_rel_ebd", "batch_norm"),
-    ("conv_kernel_size", 3),
     ("max_relative_positions", 8),
     ("max_relative_positions", 9),
     ("pos_att_type", ["p2p", "c2p"]),
@@ -230,6 +229,7 @@ def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, v
         ("EuroBert", {"is_causal": True}),
         # ESM-1b.
         ("Esm", {"position_embedding_type": "absolute", "emb_layer_norm_before": True}),
+        *(("DebertaV2", {"conv_kernel_size": size, "conv_act": "gelu"}) for size in (1, 3, 5)),
         # All tables of embeddings are folded.
         ("DebertaV2", {"position_biased_input": True, "type_vocab_size": 2}),
         (
@@ -333,7 +333,7 @@ def test_the_head_of_a_language_model_is_ignored(
         ("T5", "relative_attention_max_distance", 4),
         ("T5", "n_positions", 0),
         ("T5", "feed_forward_proj", "gated"),
-        ("DebertaV2", "conv_kernel_size", 3),
+        ("DebertaV2", "conv_kernel_size", 2),
         ("DebertaV2", "pooler_hidden_size", 48),
         ("DebertaV2", "attention_head_size", 16),
         ("DebertaV2", "relative_attention", "yes"),
@@ -486,3 +486,10 @@ def test_an_activation_that_the_head_of_deberta_lacks_is_refused_by_name(activat
     save_example(tmp_path, "DebertaV2", "ForSequenceClassification")
     edit_json(tmp_path / "config.json", pooler_hidden_act=activation)
     assert_checkpoint_refused(tmp_path, "pooler_hidden_act")
+
+
+@pytest.mark.parametrize(("field", "value"), [("conv_act", "tanh"), ("conv_act", None), ("conv_groups", 2)])
+def test_a_convolution_that_the_encoder_lacks_is_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
+    save_example(tmp_path, "DebertaV2", conv_kernel_size=3, conv_act="gelu")
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, field)

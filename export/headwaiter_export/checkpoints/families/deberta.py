@@ -90,8 +90,15 @@ class DebertaInput(TokenInput):
             if config_json.values.get(name) not in (None, expected):
                 raise config_json.error(name, f"it must be {expected}, because hidden_size is {width}")
         settings = _Settings.read(config_json)
+        convolution = config_json.size("conv_kernel_size", least=0)
+        if convolution:
+            if not convolution % 2:
+                raise config_json.error("conv_kernel_size", "it must be an odd number, or 0")
+            config_json.choice("conv_act", {config_json.values["hidden_act"]: None})
+            config_json.require({"conv_groups": 1})
         return {
             **super().sizes(config_json),
+            "convolution": convolution,
             "positions": Positions.LEARNED if config_json.boolean("position_biased_input") else Positions.NONE,
             "distance_keys": settings.is_relative and _CONTENT_TO_POSITION in settings.terms,
             "distance_queries": settings.is_relative and _POSITION_TO_CONTENT in settings.terms,
@@ -102,6 +109,13 @@ class DebertaInput(TokenInput):
         """Fold the projection of embeddings and the scale of scores into weights; give each distance its vectors."""
         settings = _Settings.read(config_json)
         _fold_embeddings(tensors, settings, config)
+        if config.convolution:
+            shape = (config.d_model, config.d_model, config.convolution)
+            kernel = take_tensor(tensors, "encoder.conv.conv.weight", shape)
+            # One linear layer of neighbours beside each other.
+            tensors["encoder.conv.conv.weight"] = kernel.transpose(1, 2).flatten(1).contiguous()
+            for name in [name for name in tensors if name.startswith("encoder.conv.")]:
+                tensors[name.replace("encoder.conv.", "encoder.layer.0.conv.")] = tensors.pop(name)
         vectors = _take_vectors(tensors, settings, config)
         # The scores are divided by √(head_dim · number of terms).
         scale = 1 / math.sqrt(1 + len(settings.terms))
@@ -239,12 +253,14 @@ DEBERTA_V2 = Family(
         "attention.value": "attention.self.value_proj",
         "attention.distance_keys": "attention.self.distance_keys",
         "attention.distance_queries": "attention.self.distance_queries",
+        "convolution.linear": "conv.conv",
+        "convolution.norm": "conv.LayerNorm",
     },
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls.", "lm_predictions.", "mask_predictions."),
     default_norm_eps=1e-7,
-    # A convolution after the first layer, in DeBERTa v2.
-    required_fields={"conv_kernel_size": 0},
     default_values={
+        "conv_kernel_size": 0,
+        "conv_act": "tanh",
         "type_vocab_size": 0,
         "position_biased_input": True,
         "relative_attention": False,
@@ -263,6 +279,7 @@ DEBERTA = replace(
     required_fields={
         "talking_head": False,
         # transformers ignores these fields of v2.
+        "conv_kernel_size": 0,
         "position_buckets": -1,
         "norm_rel_ebd": "none",
         "share_att_key": False,
