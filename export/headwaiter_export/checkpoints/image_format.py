@@ -74,9 +74,10 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
     name = str(kind).removesuffix("Fast").replace("FeatureExtractor", "ImageProcessor")
     if name not in _PROCESSORS or saved.values.get("do_pad"):
         return None
+    # A step with null is left out, as in transformers.
     processor = CheckpointJson(saved.path, {**_PROCESSORS[name], **saved.values})
     preparation = ImagePreparation(rescale_factor=1, image_mean=[0] * channels, image_std=[1] * channels)
-    if _takes_step(processor, "do_resize"):
+    if processor.is_true("do_resize"):
         size = _read_size(processor, "size", square=name in _SQUARE_PROCESSORS)
         if size.keys() == {"shortest_edge"}:
             preparation.resize_shortest_edge = size["shortest_edge"]
@@ -85,7 +86,7 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         else:
             return None
         preparation.resample = _read_filter(processor)
-    if _takes_step(processor, "do_center_crop"):
+    if processor.is_true("do_center_crop"):
         if processor.values.get("crop_size") is None:
             return None
         size = _read_size(processor, "crop_size", square=True)
@@ -94,9 +95,9 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         preparation.crop_height, preparation.crop_width = size["height"], size["width"]
     if not (preparation.crop_height or preparation.resize_height):
         return None
-    if _takes_step(processor, "do_rescale"):
+    if processor.is_true("do_rescale"):
         (preparation.rescale_factor,) = _read_numbers(processor, "rescale_factor", 1)
-    if _takes_step(processor, "do_normalize"):
+    if processor.is_true("do_normalize"):
         preparation.image_mean[:] = _read_numbers(processor, "image_mean", channels)
         preparation.image_std[:] = _read_numbers(processor, "image_std", channels)
         if 0 in preparation.image_std:
@@ -109,11 +110,6 @@ def _read_processor(folder: Path) -> CheckpointJson:
     together = CheckpointJson.read_if_present(folder / "processor_config.json")
     part = together.values.get("image_processor")
     return CheckpointJson(together.path, part) if isinstance(part, dict) and not alone.values else alone
-
-
-def _takes_step(processor: CheckpointJson, step: str) -> bool:
-    """Return whether a processor takes a step; null stands for false in transformers."""
-    return processor.values.get(step) is not None and processor.boolean(step)
 
 
 def _read_size(processor: CheckpointJson, name: str, *, square: bool) -> dict[str, int]:

@@ -66,6 +66,10 @@ class CheckpointJson:
         """Return a field that must be true or false if it is present."""
         return self.boolean(name) if name in self.values else default
 
+    def is_true(self, name: str) -> bool:
+        """Return whether a field, which may be missing or null, is true."""
+        return self.values.get(name) is not None and self.boolean(name)
+
     def choice(self, name: str, choices: Mapping[str, Choice]) -> Choice:
         """Return the value in `choices` of a field that must be one of its keys."""
         value = self._required(name)

@@ -11,14 +11,13 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.families.family import Family
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.texts import Prompt, TextConfig, transformer_settings
+from headwaiter_export.checkpoints.texts import DOCUMENT, QUERY, Prompt, TextConfig, transformer_settings
 from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 
 # The settings of the Transformer module that `with_tasks` reads.
 TASK_FIELDS = ("query_length", "document_length", "query_expansion")
-_QUERY, _DOCUMENT = "query", "document"
 _EXPANSION_FIELDS = {"strategy", "attend", "token", "length"}
 
 
@@ -46,27 +45,27 @@ def with_tasks(
     folder = config_json.path.parent
     settings = transformer_settings(folder)
     tokenizer = Tokenizer.from_str(text.tokenizer)
-    prompts = {name: Prompt(name, "", 0) for name in (_QUERY, _DOCUMENT)} | {each.name: each for each in text.prompts}
+    prompts = {name: Prompt(name, "", 0) for name in (QUERY, DOCUMENT)} | {each.name: each for each in text.prompts}
     limits = dict.fromkeys(prompts, text.max_tokens)
-    for name in (_QUERY, _DOCUMENT):
+    for name in (QUERY, DOCUMENT):
         if (limit := settings.limit(f"{name}_length")) is not None:
             limits[name] = min(int(limit), config.max_tokens)
     skipped, skips_queries = _skiplist(mask, tokenizer)
     for name, prompt in prompts.items():
         # A text without the task "query" is a document.
-        prompts[name] = replace(prompt, skiplist_ids=skipped if name != _QUERY or skips_queries else ())
+        prompts[name] = replace(prompt, skiplist_ids=skipped if name != QUERY or skips_queries else ())
     if settings.values.get("query_expansion") is not None:
         expansion = _read_expansion(settings)
         expansion_id = _expansion_id(expansion, settings, reference_tokenizer(folder, config_json))
         length = expansion["length"]
         if expansion["strategy"] == "fixed":
-            limits[_QUERY] = length
+            limits[QUERY] = length
         elif settings.values.get("query_length") is not None:
-            limits[_QUERY] = max(limits[_QUERY], length)
-        if not length <= limits[_QUERY] <= config.max_tokens:
-            most = min(limits[_QUERY], config.max_tokens)
+            limits[QUERY] = max(limits[QUERY], length)
+        if not length <= limits[QUERY] <= config.max_tokens:
+            most = min(limits[QUERY], config.max_tokens)
             raise settings.error("query_expansion", f"its length must be at most {most}, the most tokens of a query")
-        prompts[_QUERY] = replace(prompts[_QUERY], expanded_tokens=length, expansion_id=expansion_id)
+        prompts[QUERY] = replace(prompts[QUERY], expanded_tokens=length, expansion_id=expansion_id)
         if not expansion.get("attend", False):
             _check_unattended(expansion_id, length, settings, tokenizer, family, config)
             config = _with_expansion(config, expansion_id, settings)
@@ -78,7 +77,7 @@ def with_tasks(
             )
     most = max(limits.values())
     limited = (replace(each, max_tokens=limits[name] if limits[name] < most else 0) for name, each in prompts.items())
-    default = text.default_prompt or (_QUERY if route == _QUERY else _DOCUMENT)
+    default = text.default_prompt or (QUERY if route == QUERY else DOCUMENT)
     return replace(text, max_tokens=most, prompts=tuple(limited), default_prompt=default), config
 
 
@@ -90,10 +89,10 @@ def _skiplist(mask: CheckpointJson, tokenizer: Tokenizer) -> tuple[tuple[int, ..
     mask.require({"keep_only_token_ids": None}, known=("skiplist_words", "skiplist_tasks"))
     found = (tokenizer.token_to_id(word) for word in mask.strings("skiplist_words"))
     ids = sorted({token_id for token_id in found if token_id is not None})
-    tasks = [_DOCUMENT] if mask.values.get("skiplist_tasks") is None else mask.strings("skiplist_tasks")
-    if ids and not {_DOCUMENT} <= {*tasks} <= {_DOCUMENT, _QUERY}:
-        raise mask.error("skiplist_tasks", f'it must be ["{_DOCUMENT}"], or ["{_DOCUMENT}", "{_QUERY}"]')
-    return tuple(ids), _QUERY in tasks
+    tasks = [DOCUMENT] if mask.values.get("skiplist_tasks") is None else mask.strings("skiplist_tasks")
+    if ids and not {DOCUMENT} <= {*tasks} <= {DOCUMENT, QUERY}:
+        raise mask.error("skiplist_tasks", f'it must be ["{DOCUMENT}"], or ["{DOCUMENT}", "{QUERY}"]')
+    return tuple(ids), QUERY in tasks
 
 
 def _read_expansion(settings: CheckpointJson) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.pairs import text_of_pair
 
-_TASKS = ("query", "document")
+# The two tasks of sentence-transformers.
+QUERY, DOCUMENT = "query", "document"
 _ROWS = {"method": "forward", "method_output_name": "last_hidden_state"}
 # The supported values of the fields of sentence_bert_config.json that could change results.
 _ENCODER_FIELDS = {
@@ -298,7 +299,7 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | No
     default = ""
     if prompts_json.values.get("default_prompt_name") is not None:
         default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
-    if route in _TASKS:
+    if route in (QUERY, DOCUMENT):
         default = route if route in texts else ""
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())

@@ -31,8 +31,8 @@ class EsmInput(TokenInput):
     def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
         # transformers fails without this field.
         config_json.size("pad_token_id", least=0)
-        sizes = {**super().sizes(config_json), "embedding_norm": _true(config_json, "emb_layer_norm_before")}
-        if _true(config_json, "token_dropout"):
+        sizes = {**super().sizes(config_json), "embedding_norm": config_json.is_true("emb_layer_norm_before")}
+        if config_json.is_true("token_dropout"):
             sizes["mask_id"] = config_json.size("mask_token_id", least=0)
         if not config_json.choice("position_embedding_type", {"absolute": False, "rotary": True}):
             return {**sizes, "positions": Positions.LEARNED}
@@ -53,11 +53,6 @@ class EsmInput(TokenInput):
         for name in [name for name in tensors if ".self.query." in name or ".self.key." in name]:
             shape = (config.d_model, config.d_model)[: 1 + name.endswith("weight")]
             tensors[name] = pair_neighbours(take_tensor(tensors, name, shape), config.heads)
-
-
-def _true(config_json: CheckpointJson, name: str) -> bool:
-    """Return whether a field, which may be missing or null, is true."""
-    return config_json.values.get(name) is not None and config_json.boolean(name)
 
 
 def _read_frequencies(tensors: dict[str, Tensor], config: EncoderConfig) -> EncoderConfig:

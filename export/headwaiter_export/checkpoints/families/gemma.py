@@ -23,7 +23,7 @@ class GemmaInput(DecoderInput):
 
     @override
     def _is_causal(self, config_json: CheckpointJson) -> bool:
-        if _is_bidirectional(config_json):
+        if config_json.is_true(_BIDIRECTIONAL):
             raise config_json.error(_BIDIRECTIONAL, "transformers applies it with some kernels of attention only")
         return True
 
@@ -87,7 +87,7 @@ class Gemma3Input(GemmaInput):
 
     @override
     def _is_causal(self, config_json: CheckpointJson) -> bool:
-        return not _is_bidirectional(config_json)
+        return not config_json.is_true(_BIDIRECTIONAL)
 
     @override
     def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
@@ -118,10 +118,6 @@ def _local_layers(config_json: CheckpointJson, period: int) -> list[int]:
 def _query_scale(config_json: CheckpointJson, config: EncoderConfig) -> float:
     """Return the factor of queries that turns 1 / √head_dim into 1 / √query_pre_attn_scalar."""
     return math.sqrt(config.head_dim / config_json.size("query_pre_attn_scalar"))
-
-
-def _is_bidirectional(config_json: CheckpointJson) -> bool:
-    return config_json.values[_BIDIRECTIONAL] is not None and config_json.boolean(_BIDIRECTIONAL)
 
 
 GEMMA = replace(

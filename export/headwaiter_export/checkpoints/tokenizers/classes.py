@@ -197,7 +197,7 @@ def _qwen2_parts(settings: CheckpointJson, tokens: TokenSettings, parts: Parts) 
     """Return the parts of the byte-level BPE tokenizer of Qwen2 and Qwen3."""
     split = {"type": "Split", "pattern": {"Regex": _QWEN2_PIECES}, "behavior": "Isolated", "invert": False}
     # transformers saves null if the field was missing.
-    prefix = settings.values.get("add_prefix_space") is not None and settings.boolean("add_prefix_space")
+    prefix = settings.is_true("add_prefix_space")
     bytes_of_pieces = _byte_level(add_prefix_space=prefix, use_regex=False)
     return {
         "model": dict(_BYTE_LEVEL_BPE),
