@@ -78,7 +78,7 @@ class Oracle:
             x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
             if self.choices["d_ff"]:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
-            if i == 0 and self.choices["convolution"]:
+            if i == 0 and self.choices["convolution_kernel"]:
                 x = self._convolve(embeddings, x)
         x = self._norm(x, "norm") if self.choices["final_norm"] else x
         decoder = self.choices["decoder"]
@@ -86,7 +86,7 @@ class Oracle:
 
     def _convolve(self, embeddings: Array, x: Array) -> Array:
         """Return rows [n, d] with a convolution of the embeddings added, as DeBERTa v2 does after its first layer."""
-        size, (n, width) = self.choices["convolution"], embeddings.shape
+        size, (n, width) = self.choices["convolution_kernel"], embeddings.shape
         kernel = self.weights["layers.0.convolution.linear.weight"].reshape(width, size, width)
         padded = np.pad(embeddings, ((size // 2, size // 2), (0, 0)))
         sums = [np.einsum("sd,osd->o", padded[i : i + size], kernel) for i in range(n)]

@@ -54,7 +54,7 @@ FORMS: Mapping[str, EncoderConfig] = {
     "distance products, as DeBERTa": _form(
         positions="none", distance_keys=True, distance_queries=True, heads=4, max_tokens=517
     ),
-    "convolution, as DeBERTa v2": _form(convolution=3),
+    "convolution, as DeBERTa v2": _form(convolution_kernel=3),
     "capped scores, as Gemma 2": _form(
         **{**_ROTARY, **_RMS_NORM, "norm": "sandwich"}, mask="causal", score_cap=50.0, heads=4, max_tokens=517
     ),

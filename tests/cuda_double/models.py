@@ -100,7 +100,7 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         "large-heads": Form("fp16", {"head_dim": 256, "max_tokens": 64}),
         "masked-tokens": Form("fp16", {"mask_id": 3, "positions": "rotary", "max_tokens": 512}),
-        "convolution": Form("fp16", {"convolution": 3, "max_tokens": 512}),
+        "convolution": Form("fp16", {"convolution_kernel": 3, "max_tokens": 512}),
         "capped": Form("fp16", {"score_cap": 30.0, "max_tokens": 512}),
         "attention-pooling": Form("fp16", {"pooling": Pooling.ATTENTION, "max_tokens": 512}),
     }

@@ -48,7 +48,7 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
 # A graph with a kernel has this route. Several kernels count as the one that comes first; of a graph with a first row,
 # the softmax is that of one query for each sequence, which has no route.
 ROUTES = {SOFTMAX: Route.GATHERED, EFFICIENT: Route.MEMORY_EFFICIENT, FLASH: Route.FLASH}
-WITH_DISTANCES = {"causal", "local", "alibi", "t5", "deberta", "decoder", "convolution"}
+WITH_A_NUMBER_FROM_CPU = {"causal", "local", "alibi", "t5", "deberta", "decoder", "convolution"}
 # The operators that may run on the CPU, because they compute sizes of arrays from the shapes of inputs.
 OPERATORS_ON_CPU = {"Add", "Cast", "Concat", "Mul", "Reshape", "Squeeze", "Sub"}
 MOST_BYTES_ON_CPU = 40
@@ -128,9 +128,9 @@ def test_inputs_are_copied_without_a_wait_and_only_outputs_come_back(run: Run, g
         inputs = Counter(found["inputs"][batch])
         sizes = Counter(copy.bytes for copy in copies(events, "pageable to device"))
         assert not inputs - sizes
-        # Biases, distances and convolutions also need the largest place, one number that the CPU computes from N.
+        # One more number comes from the CPU: the largest distance, from N, or the number of rows, for a convolution.
         others = list((sizes - inputs).elements())
-        assert len(others) == (graph.split()[0] in WITH_DISTANCES)
+        assert len(others) == (graph.split()[0] in WITH_A_NUMBER_FROM_CPU)
         assert sum(others) <= 8
         assert not any(copy.waits for copy in copies(events) if copy.target == "device")
         assert len(copies(events, "device to pageable")) == found["outputs"]

@@ -73,7 +73,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     # Most scores of random encoders are beyond the first cap.
     "score_cap": (0.0, 0.5, 50.0),
     "layers": (1, 2),
-    "convolution": (0, 3),
+    "convolution_kernel": (0, 3),
     "local_layers": ((), (0,), (1,)),
     "window": (0, 3),
     "d_ff": (0, 20),

@@ -14,7 +14,7 @@ from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
-    "active_experts convolution"
+    "active_experts convolution_kernel"
 )
 
 # Fields that only checkpoints have.
@@ -66,9 +66,9 @@ class EncoderConfig:
 
     Layers, of which some may attend locally:
         layers: number of encoder layers.
-        convolution: number of neighbouring tokens, always odd, that a convolution of the embeddings joins around each
-            token; its activated result is added to the row of the first layer, and a norm follows, as in DeBERTa v2
-            (https://arxiv.org/abs/2006.03654); 0 for no convolution.
+        convolution_kernel: kernel size, an odd number, of a convolution over the tokens that reads the input of the
+            first layer; its result, after `activation`, is added to the output of that layer, and a norm follows, as in
+            DeBERTa v2 (https://arxiv.org/abs/2006.03654); 0 for no convolution.
         local_layers: numbers of the layers, from 0, in which a token attends only to tokens within `window`.
         window: largest distance from a token to the tokens that it attends to in local layers; a token thus attends to
             2 · window + 1 tokens, or with a causal mask to window + 1. Must be 0 without local layers.
@@ -79,7 +79,7 @@ class EncoderConfig:
             https://arxiv.org/abs/2002.05202.
         up_bias: whether W_up and W_gate have biases.
         down_bias: whether W_down has a bias.
-        activation: activation function between the feed-forward layers.
+        activation: activation function between the feed-forward layers, and after the convolution.
 
     Residual sums and norms:
         residual: whether a block's input is added to its output, x + block(x).
@@ -167,7 +167,7 @@ class EncoderConfig:
     score_cap: float = 0.0
     # Layers, of which some may attend locally
     layers: int
-    convolution: int = 0
+    convolution_kernel: int = 0
     local_layers: tuple[int, ...] = ()
     window: int = 0
     # Feed-forward
@@ -244,11 +244,8 @@ class EncoderConfig:
             )
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
-        if self.convolution and not self.convolution % 2:
-            raise ConfigError(f"convolution is {self.convolution}: it must be an odd number, or 0")
-        if self.convolution and (self.width != self.d_model or not self.d_ff or self.decoder):
-            needs = "needs rows of width d_model and a feed-forward block, and takes no decoder"
-            raise ConfigError(f"convolution is {self.convolution}: it {needs}")
+        if self.convolution_kernel:
+            self._check_convolution()
         if type(self.score_cap) not in (int, float) or not 0 <= self.score_cap < float("inf"):
             raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:
@@ -321,6 +318,16 @@ class EncoderConfig:
             raise ConfigError(f"residual is true, but {widths}: set residual to false, or output_projection to true")
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
+
+    def _check_convolution(self) -> None:
+        """Check that the convolution has a middle, and that the first layer can have one."""
+        if not self.convolution_kernel % 2:
+            raise ConfigError(f"convolution_kernel is {self.convolution_kernel}: it must be an odd number, or 0")
+        if self.width != self.d_model or not self.d_ff or self.decoder:
+            raise ConfigError(
+                f"convolution_kernel is {self.convolution_kernel}, which needs rows of width d_model, a feed-forward "
+                "block and no decoder: change these fields, or set convolution_kernel to 0"
+            )
 
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""

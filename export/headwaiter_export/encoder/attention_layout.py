@@ -10,6 +10,7 @@ padding, and B·N with padding.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
@@ -84,17 +85,23 @@ class AttentionLayout(ABC):
     def pad(self, rows: Tensor) -> Tensor:
         """Arrange rows [R, d] in grid cells [B, N, d]."""
 
-    def neighbours(self, rows: Tensor, distance: int) -> Tensor:
-        """Return for each row the row of its sequence at a distance; zeros where the sequence has none, [R, d]."""
-        if distance == 0:
-            return rows
-        places = (torch.arange(rows.shape[0]) + distance).clamp(min=0).minimum(torch.tensor(rows.shape[0] - 1))
-        found = (self.positions.index_select(0, places) == self.positions + distance) & self._holds_token(places)
-        return torch.where(found[:, None], rows.index_select(0, places), 0.0)
+    @property
+    def sequence_numbers(self) -> Tensor:
+        """Number of each row's sequence in the batch, int64 [R]."""
+        return (self.positions == 0).long().cumsum(0) - 1
 
-    def _holds_token(self, places: Tensor) -> Tensor:
-        """Return whether each of these rows is one of a token, bool [n]."""
-        return torch.ones_like(places, dtype=torch.bool)
+    def neighbours(self, rows: Tensor, distances: Sequence[int]) -> Tensor:
+        """Return for each row the rows of its sequence at some distances, [R, distances, d].
+
+        Where the sequence has no such row, the numbers are 0.
+        """
+        away = torch.tensor(distances)
+        positions = self.positions[:, None] + away
+        lengths = self.lengths.long().index_select(0, self.sequence_numbers)
+        exists = (positions >= 0) & (positions < lengths[:, None])
+        places = torch.where(exists, torch.arange(rows.shape[0])[:, None] + away, rows.shape[0])
+        # `F.embedding` is traced to Gather.
+        return F.embedding(places, F.pad(rows, (0, 0, 0, 1)))
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """Turn rows [R, d] into an output of a graph."""

@@ -75,6 +75,4 @@ def _mask_factors(masked: Tensor, layout: AttentionLayout) -> Tensor:
     unmasked = (layout.pad(~masked[:, None])[..., 0] & layout.token_mask).sum(1)
     # A sequence of masked tokens alone has rows of zeros.
     factors = layout.lengths.float() / unmasked.clamp(min=1)
-    # Each sequence begins at position 0.
-    numbers = (layout.positions == 0).long().cumsum(0) - 1
-    return torch.where(masked, 0.0, factors.index_select(0, numbers))
+    return torch.where(masked, 0.0, factors.index_select(0, layout.sequence_numbers))

@@ -58,12 +58,12 @@ class AttentionLayer(nn.Module):
 class EncoderLayer(AttentionLayer):
     """Attention, then the feed-forward block; both have a norm and a residual sum.
 
-    In the first layer, a convolution of its input may follow.
+    In the first layer, a convolution of the layer's input may follow.
     """
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__(config, number)
-        self.convolution = Convolution(config) if config.convolution and number == 0 else None
+        self.convolution = Convolution(config) if config.convolution_kernel and number == 0 else None
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
         self.feed_forward_end_norm = _end_norm(config)

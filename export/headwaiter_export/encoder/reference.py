@@ -104,7 +104,8 @@ def operations(config: EncoderConfig, tokens: int) -> float:
     projected_width = config.heads * (config.head_dim + max(config.experts, 1) * config.value_dim)
     attention = 2 * config.d_model * projected_width + tokens * attention_width
     feed_forward = (3 if config.gated else 2) * config.width * config.inner_width
-    return 2.0 * tokens * (config.attention_layers * attention + feed_forward)
+    convolution = config.convolution_kernel * config.d_model**2
+    return 2.0 * tokens * (config.attention_layers * attention + feed_forward + convolution)
 
 
 def clear_sequences(encoder: Encoder, lengths: Iterable[int]) -> list[Sequence]:

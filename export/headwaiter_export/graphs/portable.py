@@ -32,10 +32,6 @@ class Portable(GraphLayout):
         return self._token_mask
 
     @override
-    def _holds_token(self, places: Tensor) -> Tensor:
-        return self._token_mask.flatten().index_select(0, places)
-
-    @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         batch, longest = self._token_mask.shape
         q, k, v = (

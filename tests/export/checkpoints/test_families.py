@@ -488,7 +488,19 @@ def test_an_activation_that_the_head_of_deberta_lacks_is_refused_by_name(activat
     assert_checkpoint_refused(tmp_path, "pooler_hidden_act")
 
 
-@pytest.mark.parametrize(("field", "value"), [("conv_act", "tanh"), ("conv_act", None), ("conv_groups", 2)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("conv_act", "tanh"),
+        ("conv_act", None),
+        ("conv_act", []),
+        ("conv_act", "relu"),
+        ("hidden_act", None),
+        ("hidden_act", 3),
+        ("hidden_act", []),
+        ("conv_groups", 2),
+    ],
+)
 def test_a_convolution_that_the_encoder_lacks_is_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
     save_example(tmp_path, "DebertaV2", conv_kernel_size=3, conv_act="gelu")
     edit_json(tmp_path / "config.json", **{field: value})

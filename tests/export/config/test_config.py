@@ -45,6 +45,8 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"layers": 0}, ["layers is 0", f"from 1 to {MAX_SIZE}"]),
         ({"window": 8}, ["window is 8", "local_layers"]),
         ({"gated": True, "d_ff": 0}, ["gated is true", "d_ff is 0"]),
+        ({"convolution_kernel": 2}, ["convolution_kernel is 2", "odd"]),
+        ({"convolution_kernel": 3, "d_ff": 0}, ["convolution_kernel is 3", "feed-forward"]),
         ({"d_ff": 2.5}, ["d_ff is 2.5", f"from 0 to {MAX_SIZE}"]),
         ({"max_tokens": True}, ["max_tokens is True", f"from 1 to {MAX_SIZE}"]),
         ({"vocabulary_size": -1}, ["vocabulary_size is -1"]),

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
+from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.bert import BERT_LAYER_MODULES, BERT_MODULES
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead, TokenInput
 from headwaiter_export.checkpoints.json_files import CheckpointJson
@@ -94,11 +95,14 @@ class DebertaInput(TokenInput):
         if convolution:
             if not convolution % 2:
                 raise config_json.error("conv_kernel_size", "it must be an odd number, or 0")
-            config_json.choice("conv_act", {config_json.values["hidden_act"]: None})
+            activation = config_json.choice("hidden_act", ACTIVATIONS)
+            if config_json.values["conv_act"] not in [name for name, each in ACTIVATIONS.items() if each is activation]:
+                supported = f"the export supports only that of hidden_act, {config_json.values['hidden_act']}"
+                raise config_json.error("conv_act", f"{supported}; without the field, it is tanh")
             config_json.require({"conv_groups": 1})
         return {
             **super().sizes(config_json),
-            "convolution": convolution,
+            "convolution_kernel": convolution,
             "positions": Positions.LEARNED if config_json.boolean("position_biased_input") else Positions.NONE,
             "distance_keys": settings.is_relative and _CONTENT_TO_POSITION in settings.terms,
             "distance_queries": settings.is_relative and _POSITION_TO_CONTENT in settings.terms,
@@ -109,13 +113,11 @@ class DebertaInput(TokenInput):
         """Fold the projection of embeddings and the scale of scores into weights; give each distance its vectors."""
         settings = _Settings.read(config_json)
         _fold_embeddings(tensors, settings, config)
-        if config.convolution:
-            shape = (config.d_model, config.d_model, config.convolution)
+        if config.convolution_kernel:
+            shape = (config.d_model, config.d_model, config.convolution_kernel)
             kernel = take_tensor(tensors, "encoder.conv.conv.weight", shape)
-            # One linear layer of neighbours beside each other.
+            # The rows of neighbours are concatenated, so the kernel [out, in, size] becomes [out, size · in].
             tensors["encoder.conv.conv.weight"] = kernel.transpose(1, 2).flatten(1).contiguous()
-            for name in [name for name in tensors if name.startswith("encoder.conv.")]:
-                tensors[name.replace("encoder.conv.", "encoder.layer.0.conv.")] = tensors.pop(name)
         vectors = _take_vectors(tensors, settings, config)
         # The scores are divided by √(head_dim · number of terms).
         scale = 1 / math.sqrt(1 + len(settings.terms))
@@ -253,9 +255,9 @@ DEBERTA_V2 = Family(
         "attention.value": "attention.self.value_proj",
         "attention.distance_keys": "attention.self.distance_keys",
         "attention.distance_queries": "attention.self.distance_queries",
-        "convolution.linear": "conv.conv",
-        "convolution.norm": "conv.LayerNorm",
     },
+    # Only the first layer has these modules.
+    shared_module_names={"convolution.linear": "encoder.conv.conv", "convolution.norm": "encoder.conv.LayerNorm"},
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls.", "lm_predictions.", "mask_predictions."),
     default_norm_eps=1e-7,
     default_values={
