@@ -46,6 +46,7 @@ class FakeEncoder:
         fixed_length: whether every sequence must have exactly `max_tokens` tokens, as in a model of images.
         prefix_rows: number of rows of zeros at the start of features; 1 in a Vision Transformer.
         image: the images that the model takes, for `model()`; None for a model that takes no images.
+        sound: the sounds that the model takes, for `model()`; None for a model that takes no samples of sounds.
         max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
         max_request_sequences: maximum sequences of a request.
         max_request_tokens: maximum tokens of a request.
@@ -81,6 +82,7 @@ class FakeEncoder:
         fixed_length: bool = False,
         prefix_rows: int = 0,
         image: pb.ImageFormat | None = None,
+        sound: pb.SoundFormat | None = None,
         max_text_tokens: int | None = None,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
@@ -109,6 +111,7 @@ class FakeEncoder:
             class_row=prefix_rows > 0,
             prefix_rows=prefix_rows,
             image=image,
+            sound=sound,
             max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size else 0,
             width=width,
             layers=layers,

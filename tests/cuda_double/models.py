@@ -9,11 +9,12 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
-from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
+from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
@@ -101,6 +102,29 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
         "large-heads": Form("fp16", {"head_dim": 256, "max_tokens": 64}),
         "masked-tokens": Form("fp16", {"mask_id": 3, "positions": "rotary", "max_tokens": 512}),
         "convolution": Form("fp16", {"convolution_kernel": 3, "max_tokens": 512}),
+        **{
+            name: Form(
+                "fp16",
+                {
+                    "vocabulary_size": 0,
+                    "feature_width": 30,
+                    "waveform": WaveformConfig(
+                        widths=(16, 16, 16),
+                        kernels=(10, 3, 2),
+                        strides=(5, 2, 2),
+                        bias=True,
+                        norms_channels=norms_channels,
+                        activation=Activation.GELU,
+                        final_norm=True,
+                        position_kernel=20,
+                        position_groups=4,
+                    ),
+                    "positions": "none",
+                    "max_tokens": 512,
+                },
+            )
+            for name, norms_channels in (("sounds", False), ("sounds-by-channel", True))
+        },
         "capped": Form("fp16", {"score_cap": 30.0, "max_tokens": 512}),
         "attention-pooling": Form("fp16", {"pooling": Pooling.ATTENTION, "max_tokens": 512}),
     }
@@ -137,6 +161,7 @@ def write_model(folder: Path, form: Form) -> Path:
         width=config.pooled_width,
         layers=config.attention_layers,
         first_row_layers=config.first_row_layers,
+        convolution_values=config.convolution_values,
         heads=config.heads,
         head_dim=config.head_dim,
         value_dim=config.value_dim,

@@ -79,6 +79,8 @@ class Example:
         family = {**FAMILIES, **FEATURE_FAMILIES}[self.model_types[0]]
         if family.sequence_head is None and self.model_types[0] not in {name for name, _ in FAMILIES_WITH_HEADS}:
             return ""
+        if (self.model_types[0], f"{self.name}ForCTC") in FAMILIES_WITH_HEADS:
+            return "sequence, CTC"
         if self.takes_features:
             return "image"
         return "sequence" if self.name in _WITHOUT_TOKEN_HEADS else "sequence, token"
@@ -87,7 +89,7 @@ class Example:
         """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
 
         The sequences run alone and together: lengths of 1, 2, near the window, and of the maximum. A model of images or
-        audio has one length.
+        spectrograms has one length, and one of sounds has three.
         """
         if self.save:
             model = self.save(folder)
@@ -316,6 +318,8 @@ EXAMPLES = [
         "AST",
     ),
     Example("Whisper (encoder blocks)", ("whisper",), ("openai/whisper-small",), "Whisper"),
+    Example("wav2vec 2.0", ("wav2vec2",), ("facebook/wav2vec2-base-960h",), "Wav2Vec2"),
+    Example("HuBERT", ("hubert",), ("facebook/hubert-large-ls960-ft",), "Hubert"),
 ]
 # The families of texts, by the name of their classes.
 TEXT_EXAMPLES = {each.name: each for each in EXAMPLES if not each.takes_features and not each.save}

@@ -37,6 +37,17 @@ WHISPER = {
     "max_target_positions": 5,
     **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0),
 }
+# Windows of 30 samples, 20 apart, of which the first convolution has 5 outputs, 4 until the next window.
+WAVEFORMS = {
+    **LAYERS,
+    **FEED_FORWARD,
+    "conv_dim": (8, 12, 16),
+    "conv_kernel": (10, 3, 2),
+    "conv_stride": (5, 2, 2),
+    "num_conv_pos_embeddings": 20,
+    "num_conv_pos_embedding_groups": 4,
+    "classifier_proj_size": 12,
+}
 # The sizes of each family. The names are those of the classes in `transformers`, without "Config" and "Model".
 FAMILIES: dict[str, dict[str, Any]] = {
     "ViT": {**LAYERS, **FEED_FORWARD, **IMAGES},
@@ -45,10 +56,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "CLIPVision": {**LAYERS, **FEED_FORWARD, **IMAGES},
     "SiglipVision": {**LAYERS, **FEED_FORWARD, **IMAGES},
     "Whisper": WHISPER,
+    "Wav2Vec2": WAVEFORMS,
+    "Hubert": {**WAVEFORMS, "feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True},
     "Dinov2": {**LAYERS, **IMAGES},
     "DINOv3ViT": {**LAYERS, **FEED_FORWARD, **IMAGES, "num_register_tokens": 2},
     "Dinov2WithRegisters": {**LAYERS, **IMAGES, "num_register_tokens": 3},
 }
+# The model types whose sequences have any number of rows.
+_WAVEFORM_TYPES = ("wav2vec2", "hubert")
 COMMON_FIELDS = {each.name for each in fields(transformers.PreTrainedConfig)}
 
 
@@ -73,16 +88,31 @@ def save_feature_model(folder: Path, name: str, kind: str = "Model", **settings:
 
 
 def draw_input(model: transformers.PreTrainedModel, seed: int = 0) -> Array:
-    """Draw an input of the size that a model takes: an image [C, H, W], or a spectrogram in the model's own order."""
+    """Draw an input of the size that a model takes.
+
+    Return an image [C, H, W], a spectrogram in the model's own order, or the samples of a sound; a larger seed makes
+    the sound longer.
+    """
     config = model.config
     shape: tuple[int, ...]
-    if config.model_type == "audio-spectrogram-transformer":
+    if config.model_type in _WAVEFORM_TYPES:
+        window, hop = window_and_hop(config)
+        shape = (window + 11 * seed * hop,)
+    elif config.model_type == "audio-spectrogram-transformer":
         shape = (config.max_length, config.num_mel_bins)
     elif config.model_type == "whisper":
         shape = (config.num_mel_bins, 2 * config.max_source_positions)
     else:
         shape = (config.num_channels, config.image_size, config.image_size)
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def window_and_hop(config: Any) -> tuple[int, int]:
+    """Return how many samples a row of the last convolution depends on, and how many are between two such rows."""
+    window, hop = 1, 1
+    for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True):
+        window, hop = window + (kernel - 1) * hop, hop * stride
+    return window, hop
 
 
 def input_rows(model: transformers.PreTrainedModel, values: Array, prefix_rows: int) -> Array:
@@ -92,6 +122,9 @@ def input_rows(model: transformers.PreTrainedModel, values: Array, prefix_rows: 
         with torch.inference_mode():
             frames: Array = convolved(model.base_model.encoder, torch.from_numpy(values)).numpy()
         return frames
+    if config.model_type in _WAVEFORM_TYPES:
+        window, hop = window_and_hop(config)
+        return np.lib.stride_tricks.sliding_window_view(values, window)[::hop].copy()
     if config.model_type == "audio-spectrogram-transformer":
         strides = (config.frequency_stride, config.time_stride)
         return patches(values.T[None], config.patch_size, prefix_rows=prefix_rows, strides=strides)
@@ -116,8 +149,9 @@ def exported_hidden(folder: Path, model: transformers.PreTrainedModel, values: A
     """Return the hidden rows [n, d] of one input in the encoder that is read from a checkpoint."""
     encoder = read_checkpoint(folder, Pooling.NONE).encoder
     rows = input_rows(model, values, encoder.config.prefix_rows)
-    assert len(rows) == encoder.config.max_tokens
-    assert encoder.config.fixed_length
+    if model.config.model_type not in _WAVEFORM_TYPES:
+        assert len(rows) == encoder.config.max_tokens
+        assert encoder.config.fixed_length
     with torch.inference_mode():
         hidden: Array = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[1].numpy()
     return hidden

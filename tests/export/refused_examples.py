@@ -118,9 +118,7 @@ REFUSED = (
         settings={"image_size": 32, "patch_size": 8},
     ),
     Refused("ConvNeXT", "facebook/convnext-base-224", "it has no attention", "ConvNext"),
-    Refused("wav2vec 2.0", "facebook/wav2vec2-base", "convolutions over sounds come first", "Wav2Vec2"),
-    Refused("HuBERT", "facebook/hubert-base-ls960", "convolutions over sounds come first", "Hubert"),
-    Refused("WavLM", "microsoft/wavlm-base", "convolutions over sounds come first", "WavLM"),
+    Refused("WavLM", "microsoft/wavlm-base", "each row weighs its distances to others", "WavLM"),
     Refused(
         "static embeddings",
         "StaticEmbedding of sentence-transformers",

@@ -157,7 +157,8 @@ class TokenInput:
         largest = np.iinfo(np.int64).max
         are_int64 = ids.size == 0 or ids.dtype.kind == "i" or (ids.dtype.kind == "u" and ids.max() <= largest)
         if not are_int64:
-            raise _invalid(index, "tokens.data", f"holds {ids.dtype} values: pass token ids as integers below 2**63")
+            advice = "pass token ids as integers below 2**63, or features as an array [n, width]"
+            raise _invalid(index, "tokens.data", f"holds {ids.dtype} values: {advice}")
         return ids.astype("<i8")
 
     def measure(self, ids: NDArray[np.int64], _max_text_tokens: int) -> SequenceSize:
@@ -307,7 +308,7 @@ def _array(index: int, sequence: ArrayLike, field: str, rank: int) -> NDArray[An
     except (ValueError, TypeError, RuntimeError) as error:
         raise _invalid(index, f"{field}.data", f"is not an array ({error}): pass numbers of shape {shape}") from error
     if array.ndim != rank:
-        one = "[ids]" if rank == 1 else "[rows]"
+        one = "[ids]" if rank == 1 else "[rows], for a sound [sound_rows(samples, client.model())]"
         advice = f"for one sequence pass {one}" if array.ndim == rank - 1 else f"pass numbers of shape {shape}"
         raise _invalid(
             index, f"{field}.data", f"has {array.ndim} dimensions and a sequence of {field} has {rank}: {advice}"

@@ -119,6 +119,7 @@ class ModelDescription:
         feature_width: values of a feature vector; 0 unless the model takes features.
         prefix_rows: rows of zeros at the start of each sequence of features.
         image: the images that the model takes; all fields are 0 or empty for other models.
+        sound: the sounds that the model takes, see `sound_rows`; all fields are 0 or false for other models.
         width: values of a pooled vector; of a hidden vector for a model without pooling.
         hidden_width: values of a hidden vector.
         layers: attention layers.
@@ -153,6 +154,7 @@ class ModelDescription:
     feature_width: int
     prefix_rows: int
     image: pb.ImageFormat
+    sound: pb.SoundFormat
     width: int
     hidden_width: int
     layers: int

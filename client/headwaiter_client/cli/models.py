@@ -99,6 +99,10 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         + (f" after {model.prefix_rows} rows of zeros" if model.prefix_rows else "")
         if model.image.patch_size
         else "",
+        "sounds": f"{model.sound.sampling_rate_hz:,} samples a second, a row every {model.sound.hop:,} samples"
+        + (", scaled to mean 0 and variance 1" if model.sound.normalized else "")
+        if model.sound.hop
+        else "",
         "sequence limit": f"exactly {model.max_tokens:,} tokens"
         if model.min_tokens == model.max_tokens
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",

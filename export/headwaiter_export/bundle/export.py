@@ -49,7 +49,7 @@ from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_h
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat
+from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, SoundFormat
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
@@ -143,6 +143,7 @@ class _Written:
     config: EncoderConfig
     text: TextConfig | None
     image: ImageFormat | None
+    sound: SoundFormat | None
     plans: tuple[GraphPlan, ...]
     ranges: ActivationRanges
     reference: Reference
@@ -189,6 +190,7 @@ class _Written:
             layers=config.attention_layers,
             first_row_layers=config.first_row_layers,
             heads=config.heads,
+            convolution_values=config.convolution_values,
             gated_width=config.d_ff if config.gated else 0,
             distance_products=config.distance_keys or config.distance_queries,
             bias_heads=bias_heads(config),
@@ -199,6 +201,7 @@ class _Written:
             largest_magnitude=Magnitude(name=limiting, value=magnitude),
             residual_norm_ratio=self.ranges.norm_ratio,
             image=self.image,
+            sound=self.sound,
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,
@@ -295,6 +298,7 @@ def _write_graphs(
         encoder.config,
         text,
         model.image,
+        model.sound,
         tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
         ranges,
         checked,

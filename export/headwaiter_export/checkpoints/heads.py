@@ -11,7 +11,9 @@ from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunct
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
 _SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification")
-_TOKEN_ENDING = "ForTokenClassification"  # noqa: S105 - not a password
+# CTC scores each row of a sound for the characters of a text (https://doi.org/10.1145/1143844.1143891).
+_CTC_ENDING = "ForCTC"
+_TOKEN_ENDINGS = ("ForTokenClassification", _CTC_ENDING)
 # The ending of architectures whose head scores each token as the start and as the end of an answer.
 _ANSWER_ENDING = "ForQuestionAnswering"
 _ANSWER_LABELS: tuple[str, ...] = ("start", "end")
@@ -63,7 +65,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
     """
     architectures = config_json.strings("architectures")
     for architecture in architectures:
-        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, _TOKEN_ENDING, _ANSWER_ENDING)):
+        if not architecture.endswith((*_ENCODER_ENDINGS, *_SEQUENCE_ENDINGS, *_TOKEN_ENDINGS, _ANSWER_ENDING)):
             raise CheckpointError(
                 f"config.json has architecture {architecture}, whose head the export does not know: "
                 f"{_save_encoder(config_json)}"
@@ -73,7 +75,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         return None
     if len(architectures) > 1:
         raise config_json.error("architectures", "a checkpoint with a head must name one architecture")
-    names, per_token = family.sequence_head, with_head[0].endswith((_TOKEN_ENDING, _ANSWER_ENDING))
+    names, per_token = family.sequence_head, with_head[0].endswith((*_TOKEN_ENDINGS, _ANSWER_ENDING))
     finds_answers = with_head[0].endswith(_ANSWER_ENDING)
     # A decoder over the same text would score its tokens.
     has_decoder = family.decoder_names is not None
@@ -81,7 +83,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
     labels, function = _ANSWER_LABELS, ScoreFunction.IDENTITY
     if not finds_answers:
-        labels = _read_labels(config_json)
+        labels = (_read_characters if with_head[0].endswith(_CTC_ENDING) else _read_labels)(config_json)
         function = read_function(config_json, cross_encoder, len(labels))
         function = ScoreFunction.SOFTMAX if per_token else function
     if per_token and not names.scores_tokens:
@@ -172,6 +174,20 @@ def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
     if not labels or not all(labels):
         raise config_json.error("id2label", "it must name a label for each number from 0")
     return labels
+
+
+def _read_characters(config_json: CheckpointJson) -> tuple[str, ...]:
+    """Return the characters that a head for CTC scores, in the order of the logits, from the files of the tokenizer."""
+    folder, count = config_json.path.parent, config_json.size("vocab_size")
+    vocabulary = CheckpointJson.read_if_present(folder / "vocab.json")
+    for character, number in vocabulary.values.items():
+        if type(number) is not int or not 0 <= number < count:
+            raise vocabulary.error(character, f"it must be a whole number from 0 to {count - 1}")
+    added = CheckpointJson.read_if_present(folder / "added_tokens.json")
+    # The head scores no added token beyond vocab_size.
+    tokens = {added.size(token, least=0): token for token in added.values}
+    tokens |= {number: character for character, number in vocabulary.values.items()}
+    return tuple(tokens.get(number) or f"LABEL_{number}" for number in range(count))
 
 
 def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:

@@ -42,6 +42,7 @@ from headwaiter_export.checkpoints.modules_json import (
     read_weights,
 )
 from headwaiter_export.checkpoints.multi_vector import TASK_FIELDS, with_tasks
+from headwaiter_export.checkpoints.sound_format import read_sound_format
 from headwaiter_export.checkpoints.texts import TextConfig, filled_texts, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
@@ -53,7 +54,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_proto.encoder_pb2 import ImageFormat
+from headwaiter_proto.encoder_pb2 import ImageFormat, SoundFormat
 from headwaiter_server.runtime.bundle import MANIFEST
 
 # Reads weights that have files of their own, given the shapes of all tensors in `Encoder.state_dict()`.
@@ -81,12 +82,14 @@ class LoadedModel:
         encoder: the encoder in float32.
         text: tokenizer, limit and prompts; None if the model accepts no texts.
         image: the images that the model takes; None if the model takes no images.
+        sound: the sounds that the model takes; None if the model takes no samples of sounds.
         assumptions: what the export took for granted or left out, one line each.
     """
 
     encoder: Encoder
     text: TextConfig | None
     image: ImageFormat | None = None
+    sound: SoundFormat | None = None
     assumptions: tuple[str, ...] = ()
 
 
@@ -183,6 +186,10 @@ def read_checkpoint(
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
+    sound = read_sound_format(folder, config.waveform) if config.waveform else None
+    if sound is not None:
+        scaled = ", scaled to mean 0 and variance 1" if sound.normalized else ""
+        assumptions.append(f"sounds have {sound.sampling_rate_hz:,} samples a second{scaled}")
     chat_settings = modules.cross_encoder if modules.logit_score is not None else None
     text = read_text(
         folder,
@@ -234,7 +241,7 @@ def read_checkpoint(
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
     encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words)
-    return LoadedModel(encoder, text, image, tuple(assumptions))
+    return LoadedModel(encoder, text, image, sound, tuple(assumptions))
 
 
 @dataclass(frozen=True)
@@ -323,7 +330,8 @@ def _pooling_assumptions(
 ) -> list[str]:
     """Return lines about the head and the pooling, which a user chose, or a file of the checkpoint named."""
     if head:
-        labels = "named labels" if whole_json.values.get("id2label") else "labels without names in config.json"
+        unnamed = head.labels == tuple(f"LABEL_{number}" for number in range(len(head.labels)))
+        labels = "labels without names" if unnamed else "named labels"
         lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
         return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]
     lines = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]

@@ -11,6 +11,7 @@ from headwaiter_export.config.field_checks import ConfigError, check_choice, che
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
+from headwaiter_export.config.waveform import WaveformConfig
 
 _SIZES_OR_ZERO = (
     "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
@@ -18,7 +19,7 @@ _SIZES_OR_ZERO = (
 )
 
 # Fields that only checkpoints have.
-_PARTS = ("decoder", "vocabulary_head", "head")
+_PARTS = ("waveform", "decoder", "vocabulary_head", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class EncoderConfig:
         feature_width: width of a feature row; 0 for an encoder of token ids.
         feature_projection: whether a linear layer maps features to d_model; otherwise features are the first rows.
         d_model: width of a hidden row.
+        waveform: the convolutions that turn features, the samples of a sound, into rows, in place of the linear layer;
+            None for other features.
         embedding_width: width of the embeddings, which a linear layer maps to d_model (https://arxiv.org/abs/1909.11942,
             section 3.1); 0 stands for d_model, without the linear layer.
 
@@ -146,6 +149,7 @@ class EncoderConfig:
     feature_width: int = 0
     feature_projection: bool = True
     d_model: int
+    waveform: WaveformConfig | None = None
     embedding_width: int = 0
     # Attention
     heads: int
@@ -232,6 +236,8 @@ class EncoderConfig:
                 "make the widths equal, or set feature_projection to true"
             )
         self._resolve_widths()
+        if self.waveform is not None:
+            self._check_waveform(self.waveform)
         _resolve_local_layers(self)
         _resolve_experts(self)
         if self.distance_bias and self.positions is Positions.ALIBI:
@@ -329,6 +335,14 @@ class EncoderConfig:
                 "block and no decoder: change these fields, or set convolution_kernel to 0"
             )
 
+    def _check_waveform(self, waveform: WaveformConfig) -> None:
+        """Check that features have the width that the convolutions need."""
+        if self.feature_width != waveform.window or not self.feature_projection:
+            raise ConfigError(
+                f"feature_width is {self.feature_width}: the convolutions need features of {waveform.window} samples, "
+                "and feature_projection"
+            )
+
     def _check_even_widths(self) -> None:
         """Check that pairs of a sine and a cosine fill the width of the positions."""
         embedding = "d_model" if self.embedding_width == self.d_model else "embedding_width"
@@ -394,6 +408,11 @@ class EncoderConfig:
     def width(self) -> int:
         """Width of a layer's output: d_model, or without an output projection heads · value_dim."""
         return self.d_model if self.output_projection else self.heads * self.value_dim
+
+    @property
+    def convolution_values(self) -> int:
+        """Largest number of values for each row that a graph holds at once in convolutions."""
+        return self.waveform.live_values if self.waveform else self.convolution_kernel * self.d_model
 
     @property
     def pooled_width(self) -> int:

@@ -11,6 +11,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headwaiter_export.encoder.waveform import Waveform
 
 
 class PositionedRows(nn.Module):
@@ -49,7 +50,9 @@ class Embedding(PositionedRows):
 
     def __init__(self, config: EncoderConfig) -> None:
         tokens: nn.Module = nn.Identity()
-        if config.takes_tokens:
+        if config.waveform:
+            tokens = Waveform(config.waveform, config)
+        elif config.takes_tokens:
             tokens = nn.Embedding(config.vocabulary_size, config.embedding_width)
         elif config.feature_projection:
             tokens = nn.Linear(config.feature_width, config.d_model)
@@ -59,7 +62,7 @@ class Embedding(PositionedRows):
 
     def forward(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return rows [R, d] for token ids [R], or for features [R, feature_width] of the same dtype as the weights."""
-        x = self.tokens(tokens)
+        x = self.tokens(tokens, layout) if isinstance(self.tokens, Waveform) else self.tokens(tokens)
         if self.types is not None:
             x = x + (self.types.weight[0] if token_types is None else self.types(token_types))
         if self._mask_id is not None:

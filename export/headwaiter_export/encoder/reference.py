@@ -94,7 +94,7 @@ def long_lengths(config: EncoderConfig) -> list[int]:
 
 
 def operations(config: EncoderConfig, tokens: int) -> float:
-    """Return the floating-point operations of the linear layers and of attention for one sequence.
+    """Return the floating-point operations of linear layers, convolutions and attention for one sequence.
 
     A product and its addition are two operations. Masked pairs of tokens count, because the graphs compute their
     scores too.
@@ -105,6 +105,8 @@ def operations(config: EncoderConfig, tokens: int) -> float:
     attention = 2 * config.d_model * projected_width + tokens * attention_width
     feed_forward = (3 if config.gated else 2) * config.width * config.inner_width
     convolution = config.convolution_kernel * config.d_model**2
+    if config.waveform is not None:
+        convolution += config.waveform.products_per_row(config.d_model)
     return 2.0 * tokens * (config.attention_layers * attention + feed_forward + convolution)
 
 

@@ -128,6 +128,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         poolings=poolings(manifest),
         prefix_rows=prefix_rows(manifest),
         image=manifest.image if manifest.HasField("image") else None,
+        sound=manifest.sound if manifest.HasField("sound") else None,
         tasks=tasks(manifest),
         head=manifest.head if manifest.HasField("head") else None,
         takes_pairs=manifest.takes_pairs,

@@ -81,8 +81,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"has vocabulary_size {ids} and feature_width {features}, and exactly one of them must be above 0"
     if not ids and (text_tokens or manifest.token_types):
         yield f"has max_text_tokens {text_tokens} and token_types {manifest.token_types} without vocabulary_size"
-    if not features and (prefix_rows(manifest) or manifest.HasField("image")):
-        yield "has class_row, prefix_rows or image without feature_width"
+    if not features and (prefix_rows(manifest) or manifest.HasField("image") or manifest.HasField("sound")):
+        yield "has class_row, prefix_rows, image or sound without feature_width"
     for field in ("max_tokens", "width", "layers", "heads"):
         if not getattr(manifest, field):
             yield f"has {field} 0"
@@ -126,6 +126,8 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield "has pooling_skips_prompt, and fixed_pooling, whose vectors only the graphs compute"
     yield from _wrong_prompts(manifest)
     yield from _wrong_image(manifest)
+    if manifest.HasField("sound") and not (manifest.sound.sampling_rate_hz and manifest.sound.hop):
+        yield "has sound without sampling_rate_hz or hop"
     yield from _wrong_graphs(manifest)
 
 

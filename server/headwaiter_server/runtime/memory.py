@@ -43,6 +43,7 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     live = _LIVE_ROWS * width
     if manifest.gated_width:
         live = _LIVE_ROWS_BESIDE_GATED_BLOCK * width + _GATED_ARRAYS * manifest.gated_width
+    live += manifest.convolution_values
     return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
 
 

@@ -28,6 +28,7 @@ DECIDING_FIELDS = frozenset(
         "pooling_skips_prompt",
         "fixed_pooling",
         "image",
+        "sound",
         "head",
         "pair_template",
         "sparse",

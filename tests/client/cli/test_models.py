@@ -116,6 +116,18 @@ def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.
         assert absent not in shown
 
 
+def test_models_shows_the_sounds_that_a_model_takes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = pb.SoundFormat(sampling_rate_hz=16_000, hop=320, normalized=True)
+    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, sound=sound)
+    assert main(["models", "--address", server.address]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for fact in ("16,000 samples", "320 samples", "variance 1"):
+        assert fact in shown
+    server.description.sound.normalized = False
+    assert main(["models", "--address", server.address]) == 0
+    assert "variance" not in capsys.readouterr().out
+
+
 def test_models_shows_the_images_that_a_model_takes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     image = pb.ImageFormat(channels=3, height=224, width=192, patch_size=16)
     server.description = pb.GetModelResponse(model=MODEL, takes_features=True, prefix_rows=5, image=image)

@@ -69,7 +69,7 @@ def test_a_head(labels: dict[str, str] | None, tmp_path: Path) -> None:
     config_json = json.loads((tmp_path / "config.json").read_text())
     write_json(tmp_path / "config.json", {**config_json, "id2label": labels})
     write_json(tmp_path / "tokenizer_config.json", {"model_input_names": ["input_ids"]})
-    names = "2 named labels" if labels else "2 labels without names in config.json"
+    names = "2 named labels" if labels else "2 labels without names"
     assert assumptions(tmp_path) == [
         f"softmax turns logits into scores, for {names}",
         "without --pooling, requests of pooled vectors must name a pooling",

@@ -51,6 +51,14 @@ def test_the_prediction_for_products_by_distance_is_within_30_percent(tokens: in
     assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
 
 
+@pytest.mark.parametrize(("tokens", "measured_mib"), [(300, 204), (1500, 972)])
+def test_the_prediction_for_the_convolutions_of_sounds_is_within_30_percent(tokens: int, measured_mib: int) -> None:
+    # The first convolution of wav2vec2-base has 79 outputs of 512 channels for each row.
+    manifest = Manifest(max_tokens=tokens, width=768, heads=12, convolution_values=4 * 79 * 512)
+    predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=True) / 2**20
+    assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
+
+
 def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_square() -> None:
     short, long = (Manifest(max_tokens=tokens, width=768, heads=12) for tokens in (4096, 8192))
     in_blocks, whole = (

@@ -19,6 +19,7 @@ from tests.server.runtime.bundles import copy, read_manifest, sign, write_manife
 GRAPH, WEIGHTS = "packed-cpu.fp32.onnx", "weights.fp32.bin"
 # Limits, names, what follows from the weights and the computation, and what was measured.
 DESCRIBING_FIELDS = {
+    "convolution_values",
     *("schema_version", "name", "versions", "files", "graphs", "attend"),
     *("vocabulary_size", "feature_width", "min_tokens", "max_tokens", "fixed_length", "class_row", "prefix_rows"),
     *("width", "hidden_width", "layers", "heads", "head_dim", "value_dim", "gated_width", "bias_heads"),

@@ -1,0 +1,34 @@
+"""Read the sounds that a checkpoint takes, from the settings of its feature extractor."""
+
+from pathlib import Path
+
+from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.config.waveform import WaveformConfig
+from headwaiter_proto.encoder_pb2 import SoundFormat
+
+_EXTRACTOR = "Wav2Vec2FeatureExtractor"
+# The values of fields that the file may leave out.
+_DEFAULTS = {"sampling_rate": 16_000, "do_normalize": True, "feature_extractor_type": _EXTRACTOR, "feature_size": 1}
+
+
+def read_sound_format(folder: Path, waveform: WaveformConfig) -> SoundFormat:
+    """Read the sounds that a checkpoint takes.
+
+    `transformers` saves the feature extractor in preprocessor_config.json, or with a tokenizer in
+    processor_config.json. Without a file, its settings are the defaults of `transformers`.
+
+    Raises:
+        CheckpointError: a field is wrong, or has a value that the client cannot apply.
+    """
+    saved = CheckpointJson.read_if_present(folder / "preprocessor_config.json")
+    together = CheckpointJson.read_if_present(folder / "processor_config.json")
+    part = together.values.get("feature_extractor")
+    if isinstance(part, dict) and not saved.values:
+        saved = CheckpointJson(together.path, part)
+    extractor = CheckpointJson(saved.path, {**_DEFAULTS, **saved.values})
+    extractor.require({name: _DEFAULTS[name] for name in ("feature_extractor_type", "feature_size")})
+    return SoundFormat(
+        sampling_rate_hz=extractor.size("sampling_rate"),
+        hop=waveform.hop,
+        normalized=extractor.is_true("do_normalize"),
+    )

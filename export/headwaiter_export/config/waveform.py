@@ -1,0 +1,88 @@
+"""The configuration of convolutions that turn the samples of a sound into rows."""
+
+import math
+from dataclasses import dataclass
+
+from headwaiter_export.config.choices import Activation
+from headwaiter_export.config.field_checks import ConfigError
+
+
+@dataclass(frozen=True)
+class WaveformConfig:
+    """The convolutions of wav2vec 2.0 (https://arxiv.org/abs/2006.11477, section 2), which are not padded.
+
+    A feature row holds the samples that one row of the last convolution depends on. It begins `hop` samples after the
+    feature row before, so feature rows overlap.
+
+    Attributes:
+        widths: number of output channels of each convolution.
+        kernels: number of neighbouring inputs of each convolution.
+        strides: distance between the inputs of neighbouring outputs of each convolution.
+        bias: whether convolutions have biases.
+        norms_channels: whether the outputs of the first convolution are normalised over the whole sequence, each
+            channel alone; otherwise a LayerNorm over all channels follows each convolution.
+        activation: activation after each convolution, and after that of the positions.
+        final_norm: whether a LayerNorm comes before the linear layer that maps the last convolution to d_model.
+        position_kernel: kernel size of a convolution over rows; its result, after `activation`, is added to a row as
+            its position.
+        position_groups: number of groups of channels that this convolution does not mix.
+    """
+
+    widths: tuple[int, ...]
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    bias: bool
+    norms_channels: bool
+    activation: Activation
+    final_norm: bool
+    position_kernel: int
+    position_groups: int
+
+    def __post_init__(self) -> None:
+        if self.norms_channels and self.first_outputs < self.first_outputs_per_hop:
+            raise ConfigError(
+                f"the convolutions read {self.window} of each {self.hop} samples, and the norm of channels needs all: "
+                "enlarge the kernels, or reduce the strides"
+            )
+
+    @property
+    def hop(self) -> int:
+        """Number of samples from the start of a feature row to the start of the next."""
+        return math.prod(self.strides)
+
+    @property
+    def window(self) -> int:
+        """Number of samples of a feature row."""
+        reach = zip(self.kernels, self._products_of_strides, strict=True)
+        return 1 + sum((kernel - 1) * product for kernel, product in reach)
+
+    @property
+    def first_outputs(self) -> int:
+        """Number of outputs of the first convolution for one feature row."""
+        return (self.window - self.kernels[0]) // self.strides[0] + 1
+
+    @property
+    def first_outputs_per_hop(self) -> int:
+        """Number of outputs of the first convolution in one hop: the next feature row does not repeat them."""
+        return self.hop // self.strides[0]
+
+    def products_per_row(self, d_model: int) -> int:
+        """Return the number of products of the convolutions and of the linear layer after them for one row."""
+        total, inputs, outputs = self.widths[-1] * d_model, 1, self.window
+        for width, kernel, stride in zip(self.widths, self.kernels, self.strides, strict=True):
+            outputs = (outputs - kernel) // stride + 1
+            total, inputs = total + outputs * kernel * inputs * width, width
+        return total + self.position_kernel * d_model**2 // self.position_groups
+
+    @property
+    def live_values(self) -> int:
+        """Most numbers that a graph holds at once for one feature row: four times the outputs of the first convolution.
+
+        Measured in ONNX Runtime: the outputs, the norm, the activation, and the inputs of the next convolution.
+        """
+        return 4 * self.first_outputs * self.widths[0]
+
+    @property
+    def _products_of_strides(self) -> list[int]:
+        """The distance in samples between neighbouring inputs of each convolution."""
+        return [math.prod(self.strides[:number]) for number in range(len(self.strides))]

@@ -1,0 +1,218 @@
+"""Models of the samples of a sound: heads, weights of other releases, settings, and what a server answers."""
+
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from headwaiter_client import Client, FakeEncoder, sound_rows
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.cli import main
+from headwaiter_export.config.choices import Activation, Pooling
+from headwaiter_export.config.head import ScoreFunction
+from headwaiter_export.config.waveform import WaveformConfig
+from headwaiter_export.encoder.attention_layout import SingleSequence
+from tests.checkpoints import write_json
+from tests.e2e.in_process_server import connect, serving
+from tests.export.feature_checkpoints import (
+    draw_input,
+    expected_hidden,
+    exported_hidden,
+    input_rows,
+    save_feature_model,
+)
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.oracle import Array
+
+CHARACTERS = ("<pad>", "|", "E", "T", "A")
+
+
+def expected_logits(model: Any, values: Array) -> Array:
+    with torch.inference_mode():
+        logits: Array = model(torch.from_numpy(values)[None]).logits[0].numpy()
+    return logits
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2", "Hubert"])
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("ForSequenceClassification", ("calm", "angry", "sad")), ("ForCTC", CHARACTERS)]
+)
+def test_a_head_equals_transformers(name: str, kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
+    by_number = dict(enumerate(labels))
+    settings = {"id2label": by_number} if kind == "ForSequenceClassification" else {"vocab_size": len(labels)}
+    model = save_feature_model(tmp_path, name, kind, **settings)
+    if kind == "ForCTC":
+        write_json(tmp_path / "vocab.json", {label: number for number, label in by_number.items()})
+    values = draw_input(model, seed=3)
+    encoder = read_checkpoint(tmp_path).encoder
+    rows = input_rows(model, values, 0)
+    with torch.inference_mode():
+        logits = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[2]
+    assert logits is not None
+    expected = expected_logits(model, values)
+    assert_close_to_scale(logits.numpy().reshape(expected.shape), expected)
+    head = encoder.config.head
+    assert head is not None
+    assert (head.labels, head.function, head.per_token) == (labels, ScoreFunction.SOFTMAX, kind == "ForCTC")
+
+
+def test_weights_with_the_old_names_of_the_weight_norm_are_the_same(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "Wav2Vec2")
+    path = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    for new, old in (
+        ("parametrizations.weight.original0", "weight_g"),
+        ("parametrizations.weight.original1", "weight_v"),
+    ):
+        tensors[f"encoder.pos_conv_embed.conv.{old}"] = tensors.pop(f"encoder.pos_conv_embed.conv.{new}")
+    safetensors.torch.save_file(tensors, path)
+    values = draw_input(model, seed=1)
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("conv_dim", [8, 12]),
+        ("conv_dim", [8, 12, 0]),
+        ("conv_dim", []),
+        ("conv_kernel", "10"),
+        # The windows would leave out samples that the norm of channels needs.
+        ("conv_kernel", [1, 1, 1]),
+        ("num_feat_extract_layers", 4),
+        ("feat_extract_norm", "batch"),
+        ("num_conv_pos_embedding_groups", 3),
+        ("add_adapter", True),
+        ("use_weighted_layer_sum", True),
+    ],
+)
+def test_a_setting_of_the_convolutions_is_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2")
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, field)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (16_000, True)),
+        ({"preprocessor_config.json": {"sampling_rate": 8000, "do_normalize": False}}, (8000, False)),
+        ({"processor_config.json": {"feature_extractor": {"do_normalize": None}}}, (16_000, False)),
+    ],
+)
+def test_the_sounds_of_a_model_are_those_of_its_feature_extractor(
+    files: dict[str, Any], expected: tuple[int, bool], tmp_path: Path
+) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2")
+    for name, content in files.items():
+        write_json(tmp_path / name, content)
+    sound = read_checkpoint(tmp_path).sound
+    assert sound is not None
+    assert (sound.sampling_rate_hz, sound.normalized, sound.hop) == (*expected, 20)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("feature_extractor_type", "WhisperFeatureExtractor"), ("feature_size", 2), ("sampling_rate", 0)],
+)
+def test_a_feature_extractor_that_the_client_lacks_is_refused_by_name(field: str, value: Any, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2")
+    write_json(tmp_path / "preprocessor_config.json", {field: value})
+    assert_checkpoint_refused(tmp_path, field)
+
+
+def test_the_rows_of_a_sound_are_those_of_transformers(tmp_path: Path) -> None:
+    """The client scales and cuts the samples as the feature extractor and the convolutions of transformers do."""
+    model = save_feature_model(tmp_path, "Wav2Vec2", feat_extract_norm="layer")
+    extractor = transformers.Wav2Vec2FeatureExtractor()
+    extractor.save_pretrained(tmp_path)
+    loaded = read_checkpoint(tmp_path)
+    samples = np.random.default_rng(0).normal(3, 7, 999).astype(np.float32)
+    fake = FakeEncoder(vocabulary_size=0, feature_width=loaded.encoder.config.feature_width, sound=loaded.sound)
+    rows = sound_rows(samples, Client(transport=fake).model())
+    with torch.inference_mode():
+        hidden = loaded.encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[1].numpy()
+    values = extractor(samples, sampling_rate=16_000, return_tensors="np")["input_values"][0]
+    assert_close_to_scale(hidden, expected_hidden(model, values))
+
+
+def test_added_tokens_without_a_logit_are_left_out(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2", "ForCTC", vocab_size=3)
+    write_json(tmp_path / "vocab.json", {"A": 0, "B": 1})
+    write_json(tmp_path / "added_tokens.json", {"<s>": 2, "</s>": 3})
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert head.labels == ("A", "B", "<s>")
+
+
+def test_a_head_without_its_first_layer_is_refused_by_name(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Hubert", "ForSequenceClassification")
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    del tensors["projector.weight"]
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    assert_checkpoint_refused(tmp_path, "projector.weight")
+
+
+def test_the_sizes_of_wav2vec2_base() -> None:
+    waveform = WaveformConfig(
+        widths=(512,) * 7,
+        kernels=(10, 3, 3, 3, 3, 2, 2),
+        strides=(5, 2, 2, 2, 2, 2, 2),
+        bias=False,
+        norms_channels=True,
+        activation=Activation.GELU,
+        final_norm=True,
+        position_kernel=128,
+        position_groups=16,
+    )
+    assert (waveform.window, waveform.hop, waveform.first_outputs, waveform.first_outputs_per_hop) == (400, 320, 79, 64)
+    assert waveform.live_values == 4 * 79 * 512
+    convolutions = 79 * 10 * 512 + (39 + 19 + 9 + 4) * 3 * 512**2 + (2 + 1) * 2 * 512**2
+    assert waveform.products_per_row(768) == convolutions + 512 * 768 + 128 * 768 * 48
+
+
+@pytest.mark.parametrize("vocabulary", [{"A": 5}, {"A": "0"}, {"A": -1}])
+def test_characters_without_a_logit_are_refused(vocabulary: dict[str, Any], tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2", "ForCTC", vocab_size=5)
+    write_json(tmp_path / "vocab.json", vocabulary)
+    assert_checkpoint_refused(tmp_path, "vocab.json", "A")
+
+
+@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.parametrize("norm", ["group", "layer"])
+async def test_a_server_answers_sounds_of_different_lengths(norm: str, tmp_path: Path) -> None:
+    """A sound beside others has the rows that transformers gives it alone, and the scores of its characters."""
+    model = save_feature_model(
+        tmp_path / "checkpoint", "Wav2Vec2", "ForCTC", vocab_size=5, feat_extract_norm=norm, conv_bias=True
+    )
+    with redirect_stdout(StringIO()):
+        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    sounds = [draw_input(model, seed) for seed in (4, 0, 2)]
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        rows = [input_rows(model, sound, 0) for sound in sounds]
+        hidden = (await client.encode_features(rows, pooled=False, hidden=True)).hidden
+        scores = (await client.classify(rows)).token_scores
+    assert hidden is not None
+    assert scores is not None
+    for sound, sound_hidden, sound_scores in zip(sounds, hidden, scores, strict=True):
+        assert_close_to_scale(sound_hidden, expected_hidden(model.base_model, sound))
+        expected = torch.from_numpy(expected_logits(model, sound)).softmax(-1).numpy()
+        assert_close_to_scale(np.asarray(sound_scores), expected)
+
+
+def test_a_pooled_sound_is_the_mean_of_its_rows(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "Hubert")
+    encoder = read_checkpoint(tmp_path).encoder
+    assert (encoder.config.pooling, encoder.config.max_tokens) == (Pooling.MEAN, 1500)
+    values = draw_input(model, seed=2)
+    rows = input_rows(model, values, 0)
+    with torch.inference_mode():
+        pooled = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[0]
+    assert pooled is not None
+    assert_close_to_scale(pooled[0].numpy(), expected_hidden(model, values).mean(0))
