@@ -40,6 +40,9 @@ def test_a_sound_is_scaled_to_mean_0_and_variance_1_if_the_model_wants_it() -> N
         ([1, 2], ["[2]", "3"]),
         ([[1, 2, 3], [4, 5, 6]], ["[2, 3]", "one channel"]),
         (["a", "b", "c"], ["<U1"]),
+        ([[1, 2], [3]], ["not an array"]),
+        ([0, 1, np.nan], ["sample 2"]),
+        ([0, 1e300, 1], ["sample 1"]),
         (np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False]), ["masked"]),
     ],
 )

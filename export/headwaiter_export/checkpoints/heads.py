@@ -86,6 +86,13 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         labels = (_read_characters if with_head[0].endswith(_CTC_ENDING) else _read_labels)(config_json)
         function = read_function(config_json, cross_encoder, len(labels))
         function = ScoreFunction.SOFTMAX if per_token else function
+    for number, label in enumerate(labels):
+        try:
+            label.encode()
+        except UnicodeEncodeError:
+            raise CheckpointError(
+                f"{config_json.path.parent}: the name of label {number} is no text in Unicode: correct the file"
+            ) from None
     if per_token and not names.scores_tokens:
         return HeadConfig(labels, function, per_token=True)
     return HeadConfig(
@@ -183,9 +190,13 @@ def _read_characters(config_json: CheckpointJson) -> tuple[str, ...]:
     for character, number in vocabulary.values.items():
         if type(number) is not int or not 0 <= number < count:
             raise vocabulary.error(character, f"it must be a whole number from 0 to {count - 1}")
-    added = CheckpointJson.read_if_present(folder / "added_tokens.json")
     # The head scores no added token beyond vocab_size.
+    added = CheckpointJson.read_if_present(folder / "added_tokens.json")
     tokens = {added.size(token, least=0): token for token in added.values}
+    decoder = CheckpointJson.read_if_present(folder / "tokenizer_config.json").values.get("added_tokens_decoder")
+    for number, token in decoder.items() if isinstance(decoder, dict) else ():
+        if number.isdecimal() and isinstance(token, dict) and isinstance(token.get("content"), str):
+            tokens[int(number)] = token["content"]
     tokens |= {number: character for character, number in vocabulary.values.items()}
     return tuple(tokens.get(number) or f"LABEL_{number}" for number in range(count))
 

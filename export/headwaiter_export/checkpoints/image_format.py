@@ -1,13 +1,11 @@
-"""Read the images that a checkpoint takes: their size in config.json, and how its image processor prepares them.
-
-`transformers` saves the processor in preprocessor_config.json, or in processor_config.json with other processors.
-"""
+"""Read the images that a checkpoint takes: their size in config.json, and how its image processor prepares them."""
 
 import math
 from pathlib import Path
 from typing import Any
 
 from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.checkpoints.processor_files import read_processor
 from headwaiter_proto.encoder_pb2 import ImageFormat, ImagePreparation
 
 # Pillow's filters by the numbers that `transformers` saves.
@@ -69,7 +67,7 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
 
     Return None if there is no processor, if the processor does something else, or if the sizes of its images differ.
     """
-    saved = _read_processor(folder)
+    saved = read_processor(folder, "image_processor")
     kind = saved.values.get("image_processor_type", saved.values.get("feature_extractor_type"))
     name = str(kind).removesuffix("Fast").replace("FeatureExtractor", "ImageProcessor")
     if name not in _PROCESSORS or saved.values.get("do_pad"):
@@ -103,13 +101,6 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         if 0 in preparation.image_std:
             raise processor.error("image_std", "a deviation of 0 divides by zero: correct it")
     return preparation
-
-
-def _read_processor(folder: Path) -> CheckpointJson:
-    alone = CheckpointJson.read_if_present(folder / "preprocessor_config.json")
-    together = CheckpointJson.read_if_present(folder / "processor_config.json")
-    part = together.values.get("image_processor")
-    return CheckpointJson(together.path, part) if isinstance(part, dict) and not alone.values else alone
 
 
 def _read_size(processor: CheckpointJson, name: str, *, square: bool) -> dict[str, int]:

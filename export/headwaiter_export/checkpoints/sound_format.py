@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.checkpoints.processor_files import read_processor
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_proto.encoder_pb2 import SoundFormat
 
@@ -14,17 +15,12 @@ _DEFAULTS = {"sampling_rate": 16_000, "do_normalize": True, "feature_extractor_t
 def read_sound_format(folder: Path, waveform: WaveformConfig) -> SoundFormat:
     """Read the sounds that a checkpoint takes.
 
-    `transformers` saves the feature extractor in preprocessor_config.json, or with a tokenizer in
-    processor_config.json. Without a file, its settings are the defaults of `transformers`.
+    Without a file, the settings of the feature extractor are the defaults of `transformers`.
 
     Raises:
         CheckpointError: a field is wrong, or has a value that the client cannot apply.
     """
-    saved = CheckpointJson.read_if_present(folder / "preprocessor_config.json")
-    together = CheckpointJson.read_if_present(folder / "processor_config.json")
-    part = together.values.get("feature_extractor")
-    if isinstance(part, dict) and not saved.values:
-        saved = CheckpointJson(together.path, part)
+    saved = read_processor(folder, "feature_extractor", "audio_processor")
     extractor = CheckpointJson(saved.path, {**_DEFAULTS, **saved.values})
     extractor.require({name: _DEFAULTS[name] for name in ("feature_extractor_type", "feature_size")})
     return SoundFormat(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from headwaiter_export.config.choices import Activation
-from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,16 @@ class WaveformConfig:
     position_groups: int
 
     def __post_init__(self) -> None:
+        if max(self.hop, self.window) > MAX_SIZE:
+            raise ConfigError(
+                f"the convolutions read {self.window} samples for a row, and the next row begins {self.hop} samples "
+                f"later: at most {MAX_SIZE} are supported"
+            )
         if self.norms_channels and self.first_outputs < self.first_outputs_per_hop:
             raise ConfigError(
-                f"the convolutions read {self.window} of each {self.hop} samples, and the norm of channels needs all: "
-                "enlarge the kernels, or reduce the strides"
+                f"the first convolution has {self.first_outputs} outputs for a row, and the next row begins "
+                f"{self.first_outputs_per_hop} outputs later, but the norm of channels needs all outputs: enlarge the "
+                "later kernels, or reduce the later strides"
             )
 
     @property
@@ -59,28 +65,34 @@ class WaveformConfig:
     @property
     def first_outputs(self) -> int:
         """Number of outputs of the first convolution for one feature row."""
-        return (self.window - self.kernels[0]) // self.strides[0] + 1
+        return self.outputs[0]
 
     @property
     def first_outputs_per_hop(self) -> int:
         """Number of outputs of the first convolution in one hop: the next feature row does not repeat them."""
         return self.hop // self.strides[0]
 
+    @property
+    def outputs(self) -> list[int]:
+        """Number of outputs of each convolution for one feature row."""
+        counts = [self.window]
+        for kernel, stride in zip(self.kernels, self.strides, strict=True):
+            counts.append((counts[-1] - kernel) // stride + 1)
+        return counts[1:]
+
     def products_per_row(self, d_model: int) -> int:
         """Return the number of products of the convolutions and of the linear layer after them for one row."""
-        total, inputs, outputs = self.widths[-1] * d_model, 1, self.window
-        for width, kernel, stride in zip(self.widths, self.kernels, self.strides, strict=True):
-            outputs = (outputs - kernel) // stride + 1
-            total, inputs = total + outputs * kernel * inputs * width, width
-        return total + self.position_kernel * d_model**2 // self.position_groups
+        sizes = zip(self.outputs, self.kernels, (1, *self.widths[:-1]), self.widths, strict=True)
+        convolutions = sum(outputs * kernel * inputs * width for outputs, kernel, inputs, width in sizes)
+        return convolutions + self.widths[-1] * d_model + self.position_kernel * d_model**2 // self.position_groups
 
     @property
     def live_values(self) -> int:
-        """Most numbers that a graph holds at once for one feature row: four times the outputs of the first convolution.
+        """Most numbers that a graph holds at once for one feature row: four times the outputs of a convolution.
 
         Measured in ONNX Runtime: the outputs, the norm, the activation, and the inputs of the next convolution.
         """
-        return 4 * self.first_outputs * self.widths[0]
+        return 4 * max(outputs * width for outputs, width in zip(self.outputs, self.widths, strict=True))
 
     @property
     def _products_of_strides(self) -> list[int]:

@@ -87,9 +87,10 @@ class ChannelNorm(nn.Module):
         def means(values: Tensor) -> Tensor:
             """Return the mean of each channel in the sequence of each feature row, [R, 1, channels]."""
             own, others = values[:, : self.own].sum(1), values[:, self.own :].sum(1)
-            sums = layout.pad(own + torch.where(is_last[:, None], others, 0.0))
+            # In float32, the sum of a long sound with a mean far from 0 would be inexact.
+            sums = layout.pad((own + torch.where(is_last[:, None], others, 0.0)).double())
             totals = torch.where(layout.token_mask[..., None], sums, 0.0).sum(1)
-            return (totals / counts[:, None]).index_select(0, numbers)[:, None]
+            return (totals / counts[:, None]).float().index_select(0, numbers)[:, None]
 
         centred = exact - means(exact)
         normalized = centred / torch.sqrt(means(centred * centred) + _EPS)

@@ -129,6 +129,9 @@ def test_the_processor_of_a_model_of_images_and_texts_is_found(tmp_path: Path) -
     path = tmp_path / "preprocessor_config.json"
     alone = read_checkpoint(tmp_path).image
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": json.loads(path.read_text())}))
+    # transformers reads the processor of all inputs first.
+    edit_json(path, image_std=[0.25, 0.25, 0.25])
+    assert read_checkpoint(tmp_path).image == alone
     path.unlink()
     assert read_checkpoint(tmp_path).image == alone
     assert alone is not None

@@ -1,5 +1,6 @@
 """Models of the samples of a sound: heads, weights of other releases, settings, and what a server answers."""
 
+import json
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 import transformers
 
 from headwaiter_client import Client, FakeEncoder, sound_rows
+from headwaiter_export.checkpoints.families.wav2vec2 import WAV2VEC2
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
 from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import write_json
 from tests.e2e.in_process_server import connect, serving
 from tests.export.feature_checkpoints import (
@@ -27,10 +30,16 @@ from tests.export.feature_checkpoints import (
     input_rows,
     save_feature_model,
 )
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json, run_graph, write_graphs
 from tests.oracle import Array
 
 CHARACTERS = ("<pad>", "|", "E", "T", "A")
+
+
+def labels_of(folder: Path) -> tuple[str, ...]:
+    head = read_checkpoint(folder).encoder.config.head
+    assert head is not None
+    return head.labels
 
 
 def expected_logits(model: Any, values: Array) -> Array:
@@ -85,6 +94,8 @@ def test_weights_with_the_old_names_of_the_weight_norm_are_the_same(tmp_path: Pa
         ("conv_kernel", "10"),
         # The windows would leave out samples that the norm of channels needs.
         ("conv_kernel", [1, 1, 1]),
+        ("conv_stride", [2**20, 2**20, 2**20]),
+        ("feat_proj_layer_norm", False),
         ("num_feat_extract_layers", 4),
         ("feat_extract_norm", "batch"),
         ("num_conv_pos_embedding_groups", 3),
@@ -104,6 +115,14 @@ def test_a_setting_of_the_convolutions_is_refused_by_name(field: str, value: Any
         ({}, (16_000, True)),
         ({"preprocessor_config.json": {"sampling_rate": 8000, "do_normalize": False}}, (8000, False)),
         ({"processor_config.json": {"feature_extractor": {"do_normalize": None}}}, (16_000, False)),
+        ({"processor_config.json": {"audio_processor": {"sampling_rate": 8000}}}, (8000, True)),
+        (
+            {
+                "preprocessor_config.json": {"do_normalize": True},
+                "processor_config.json": {"feature_extractor": {"do_normalize": False, "sampling_rate": 8000}},
+            },
+            (8000, False),
+        ),
     ],
 )
 def test_the_sounds_of_a_model_are_those_of_its_feature_extractor(
@@ -142,13 +161,71 @@ def test_the_rows_of_a_sound_are_those_of_transformers(tmp_path: Path) -> None:
     assert_close_to_scale(hidden, expected_hidden(model, values))
 
 
+def test_the_convolutions_have_the_default_sizes_of_transformers(tmp_path: Path) -> None:
+    defaults = transformers.Wav2Vec2Config()
+    for field in ("conv_dim", "conv_kernel", "conv_stride"):
+        assert WAV2VEC2.default_values[field] == list(getattr(defaults, field))
+    save_feature_model(tmp_path, "Wav2Vec2")
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    del config_json["conv_dim"]
+    write_json(tmp_path / "config.json", config_json)
+    assert_checkpoint_refused(tmp_path, "conv_kernel", "conv_dim")
+
+
+def test_a_long_sound_whose_mean_is_far_from_0_equals_transformers_in_float64(tmp_path: Path) -> None:
+    model, rows = save_feature_model(tmp_path, "Wav2Vec2"), 300
+    values = np.ones(30 + 20 * (rows - 1), np.float32)
+    with torch.inference_mode():
+        expected = model.double()(torch.from_numpy(values)[None].double()).last_hidden_state[0].numpy()
+    encoder = read_checkpoint(tmp_path, Pooling.NONE).encoder
+    path = write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu]
+    sound = input_rows(model, values, 0)
+    hidden = run_graph(path, "cpu", [sound, sound[:7]]).hidden
+    assert hidden is not None
+    assert_close_to_scale(hidden[:rows], expected)
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForCTC"])
+def test_a_pooling_of_sentence_transformers_replaces_the_head(kind: str, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Hubert", kind)
+    write_json(
+        tmp_path / "modules.json",
+        [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for number, (path, name) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+        ],
+    )
+    write_json(
+        tmp_path / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_max_tokens": True}
+    )
+    config = read_checkpoint(tmp_path).encoder.config
+    assert (config.pooling, config.head) == (Pooling.MAX, None)
+
+
+def test_a_kernel_of_positions_of_length_0_is_refused_by_name(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2")
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    name = "encoder.pos_conv_embed.conv.parametrizations.weight.original1"
+    tensors[name][:, :, 2] = 0
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    assert_checkpoint_refused(tmp_path, name)
+
+
+def test_a_character_that_is_no_text_is_refused_by_its_number(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "Wav2Vec2", "ForCTC", vocab_size=3)
+    (tmp_path / "vocab.json").write_text('{"A": 0, "\\ud800": 1}')
+    assert_checkpoint_refused(tmp_path, "label 1")
+
+
 def test_added_tokens_without_a_logit_are_left_out(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "Wav2Vec2", "ForCTC", vocab_size=3)
     write_json(tmp_path / "vocab.json", {"A": 0, "B": 1})
     write_json(tmp_path / "added_tokens.json", {"<s>": 2, "</s>": 3})
-    head = read_checkpoint(tmp_path).encoder.config.head
-    assert head is not None
-    assert head.labels == ("A", "B", "<s>")
+    assert labels_of(tmp_path) == ("A", "B", "<s>")
+    (tmp_path / "added_tokens.json").unlink()
+    assert labels_of(tmp_path) == ("A", "B", "LABEL_2")
+    write_json(tmp_path / "tokenizer_config.json", {"added_tokens_decoder": {"2": {"content": "[PAD]"}}})
+    assert labels_of(tmp_path) == ("A", "B", "[PAD]")
 
 
 def test_a_head_without_its_first_layer_is_refused_by_name(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead
-from headwaiter_export.checkpoints.json_files import CheckpointJson
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
@@ -16,6 +16,7 @@ from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
 from headwaiter_export.config.waveform import WaveformConfig
 
 _MOST_CONVOLUTIONS = 16
+_REQUIRED = {"add_adapter": False, "adapter_attn_dim": None, "use_weighted_layer_sum": False}
 _CONVOLUTION = "feature_extractor.conv_layers.{}"
 _POSITIONS = "encoder.pos_conv_embed.conv"
 # The length and the direction of the kernel of the positions, as new and old releases of PyTorch name them.
@@ -80,7 +81,7 @@ def _read_waveform(config_json: CheckpointJson) -> WaveformConfig:
             position_groups=config_json.size("num_conv_pos_embedding_groups"),
         )
     except ConfigError as error:
-        raise config_json.error("conv_kernel", str(error)) from None
+        raise config_json.error("conv_kernel", f"with the conv_stride {[*strides]}, {error}") from None
 
 
 def _read_sizes(config_json: CheckpointJson, name: str) -> tuple[int, ...]:
@@ -104,6 +105,8 @@ def _take_position_kernel(tensors: dict[str, Tensor], shape: tuple[int, int, int
     g = take_tensor(tensors, f"{_POSITIONS}.{lengths}", (1, 1, shape[2]))
     v = take_tensor(tensors, f"{_POSITIONS}.{directions}", shape)
     kernel: Tensor = g * v / torch.linalg.vector_norm(v, dim=(0, 1), keepdim=True)
+    if not kernel.isfinite().all():
+        raise CheckpointError(f"tensor {_POSITIONS}.{directions} gives NaN or infinity: a part has the length 0")
     return kernel
 
 
@@ -147,12 +150,15 @@ WAV2VEC2 = Family(
         "feed_forward.down": "feed_forward.output_dense",
         "feed_forward_norm": "final_layer_norm",
     },
-    # The other prefixes are those of training.
-    ignored_prefixes=("masked_spec_embed", "quantizer.", "project_q.", "project_hid."),
+    # Parts of training, and of heads that a pooling of sentence-transformers replaces.
+    ignored_prefixes=("masked_spec_embed", "quantizer.", "project_q.", "project_hid.", "projector.", "lm_head."),
     fixed_fields={"positions": Positions.NONE},
     # The model has no limit of its own: 1,500 rows are 30 seconds.
     default_values={
         "n_positions": 1500,
+        "conv_dim": [512] * 7,
+        "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
+        "conv_stride": [5, 2, 2, 2, 2, 2, 2],
         "feat_extract_norm": "group",
         "feat_extract_activation": "gelu",
         "num_conv_pos_embeddings": 128,
@@ -160,12 +166,10 @@ WAV2VEC2 = Family(
         "classifier_proj_size": 256,
     },
     default_norm_eps=1e-5,
-    required_fields={"add_adapter": False, "adapter_attn_dim": None, "use_weighted_layer_sum": False},
+    required_fields={**_REQUIRED, "feat_proj_layer_norm": True},
     sequence_head=SequenceHead("classifier", pooling=Pooling.MEAN),
 )
-HUBERT = replace(
-    WAV2VEC2, tensor_prefix="hubert.", required_fields={**WAV2VEC2.required_fields, "conv_pos_batch_norm": False}
-)
+HUBERT = replace(WAV2VEC2, tensor_prefix="hubert.", required_fields={**_REQUIRED, "conv_pos_batch_norm": False})
 
 
 def with_ctc_head(family: Family) -> Family:
