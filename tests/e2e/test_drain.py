@@ -40,7 +40,8 @@ async def test_sigterm_under_load_loses_no_admitted_request_and_exits_with_0(tex
             assert (await watch.read()).status == SERVING
             load = CancellingLoad(client)
             await load.encode_known_sequences()
-            await load.run(lambda answered: server.process.send_signal(signal.SIGTERM) if answered == 300 else None)
+            # The server refuses new requests for at most five seconds, and about 500 requests follow the signal.
+            await load.run(lambda answered: server.process.send_signal(signal.SIGTERM) if answered == 700 else None)
             assert (await watch.read()).status == NOT_SERVING
         status = await asyncio.to_thread(server.process.wait, EXIT_TIMEOUT_S)
     assert status == 0
