@@ -118,12 +118,17 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
                         final_norm=True,
                         position_kernel=20,
                         position_groups=4,
+                        gates_distances=gates_distances,
                     ),
                     "positions": "none",
                     "max_tokens": 512,
                 },
             )
-            for name, norms_channels in (("sounds", False), ("sounds-by-channel", True))
+            for name, norms_channels, gates_distances in (
+                ("sounds", False, False),
+                ("sounds-by-channel", True, False),
+                ("gated-sounds", False, True),
+            )
         },
         "capped": Form("fp16", {"score_cap": 30.0, "max_tokens": 512}),
         "attention-pooling": Form("fp16", {"pooling": Pooling.ATTENTION, "max_tokens": 512}),

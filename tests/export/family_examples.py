@@ -320,6 +320,7 @@ EXAMPLES = [
     Example("Whisper (encoder blocks)", ("whisper",), ("openai/whisper-small",), "Whisper"),
     Example("wav2vec 2.0", ("wav2vec2",), ("facebook/wav2vec2-base-960h",), "Wav2Vec2"),
     Example("HuBERT", ("hubert",), ("facebook/hubert-large-ls960-ft",), "Hubert"),
+    Example("WavLM", ("wavlm",), ("microsoft/wavlm-base-plus",), "WavLM"),
 ]
 # The families of texts, by the name of their classes.
 TEXT_EXAMPLES = {each.name: each for each in EXAMPLES if not each.takes_features and not each.save}

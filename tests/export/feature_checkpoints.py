@@ -58,12 +58,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Whisper": WHISPER,
     "Wav2Vec2": WAVEFORMS,
     "Hubert": {**WAVEFORMS, "feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True},
+    "WavLM": {**WAVEFORMS, "num_buckets": 20, "max_bucket_distance": 12},
     "Dinov2": {**LAYERS, **IMAGES},
     "DINOv3ViT": {**LAYERS, **FEED_FORWARD, **IMAGES, "num_register_tokens": 2},
     "Dinov2WithRegisters": {**LAYERS, **IMAGES, "num_register_tokens": 3},
 }
 # The model types whose sequences have any number of rows.
-_WAVEFORM_TYPES = ("wav2vec2", "hubert")
+_WAVEFORM_TYPES = ("wav2vec2", "hubert", "wavlm")
 COMMON_FIELDS = {each.name for each in fields(transformers.PreTrainedConfig)}
 
 

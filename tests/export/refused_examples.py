@@ -118,7 +118,6 @@ REFUSED = (
         settings={"image_size": 32, "patch_size": 8},
     ),
     Refused("ConvNeXT", "facebook/convnext-base-224", "it has no attention", "ConvNext"),
-    Refused("WavLM", "microsoft/wavlm-base", "each row weighs its distances to others", "WavLM"),
     Refused(
         "static embeddings",
         "StaticEmbedding of sentence-transformers",

@@ -410,6 +410,11 @@ class EncoderConfig:
         return self.d_model if self.output_projection else self.heads * self.value_dim
 
     @property
+    def gates_distances(self) -> bool:
+        """Whether attention adds gated numbers of distances to the scores."""
+        return self.waveform is not None and self.waveform.gates_distances
+
+    @property
     def convolution_values(self) -> int:
         """Largest number of values for each row that a graph holds at once in convolutions."""
         return self.waveform.live_values if self.waveform else self.convolution_kernel * self.d_model

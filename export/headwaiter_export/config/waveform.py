@@ -26,6 +26,9 @@ class WaveformConfig:
         position_kernel: kernel size of a convolution over rows; its result, after `activation`, is added to a row as
             its position.
         position_groups: number of groups of channels that this convolution does not mix.
+        gates_distances: whether each head adds to the score of a query and a key a number that depends on the distance
+            between them, times a gate that is computed from the query's row, as in WavLM
+            (https://arxiv.org/abs/2110.13900, section III-B).
     """
 
     widths: tuple[int, ...]
@@ -37,6 +40,7 @@ class WaveformConfig:
     final_norm: bool
     position_kernel: int
     position_groups: int
+    gates_distances: bool = False
 
     def __post_init__(self) -> None:
         if max(self.hop, self.window) > MAX_SIZE:

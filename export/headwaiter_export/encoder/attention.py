@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwaiter_export.config.choices import Mask, Positions
@@ -89,6 +90,7 @@ class Attention(nn.Module):
         self.distances = DistanceBias(config) if config.distance_bias else None
         self.distance_keys = DistanceVectors(config) if config.distance_keys else None
         self.distance_queries = DistanceVectors(config) if config.distance_queries else None
+        self.gated_distances = GatedDistances(config) if config.gates_distances else None
         inner_width, context_width = config.heads * config.head_dim, config.heads * config.value_dim
         self.query = nn.Linear(config.d_model, inner_width, config.query_bias)
         self.key = nn.Linear(config.d_model, inner_width, config.key_bias)
@@ -106,7 +108,11 @@ class Attention(nn.Module):
         """Transform rows [R, d_model] to [R, width]; `attend` is a function of the layout, `source` has the keys."""
         query, key = self._normalize(self.query(x), self.query_norm), self._normalize(self.key(source), self.key_norm)
         query, key = self.positions(self.temperature(query), layout), self.positions(key, layout)
-        by_distance = (self.distances, self.distance_keys, self.distance_queries)
+        distance_keys: DistanceVectors | GatedDistances | None = self.distance_keys
+        if self.gated_distances is not None:
+            query, key = self.gated_distances.extend(query, key, x)
+            distance_keys = self.gated_distances
+        by_distance = (self.distances, distance_keys, self.distance_queries)
         tables = (None if each is None else each.table for each in by_distance)
         terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes, cap=self.score_cap)
         context = attend(query, key, self.value(source), self.heads, terms)
@@ -161,6 +167,32 @@ class DistanceVectors(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1, config.head_dim))
+
+
+class GatedDistances(nn.Module):
+    """A number for each head and each distance from query to key, times a gate computed from the query's row.
+
+    For the part x of the row that belongs to the head, the gate is a (b c − 1) + 2 with (a, b) = sigmoid(W x + w) and a
+    learned c in each head. Queries get the gate as one more value in each head, which `table` multiplies.
+    Source: https://arxiv.org/abs/2110.13900, section III-B, and `transformers`' WavLMAttention.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.linear = nn.Linear(config.d_model // config.heads, 2)
+        self.constants = nn.Parameter(torch.ones(config.heads))
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1, 1))
+
+    def extend(self, query: Tensor, key: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys [R, H·(head_dim + 1)] for queries and keys [R, H·head_dim] of rows x [R, d_model]."""
+        queries, keys, rows = (each.view(each.shape[0], self.heads, -1) for each in (query, key, x))
+        a, b = torch.sigmoid(self.linear(rows)).chunk(2, 2)
+        gates = a * (b * self.constants[:, None] - 1) + 2
+        width = queries.shape[2]
+        # Attention divides the products by √(head_dim + 1). The keys' value of 0 keeps the gates out of the products.
+        queries = torch.cat((queries * math.sqrt((width + 1) / width), gates * math.sqrt(width + 1)), 2)
+        return queries.flatten(1), F.pad(keys, (0, 1)).flatten(1)
 
 
 class LearnedTemperature(nn.Module):

@@ -26,8 +26,8 @@ class ScoreTerms:
         pattern: which tokens of its sequence a token attends to.
         window: largest distance from a query to the keys that it attends to; None for any distance.
         table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
-        distance_keys: the vectors that each head multiplies with a query, for the same distances, [H, 2M − 1,
-            head_dim], or None.
+        distance_keys: the vectors that each head multiplies with a query, or with its last n values, for the same
+            distances, [H, 2M − 1, head_dim or n], or None.
         distance_queries: the vectors that each head multiplies with a key, for the same distances from key to query.
         slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
             slopes or a table, not both.
@@ -136,7 +136,9 @@ class ScoreTerms:
         scale = math.sqrt(query.shape[-1])
         if self.distance_keys is not None:
             first = first_key - first_query
-            products = multiply_by_distance(query.unsqueeze(-4) / scale, self.distance_keys, key.shape[-2], first)
+            width = self.distance_keys.shape[-1]
+            multiplied = query if width == query.shape[-1] else query[..., -width:]
+            products = multiply_by_distance(multiplied.unsqueeze(-4) / scale, self.distance_keys, key.shape[-2], first)
             terms.append(products.squeeze(-4))
         if self.distance_queries is not None:
             if key_blocks is None:

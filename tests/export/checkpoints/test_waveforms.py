@@ -48,7 +48,7 @@ def expected_logits(model: Any, values: Array) -> Array:
     return logits
 
 
-@pytest.mark.parametrize("name", ["Wav2Vec2", "Hubert"])
+@pytest.mark.parametrize("name", ["Wav2Vec2", "Hubert", "WavLM"])
 @pytest.mark.parametrize(
     ("kind", "labels"), [("ForSequenceClassification", ("calm", "angry", "sad")), ("ForCTC", CHARACTERS)]
 )
@@ -254,6 +254,13 @@ def test_the_sizes_of_wav2vec2_base() -> None:
     assert waveform.products_per_row(768) == convolutions + 512 * 768 + 128 * 768 * 48
 
 
+@pytest.mark.parametrize(("field", "value"), [("num_buckets", 3), ("max_bucket_distance", 5)])
+def test_buckets_that_wavlm_cannot_have_are_refused_by_name(field: str, value: int, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "WavLM")
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, field)
+
+
 @pytest.mark.parametrize("vocabulary", [{"A": 5}, {"A": "0"}, {"A": -1}])
 def test_characters_without_a_logit_are_refused(vocabulary: dict[str, Any], tmp_path: Path) -> None:
     save_feature_model(tmp_path, "Wav2Vec2", "ForCTC", vocab_size=5)
@@ -262,11 +269,14 @@ def test_characters_without_a_logit_are_refused(vocabulary: dict[str, Any], tmp_
 
 
 @pytest.mark.usefixtures("packed_cpu_alone")
-@pytest.mark.parametrize("norm", ["group", "layer"])
-async def test_a_server_answers_sounds_of_different_lengths(norm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [("Wav2Vec2", "group"), pytest.param("Hubert", "layer", marks=pytest.mark.exhaustive), ("WavLM", "layer")],
+)
+async def test_a_server_answers_sounds_of_different_lengths(name: str, norm: str, tmp_path: Path) -> None:
     """A sound beside others has the rows that transformers gives it alone, and the scores of its characters."""
     model = save_feature_model(
-        tmp_path / "checkpoint", "Wav2Vec2", "ForCTC", vocab_size=5, feat_extract_norm=norm, conv_bias=True
+        tmp_path / "checkpoint", name, "ForCTC", vocab_size=5, feat_extract_norm=norm, conv_bias=True
     )
     with redirect_stdout(StringIO()):
         assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0

@@ -38,7 +38,7 @@ from headwaiter_export.checkpoints.families.images import (
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
 from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
 from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
-from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, with_ctc_head
+from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, WAVLM, with_ctc_head
 
 _T5 = {"t5": T5, "mt5": MT5, "umt5": UMT5}
 # Families of texts.
@@ -90,6 +90,7 @@ FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
 FAMILIES_WITH_HEADS |= {
     ("wav2vec2", "Wav2Vec2ForCTC"): with_ctc_head(WAV2VEC2),
     ("hubert", "HubertForCTC"): with_ctc_head(HUBERT),
+    ("wavlm", "WavLMForCTC"): with_ctc_head(WAVLM),
 }
 # Families by `model_type`, for language models whose decoder scores words.
 WORD_FAMILIES: dict[str, Family] = {name: with_words(family) for name, family in _T5.items()}
@@ -149,4 +150,5 @@ FEATURE_FAMILIES: dict[str, Family] = {
     "whisper": WHISPER,
     "wav2vec2": WAV2VEC2,
     "hubert": HUBERT,
+    "wavlm": WAVLM,
 }

@@ -1,10 +1,12 @@
-"""wav2vec 2.0 (https://arxiv.org/abs/2006.11477) and HuBERT: encoders of the samples of a sound."""
+"""wav2vec 2.0 (https://arxiv.org/abs/2006.11477), HuBERT and WavLM: encoders of the samples of a sound."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead
@@ -60,6 +62,49 @@ class WaveformInput:
         tensors[f"{_POSITIONS}.weight"] = positions
         if config.head is not None and not config.head.per_token:
             _merge_head(tensors, config_json, config)
+
+
+@dataclass(frozen=True)
+class GatedInput(WaveformInput):
+    """Windows of a sound, for attention that gates a number for each distance between rows."""
+
+    @override
+    def sizes(self, config_json: CheckpointJson) -> dict[str, Any]:
+        exact = config_json.size("num_buckets", least=4) // 4
+        if config_json.size("max_bucket_distance") <= exact:
+            raise config_json.error("max_bucket_distance", f"it must be more than {exact}, a quarter of num_buckets")
+        sizes = super().sizes(config_json)
+        return {**sizes, "waveform": replace(sizes["waveform"], gates_distances=True)}
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Also give each layer the number of each distance, and merge the parts of the gates."""
+        super().fold_tensors(tensors, config_json, config)
+        buckets, farthest = config_json.size("num_buckets"), config_json.size("max_bucket_distance")
+        numbers = take_tensor(tensors, "encoder.layers.0.attention.rel_attn_embed.weight", (buckets, config.heads))
+        distances = torch.arange(1 - config.max_tokens, config.max_tokens)
+        table = numbers[_bucket(distances, buckets // 2, farthest)].T[..., None].contiguous()
+        for layer in range(config.layers):
+            module = f"encoder.layers.{layer}.attention"
+            constants = take_tensor(tensors, f"{module}.gru_rel_pos_const", (1, config.heads, 1, 1))
+            weight = take_tensor(tensors, f"{module}.gru_rel_pos_linear.weight", (8, config.head_dim))
+            bias = take_tensor(tensors, f"{module}.gru_rel_pos_linear.bias", (8,))
+            tensors |= {
+                f"{module}.gated_distances.table": table,
+                f"{module}.gated_distances.constants": constants.flatten(),
+                # Each gate is computed from a sum of four outputs.
+                f"{module}.gru_rel_pos_linear.weight": weight.view(2, 4, -1).sum(1),
+                f"{module}.gru_rel_pos_linear.bias": bias.view(2, 4).sum(1),
+            }
+
+
+def _bucket(distances: Tensor, one_way: int, farthest: int) -> Tensor:
+    """Return the bucket of each distance from query to key, int64; there are `one_way` buckets in each direction."""
+    exact, sizes = one_way // 2, distances.abs()
+    # In float32 and in this order, as in transformers: the bounds of the ranges depend on rounding.
+    ratios = torch.log(sizes.clamp(min=exact).float() / exact) / math.log(farthest / exact)
+    ranges = (exact + ratios * (one_way - exact)).long().clamp(max=one_way - 1)
+    return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)
 
 
 def _read_waveform(config_json: CheckpointJson) -> WaveformConfig:
@@ -170,6 +215,19 @@ WAV2VEC2 = Family(
     sequence_head=SequenceHead("classifier", pooling=Pooling.MEAN),
 )
 HUBERT = replace(WAV2VEC2, tensor_prefix="hubert.", required_fields={**_REQUIRED, "conv_pos_batch_norm": False})
+
+WAVLM = replace(
+    HUBERT,
+    input=GatedInput(),
+    tensor_prefix="wavlm.",
+    layer_module_names={
+        **HUBERT.layer_module_names,
+        "attention.gated_distances": "attention.gated_distances",
+        "attention.gated_distances.linear": "attention.gru_rel_pos_linear",
+    },
+    default_values={**HUBERT.default_values, "num_buckets": 320, "max_bucket_distance": 800},
+    required_fields=WAV2VEC2.required_fields,
+)
 
 
 def with_ctc_head(family: Family) -> Family:
