@@ -192,7 +192,7 @@ class _Written:
             heads=config.heads,
             convolution_values=config.convolution_values,
             gated_width=config.d_ff if config.gated else 0,
-            distance_products=config.distance_keys or config.distance_queries or config.gates_distances,
+            distance_products=config.multiplies_distances,
             bias_heads=bias_heads(config),
             head_dim=config.head_dim,
             value_dim=config.value_dim,

@@ -175,7 +175,7 @@ def _read_labels(config_json: CheckpointJson) -> tuple[str, ...]:
     """Return the names of the labels, in the order of the logits."""
     if config_json.values.get("id2label") is None:
         count = config_json.size("num_labels") if "num_labels" in config_json.values else _DEFAULT_LABELS
-        return tuple(f"LABEL_{index}" for index in range(count))
+        return unnamed_labels(count)
     names = config_json.string_map("id2label")
     labels = tuple(names.get(str(index), "") for index in range(len(names)))
     if not labels or not all(labels):
@@ -198,7 +198,12 @@ def _read_characters(config_json: CheckpointJson) -> tuple[str, ...]:
         if number.isdecimal() and isinstance(token, dict) and isinstance(token.get("content"), str):
             tokens[int(number)] = token["content"]
     tokens |= {number: character for character, number in vocabulary.values.items()}
-    return tuple(tokens.get(number) or f"LABEL_{number}" for number in range(count))
+    return tuple(tokens.get(number) or label for number, label in enumerate(unnamed_labels(count)))
+
+
+def unnamed_labels(count: int) -> tuple[str, ...]:
+    """Return the labels of a head whose checkpoint has no names for them, as in transformers."""
+    return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, labels: int) -> ScoreFunction:

@@ -89,7 +89,9 @@ def _skiplist(mask: CheckpointJson, tokenizer: Tokenizer) -> tuple[tuple[int, ..
     mask.require({"keep_only_token_ids": None}, known=("skiplist_words", "skiplist_tasks"))
     found = (tokenizer.token_to_id(word) for word in mask.strings("skiplist_words"))
     ids = sorted({token_id for token_id in found if token_id is not None})
-    tasks = [DOCUMENT] if mask.values.get("skiplist_tasks") is None else mask.strings("skiplist_tasks")
+    tasks = mask.strings("skiplist_tasks")
+    if mask.values.get("skiplist_tasks") is None:
+        tasks = [DOCUMENT]
     if ids and not {DOCUMENT} <= {*tasks} <= {DOCUMENT, QUERY}:
         raise mask.error("skiplist_tasks", f'it must be ["{DOCUMENT}"], or ["{DOCUMENT}", "{QUERY}"]')
     return tuple(ids), QUERY in tasks

@@ -28,6 +28,7 @@ from headwaiter_export.checkpoints.heads import (
     check_is_encoder,
     check_last_token,
     read_head,
+    unnamed_labels,
     with_head,
     without_head,
 )
@@ -330,7 +331,7 @@ def _pooling_assumptions(
 ) -> list[str]:
     """Return lines about the head and the pooling, which a user chose, or a file of the checkpoint named."""
     if head:
-        unnamed = head.labels == tuple(f"LABEL_{number}" for number in range(len(head.labels)))
+        unnamed = head.labels == unnamed_labels(len(head.labels))
         labels = "labels without names" if unnamed else "named labels"
         lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
         return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]

@@ -415,6 +415,11 @@ class EncoderConfig:
         return self.waveform is not None and self.waveform.gates_distances
 
     @property
+    def multiplies_distances(self) -> bool:
+        """Whether attention multiplies queries or keys with vectors of distances."""
+        return self.distance_keys or self.distance_queries or self.gates_distances
+
+    @property
     def convolution_values(self) -> int:
         """Largest number of values for each row that a graph holds at once in convolutions."""
         return self.waveform.live_values if self.waveform else self.convolution_kernel * self.d_model

@@ -63,8 +63,10 @@ class WaveformConfig:
     @property
     def window(self) -> int:
         """Number of samples of a feature row."""
-        reach = zip(self.kernels, self._products_of_strides, strict=True)
-        return 1 + sum((kernel - 1) * product for kernel, product in reach)
+        inputs = 1
+        for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
+            inputs = (inputs - 1) * stride + kernel
+        return inputs
 
     @property
     def first_outputs(self) -> int:
@@ -97,8 +99,3 @@ class WaveformConfig:
         Measured in ONNX Runtime: the outputs, the norm, the activation, and the inputs of the next convolution.
         """
         return 4 * max(outputs * width for outputs, width in zip(self.outputs, self.widths, strict=True))
-
-    @property
-    def _products_of_strides(self) -> list[int]:
-        """The distance in samples between neighbouring inputs of each convolution."""
-        return [math.prod(self.strides[:number]) for number in range(len(self.strides))]

@@ -71,7 +71,9 @@ class EncoderLayer(AttentionLayer):
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
         y = self._feed_forward(super().forward(x, layout), layout)
-        return y if self.convolution is None else self.convolution(x, y, layout)
+        if self.convolution is not None:
+            y = self.convolution(x, y, layout)
+        return y
 
     def _feed_forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         return self._transform(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_end_norm, layout)

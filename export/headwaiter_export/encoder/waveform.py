@@ -61,8 +61,9 @@ class SampleConvolution(nn.Module):
         last = x.shape[1] - self.kernel
         neighbours = torch.cat([x[:, first : first + last + 1 : self.stride] for first in range(self.kernel)], 2)
         y = self.linear(neighbours)
-        y = self.norm(y) if self.channel_norm is None else self.channel_norm(y, layout)
-        return self.activation(y)
+        if self.channel_norm is not None:
+            y = self.channel_norm(y, layout)
+        return self.activation(self.norm(y))
 
 
 class ChannelNorm(nn.Module):
@@ -116,10 +117,11 @@ class PositionConvolution(nn.Module):
         """Add positions to rows [R, d]."""
         width = x.shape[1] // self.groups
         # Gathering all neighbours at once would take `kernel` times the memory of the rows.
-        y = torch.zeros(())
+        products = []
         for first in range(0, self.kernel, _NEIGHBOURS_AT_ONCE):
-            distances = [number - self.kernel // 2 for number in range(first, self.kernel)][:_NEIGHBOURS_AT_ONCE]
-            neighbours = layout.neighbours(x, distances).view(-1, len(distances), self.groups, width)
-            weight = self.weight[:, first * width : (first + len(distances)) * width]
-            y = y + neighbours.permute(2, 0, 1, 3).flatten(2) @ weight
+            numbers = range(self.kernel)[first : first + _NEIGHBOURS_AT_ONCE]
+            neighbours = layout.neighbours(x, [number - self.kernel // 2 for number in numbers])
+            inputs = neighbours.view(-1, len(numbers), self.groups, width).permute(2, 0, 1, 3).flatten(2)
+            products.append(inputs @ self.weight[:, first * width : (first + len(numbers)) * width])
+        y = sum(products[1:], products[0])
         return x + self.activation(y.transpose(0, 1).flatten(1) + self.bias)

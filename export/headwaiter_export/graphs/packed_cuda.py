@@ -113,7 +113,7 @@ def bias_heads(config: EncoderConfig) -> int:
 
 def needs_standard_operators(config: EncoderConfig) -> bool:
     """Return whether PackedMultiHeadAttention cannot compute an encoder's scores, as `ScoreTerms` says of a layer."""
-    return config.distance_keys or config.distance_queries or config.gates_distances or config.score_cap > 0
+    return config.multiplies_distances or config.score_cap > 0
 
 
 def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:

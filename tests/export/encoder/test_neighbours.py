@@ -34,5 +34,5 @@ def test_neighbours_are_rows_of_the_same_sequence(
 ) -> None:
     found = layout.neighbours(torch.tensor(rows, dtype=torch.float32)[:, None], (-1, 0, 1))
     assert found[: len(expected), :, 0].tolist() == expected
-    # Farther away than the longest sequence, there is none.
+    # At a distance of four rows, a sequence of three rows has no neighbours.
     assert not layout.neighbours(torch.ones(len(rows), 1), (-4, 4))[: len(expected)].any()

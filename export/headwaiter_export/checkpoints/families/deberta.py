@@ -117,7 +117,7 @@ class DebertaInput(TokenInput):
             shape = (config.d_model, config.d_model, config.convolution_kernel)
             kernel = take_tensor(tensors, "encoder.conv.conv.weight", shape)
             # The rows of neighbours are concatenated, so the kernel [out, in, size] becomes [out, size · in].
-            tensors["encoder.conv.conv.weight"] = kernel.transpose(1, 2).flatten(1).contiguous()
+            tensors["encoder.conv.conv.weight"] = kernel.transpose(1, 2).flatten(1)
         vectors = _take_vectors(tensors, settings, config)
         # The scores are divided by √(head_dim · number of terms).
         scale = 1 / math.sqrt(1 + len(settings.terms))

@@ -86,8 +86,7 @@ FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
         ("ForSequenceClassification", with_sequence_head),
         ("ForTokenClassification", with_token_head),
     )
-}
-FAMILIES_WITH_HEADS |= {
+} | {
     ("wav2vec2", "Wav2Vec2ForCTC"): with_ctc_head(WAV2VEC2),
     ("hubert", "HubertForCTC"): with_ctc_head(HUBERT),
     ("wavlm", "WavLMForCTC"): with_ctc_head(WAVLM),

@@ -1,6 +1,5 @@
 """wav2vec 2.0 (https://arxiv.org/abs/2006.11477), HuBERT and WavLM: encoders of the samples of a sound."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
+from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
@@ -81,9 +81,9 @@ class GatedInput(WaveformInput):
         """Also give each layer the number of each distance, and merge the parts of the gates."""
         super().fold_tensors(tensors, config_json, config)
         buckets, farthest = config_json.size("num_buckets"), config_json.size("max_bucket_distance")
-        numbers = take_tensor(tensors, "encoder.layers.0.attention.rel_attn_embed.weight", (buckets, config.heads))
-        distances = torch.arange(1 - config.max_tokens, config.max_tokens)
-        table = numbers[_bucket(distances, buckets // 2, farthest)].T[..., None].contiguous()
+        embedding = "encoder.layers.0.attention.rel_attn_embed"
+        fold_buckets(tensors, embedding, config, buckets, farthest, rounds_sums=True)
+        table = tensors.pop(f"{embedding}.table")[..., None]
         for layer in range(config.layers):
             module = f"encoder.layers.{layer}.attention"
             constants = take_tensor(tensors, f"{module}.gru_rel_pos_const", (1, config.heads, 1, 1))
@@ -96,15 +96,6 @@ class GatedInput(WaveformInput):
                 f"{module}.gru_rel_pos_linear.weight": weight.view(2, 4, -1).sum(1),
                 f"{module}.gru_rel_pos_linear.bias": bias.view(2, 4).sum(1),
             }
-
-
-def _bucket(distances: Tensor, one_way: int, farthest: int) -> Tensor:
-    """Return the bucket of each distance from query to key, int64; there are `one_way` buckets in each direction."""
-    exact, sizes = one_way // 2, distances.abs()
-    # In float32 and in this order, as in transformers: the bounds of the ranges depend on rounding.
-    ratios = torch.log(sizes.clamp(min=exact).float() / exact) / math.log(farthest / exact)
-    ranges = (exact + ratios * (one_way - exact)).long().clamp(max=one_way - 1)
-    return torch.where(sizes < exact, sizes, ranges) + one_way * (distances > 0)
 
 
 def _read_waveform(config_json: CheckpointJson) -> WaveformConfig:
@@ -215,7 +206,6 @@ WAV2VEC2 = Family(
     sequence_head=SequenceHead("classifier", pooling=Pooling.MEAN),
 )
 HUBERT = replace(WAV2VEC2, tensor_prefix="hubert.", required_fields={**_REQUIRED, "conv_pos_batch_norm": False})
-
 WAVLM = replace(
     HUBERT,
     input=GatedInput(),
