@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from headwaiter_client import Client
 from headwaiter_client.calls.results import STAGES
@@ -66,7 +67,9 @@ def test_top_shows_what_the_server_does(text_server: RunningServer) -> None:
     assert row
     requests_per_s, errors_per_s, p50, unit, *_, batch_sequences, _, _, share = row[1].split()
     assert float(requests_per_s.replace(",", "")) > 1
-    assert (errors_per_s, batch_sequences, share) == ("0", "3", f"{device[1]}%")
+    assert (errors_per_s, share) == ("0", f"{device[1]}%")
+    # A page of metrics may be made between the two updates of a histogram, its sum and its count.
+    assert float(batch_sequences) == pytest.approx(3, abs=0.2)
     assert 0 < float(p50) < 1000
     assert unit in ("ms", "s")
 
