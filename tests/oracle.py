@@ -65,14 +65,27 @@ class Oracle:
     def hidden(self, sequence: Array) -> Array:
         """Return the hidden rows [n, width] of token ids [n], ids and token types [n, 2], or features [n, d_in].
 
-        `reply_rows` turns them into those of a reply.
+        `reply_rows` turns them into those of a reply. With a target, the last column of a sequence is 1 in its rows;
+        the hidden rows are the encoder's of the source and the decoder's of the target.
 
         `smallest_gap` is then the smallest gap between the scores of an expert that a row chooses and of one that it
         does not choose, divided by the largest score of the layer; infinite without a choice of experts.
         """
         self._attention: list[tuple[Array, Array]] = []
+        decoder = self.choices["decoder"]
+        if decoder and decoder["input"] == "target":
+            is_target = sequence[:, -1] == 1
+            rows = sequence[:, 0] if self.choices["vocabulary_size"] else sequence[:, :-1]
+            x = self._encode(rows[~is_target])
+            return np.concatenate([x, self._decode(rows[is_target], x)])
         self._attended = self._attended_tokens(sequence)
         self.smallest_gap = math.inf
+        x = self._encode(sequence)
+        moved = np.array([decoder["start_id"], *sequence.reshape(len(sequence), -1)[:-1, 0]]) if decoder else sequence
+        return self._decode(moved, x) if decoder and decoder["input"] == "text" else x
+
+    def _encode(self, sequence: Array) -> Array:
+        """Return the rows after the last layer of the encoder."""
         x = embeddings = self._embed(sequence)
         for i in range(self.choices["layers"]):
             x = self._block(x, self._attend, f"layers.{i}.attention", has_norm=i > 0 or self.choices["first_norm"])
@@ -80,9 +93,7 @@ class Oracle:
                 x = self._block(x, self._feed_forward, f"layers.{i}.feed_forward")
             if i == 0 and self.choices["convolution_kernel"]:
                 x = self._convolve(embeddings, x)
-        x = self._norm(x, "norm") if self.choices["final_norm"] else x
-        decoder = self.choices["decoder"]
-        return self._decode(sequence, x) if decoder and decoder["reads_text"] else x
+        return self._norm(x, "norm") if self.choices["final_norm"] and self.choices["layers"] else x
 
     def _convolve(self, embeddings: Array, x: Array) -> Array:
         """Return rows [n, d] with a convolution of the embeddings added, as DeBERTa v2 does after its first layer."""
@@ -100,22 +111,28 @@ class Oracle:
         return self._modules("row_modules", hidden)
 
     def _decode(self, sequence: Array, source: Array) -> Array:
-        """Return the decoder's rows of token ids [n], given the encoder's: "Attention Is All You Need", section 3.1."""
+        """Return the decoder's rows of its own token ids or features, given the encoder's rows.
+
+        Source: "Attention Is All You Need", section 3.1.
+        """
         prefix, decoder = "decoder.", self.choices["decoder"]
         weights = {name.removeprefix(prefix): each for name, each in self.weights.items() if name.startswith(prefix)}
-        weights["embedding.tokens.weight"] = self.weights["embedding.tokens.weight"]
-        choices = {**self.choices, **decoder, "mask": "causal", "local_layers": (), "token_types": 0}
+        weights |= {name: each for name, each in self.weights.items() if name.startswith("embedding.tokens.")}
+        choices = {**self.choices, **decoder, "local_layers": (), "token_types": 0}
         stack = Oracle(weights, choices)
         anywhere = {"mask": "none", "positions": "none", "score_cap": 0}
         across = Oracle(weights, {**choices, **anywhere, **dict.fromkeys(_DISTANCES, False)})
-        stack._attention = across._attention = self._attention if decoder["reads_text"] else []
-        ids = sequence.reshape(len(sequence), -1)[:, 0]
-        x = stack._embed(np.array([decoder["start_id"], *ids[:-1]]))
+        stack._attention = across._attention = self._attention if decoder["input"] != "start" else []
+        x = stack._embed(sequence)
         for i in range(decoder["layers"]):
             name = f"layers.{i}"
-            x = stack._block(x, stack._attend, f"{name}.attention", has_norm=i > 0 or self.choices["first_norm"])
-            x = stack._block(x, partial(across._attend, source=source), f"{name}.cross_attention")
-            x = stack._block(x, stack._feed_forward, f"{name}.feed_forward")
+            to_source = partial(across._attend, source=source)
+            own = stack._attend if decoder["self_attention"] else to_source
+            x = stack._block(x, own, f"{name}.attention", has_norm=i > 0 or self.choices["first_norm"])
+            if decoder["self_attention"]:
+                x = stack._block(x, to_source, f"{name}.cross_attention")
+            if decoder["d_ff"]:
+                x = stack._block(x, stack._feed_forward, f"{name}.feed_forward")
         return stack._norm(x, "norm") if self.choices["final_norm"] else x
 
     def pooled(self, rows: Array) -> Array:
@@ -162,8 +179,8 @@ class Oracle:
             return None
         pooled = {"cls": hidden[:1], "mean": hidden.mean(0, keepdims=True), "last": hidden[-1:]}
         decoder = self.choices["decoder"]
-        if decoder and not decoder["reads_text"]:
-            rows = self._decode(np.zeros(1, int), hidden)
+        if decoder and decoder["input"] == "start":
+            rows = self._decode(np.array([decoder["start_id"]]), hidden)
         else:
             rows = hidden if head["per_token"] else pooled[head["pooling"]]
         if head["activation"]:
@@ -271,7 +288,7 @@ class Oracle:
             products = products + self._products_by_distance(k, f"{name}.distance_queries", head).T / math.sqrt(
                 head_dim
             )
-        scores = np.where(self._allowed_pairs(len(q), name), products, -np.inf)
+        scores = np.where(self._allowed_pairs(len(q), len(k), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
 
@@ -324,18 +341,18 @@ class Oracle:
                 rotated[row, half * pairs : (half + 1) * pairs] *= np.exp(2j * np.pi * turns)
         return np.stack([rotated.real, rotated.imag], axis=-1).reshape(rows.shape)
 
-    def _allowed_pairs(self, n: int, name: str) -> Array:
-        all_pairs = np.ones((n, n), bool)
+    def _allowed_pairs(self, n: int, keys: int, name: str) -> Array:
+        all_pairs = np.ones((n, keys), bool)
         allowed = {
             "none": all_pairs,
             "causal": np.tril(all_pairs),
-            "self_excluding": ~np.eye(n, dtype=bool),
+            "self_excluding": ~np.eye(n, keys, dtype=bool),
         }[self.choices["mask"]]
         if self._is_local(name):
             # A band around the diagonal.
             allowed = allowed & np.tril(all_pairs, self.choices["window"]) & np.triu(all_pairs, -self.choices["window"])
         # ColBERT, section 3.2: the masks that fill up a query are not attended to.
-        return allowed & (np.arange(n) < self._attended)
+        return allowed & (np.arange(keys) < self._attended)
 
     def _attended_tokens(self, sequence: Array) -> int:
         """Return the number of tokens before the run of `expansion_id` at the end, which a window makes shorter."""

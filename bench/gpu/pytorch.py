@@ -61,7 +61,7 @@ class VariableLength(Packed):
     @property
     @override
     def token_mask(self) -> Tensor:
-        longest = self._inputs["gather"].shape[1]
+        longest = self.inputs["gather"].shape[1]
         return torch.arange(longest, device=self.lengths.device) < self.lengths[:, None]
 
     @override
@@ -69,7 +69,7 @@ class VariableLength(Packed):
         assert terms.are_zero, "the benchmark's encoders have neither masks nor biases"
         assert not terms.cap, "the benchmark's encoders have no cap of scores"
         q, k, v = (rows.view(rows.shape[0], heads, -1) for rows in (query, key, value))
-        cu_seqlens, longest = self._inputs["cu_seqlens"], self._inputs["gather"].shape[1]
+        cu_seqlens, longest = self.inputs["cu_seqlens"], self.inputs["gather"].shape[1]
         context: Tensor = self._varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest)
         return context.flatten(1)
 

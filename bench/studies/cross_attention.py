@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headwaiter_export.checkpoints.families.t5 import T5
-from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.choices import DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
@@ -45,7 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "monoT5, the first row of the decoder": {
         **T5.fixed_fields,
         "layers": 12,
-        "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0, reads_text=False),
+        "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0, input=DecoderInput.START),
         "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
     },
     "monoT5, all rows of the decoder": {

@@ -36,6 +36,7 @@ from headwaiter_client.errors import (
 from headwaiter_client.images import patches
 from headwaiter_client.late_interaction import max_sim
 from headwaiter_client.sounds import sound_rows
+from headwaiter_client.targets import source_and_target
 from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
 from headwaiter_client.transport.connection import TlsConfig
 from headwaiter_client.transport.retries import RetryPolicy
@@ -85,4 +86,5 @@ __all__ = [
     "max_sim",
     "patches",
     "sound_rows",
+    "source_and_target",
 ]

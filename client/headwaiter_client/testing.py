@@ -47,6 +47,8 @@ class FakeEncoder:
         prefix_rows: number of rows of zeros at the start of features; 1 in a Vision Transformer.
         image: the images that the model takes, for `model()`; None for a model that takes no images.
         sound: the sounds that the model takes, for `model()`; None for a model that takes no samples of sounds.
+        target: how sequences are divided in source and target; None for a model without targets. A model with targets
+            takes no texts and has no pooling.
         max_text_tokens: most tokens of a text, special tokens included; `max_tokens` when None.
         max_request_sequences: maximum sequences of a request.
         max_request_tokens: maximum tokens of a request.
@@ -83,6 +85,7 @@ class FakeEncoder:
         prefix_rows: int = 0,
         image: pb.ImageFormat | None = None,
         sound: pb.SoundFormat | None = None,
+        target: pb.TargetFormat | None = None,
         max_text_tokens: int | None = None,
         max_request_sequences: int = 4096,
         max_request_tokens: int = 65536,
@@ -112,13 +115,15 @@ class FakeEncoder:
             prefix_rows=prefix_rows,
             image=image,
             sound=sound,
-            max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size else 0,
+            target=target,
+            min_tokens=2 if target else 1,
+            max_text_tokens=(max_text_tokens or max_tokens) if vocabulary_size and not target else 0,
             width=width,
             layers=layers,
             heads=heads,
-            pooling=pb.POOLING_MAX if sparse else pb.POOLING_MEAN,
+            pooling=pb.POOLING_NONE if target else pb.POOLING_MAX if sparse else pb.POOLING_MEAN,
             fixed_pooling=sparse,
-            normalized=not sparse,
+            normalized=not (sparse or target),
             sparse=sparse,
             attend=Graph(file="none"),  # A manifest without this graph refuses Attend.
             prompts=_PROMPTS,

@@ -779,8 +779,14 @@ class SoundFormat(_message.Message):
     normalized: bool
     def __init__(self, sampling_rate_hz: _Optional[int] = ..., hop: _Optional[int] = ..., normalized: bool = ...) -> None: ...
 
+class TargetFormat(_message.Message):
+    __slots__ = ("start_id",)
+    START_ID_FIELD_NUMBER: _ClassVar[int]
+    start_id: int
+    def __init__(self, start_id: _Optional[int] = ...) -> None: ...
+
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse", "weighs_tokens", "takes_images", "sound")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse", "weighs_tokens", "takes_images", "sound", "target")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -813,6 +819,7 @@ class GetModelResponse(_message.Message):
     WEIGHS_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_IMAGES_FIELD_NUMBER: _ClassVar[int]
     SOUND_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -845,4 +852,5 @@ class GetModelResponse(_message.Message):
     weighs_tokens: bool
     takes_images: bool
     sound: SoundFormat
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ..., weighs_tokens: bool = ..., takes_images: bool = ..., sound: _Optional[_Union[SoundFormat, _Mapping]] = ...) -> None: ...
+    target: TargetFormat
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ..., weighs_tokens: bool = ..., takes_images: bool = ..., sound: _Optional[_Union[SoundFormat, _Mapping]] = ..., target: _Optional[_Union[TargetFormat, _Mapping]] = ...) -> None: ...

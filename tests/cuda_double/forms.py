@@ -44,8 +44,9 @@ def _lengths(manifest: Manifest) -> Mapping[str, Lengths]:
     longest = min(manifest.max_tokens, most_padded_tokens(manifest.bias_heads or manifest.heads))
     if manifest.fixed_length:
         return {"one": (longest,), "several": (longest,) * 3}
-    several = (13, 1, 21, 9, 2, 3, 5, 8, 1)
-    return {"one": (7,), "several": several, "longest": (longest,), "most sequences": (1,) * MAX_SEQUENCES}
+    least = max(1, manifest.min_tokens)
+    several = tuple(max(least, n) for n in (13, 1, 21, 9, 2, 3, 5, 8, 1))
+    return {"one": (7,), "several": several, "longest": (longest,), "most sequences": (least,) * MAX_SEQUENCES}
 
 
 def _run_on_devices(name: str, folder: Path, precision: str, devices: int, log: Path) -> dict[str, Any]:

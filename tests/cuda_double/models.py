@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
-from headwaiter_export.config.choices import Activation, Pooling
+from headwaiter_export.config.choices import Activation, DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
@@ -19,6 +19,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
 from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_proto.encoder_pb2 import TargetFormat
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import MANIFEST
 
@@ -84,8 +85,17 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
         "first-row": Form(
             "fp16",
             {
-                "decoder": DecoderConfig(layers=1, d_ff=16, start_id=2, reads_text=False),
+                "decoder": DecoderConfig(layers=1, d_ff=16, start_id=2, input=DecoderInput.START),
                 "head": HeadConfig(("no", "yes"), ScoreFunction.SOFTMAX),
+                "max_tokens": 512,
+            },
+        ),
+        # The rows of a target attend to those of a source.
+        "target": Form(
+            "fp16",
+            {
+                "decoder": DecoderConfig(layers=1, d_ff=16, start_id=2, input=DecoderInput.TARGET),
+                "pooling": Pooling.NONE,
                 "max_tokens": 512,
             },
         ),
@@ -171,6 +181,8 @@ def write_model(folder: Path, form: Form) -> Path:
         head_dim=config.head_dim,
         value_dim=config.value_dim,
         bias_heads=bias_heads(config),
+        pooling=f"POOLING_{config.pooling.name}",
+        target=TargetFormat(start_id=2) if config.takes_target else None,
     )
     (folder / MANIFEST).write_text(json_format.MessageToJson(manifest), encoding="utf-8")
     return folder

@@ -23,7 +23,7 @@ from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
+from headwaiter_server.runtime.shape_buckets import feeds_in_buckets
 from tests.checkpoints import randomize, write_json
 from tests.contrib_ops import CONTRIB_OPS
 from tests.export.standard_attention import open_with_standard_attention
@@ -135,10 +135,10 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     batch = pack(sequences)
     if runtime != "reference":
         return _session(path, runtime).run(batch, hidden=True)
-    evaluator, rounded = _evaluator(path), round_up_to_buckets(batch)
+    evaluator = _evaluator(path)
     # The evaluator's sigmoid of a large float16 computes infinity / infinity, and drops the result.
     with np.errstate(over="ignore", invalid="ignore"):
-        results = evaluator.run(None, rounded.feeds(evaluator.input_names))
+        results = evaluator.run(None, feeds_in_buckets(batch, evaluator.input_names))
     outputs = dict(zip(evaluator.output_names, results, strict=True))
     pooled, logits = outputs.get("pooled"), None
     if "logits" in outputs:
@@ -148,11 +148,19 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
     return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits)
 
 
-def assert_others_change_no_bit(run: Callable[[list[Array]], Outputs], sequences: list[Array], content: float) -> None:
-    """Check that sequences of any content beside a sequence change no bit of its hidden rows and pooled vector."""
+def assert_others_change_no_bit(
+    run: Callable[[list[Array]], Outputs], sequences: list[Array], content: float, kept_columns: int = 0
+) -> None:
+    """Check that sequences of any content beside a sequence change no bit of its hidden rows and pooled vector.
+
+    The last `kept_columns` columns of the sequences keep their content.
+    """
     before = _results(run(sequences), sequences)
     for kept in range(len(sequences)):
-        others = [each if i == kept else np.full_like(each, content) for i, each in enumerate(sequences)]
+        others = [each.copy() for each in sequences]
+        for i, each in enumerate(others):
+            if i != kept:
+                each[..., : each.shape[-1] - kept_columns] = content
         after = _results(run(others), others)[kept]
         for old, new in zip(before[kept], after, strict=True):
             assert np.isfinite(new).all()
@@ -160,9 +168,9 @@ def assert_others_change_no_bit(run: Callable[[list[Array]], Outputs], sequences
 
 
 def _results(outputs: Outputs, sequences: list[Array]) -> list[tuple[Array, Array]]:
-    assert outputs.pooled is not None
     assert outputs.hidden is not None
-    return list(zip(outputs.pooled, pack(sequences).split(outputs.hidden), strict=True))
+    rows = pack(sequences).split(outputs.hidden)
+    return list(zip(rows if outputs.pooled is None else outputs.pooled, rows, strict=True))
 
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
-from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.choices import Activation, DecoderInput, Mask, Norm, Pooling, Positions
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -102,7 +102,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "decoder": (
         None,
         DecoderConfig(layers=2, d_ff=18, start_id=3),
-        DecoderConfig(layers=2, d_ff=18, start_id=3, reads_text=False),
+        DecoderConfig(layers=2, d_ff=18, start_id=3, input=DecoderInput.START),
     ),
     "pooling": tuple(Pooling),
     "after_pooling": ((), *CHAINS),

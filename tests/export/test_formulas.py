@@ -152,7 +152,7 @@ def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outpu
 def cuda_attention(config: EncoderConfig) -> str:
     """Return the operator of attention that only CUDA has; empty if the graph has none."""
     # Attention from all rows of a decoder to the encoder depends on no distance.
-    by_content = (config.distance_keys or config.distance_queries or config.score_cap) and not config.decodes_text
+    by_content = (config.distance_keys or config.distance_queries or config.score_cap) and not config.decodes_rows
     gathers = by_content or config.expansion_id is not None
     return "" if gathers else "PackedMultiHeadAttention"
 

@@ -120,6 +120,7 @@ class ModelDescription:
         prefix_rows: rows of zeros at the start of each sequence of features.
         image: the images that the model takes; all fields are 0 or empty for other models.
         sound: the sounds that the model takes, see `sound_rows`; all fields are 0 or false for other models.
+        target: how sequences are divided in source and target, see `source_and_target`; None for other models.
         width: values of a pooled vector; of a hidden vector for a model without pooling.
         hidden_width: values of a hidden vector.
         layers: attention layers.
@@ -155,6 +156,7 @@ class ModelDescription:
     prefix_rows: int
     image: pb.ImageFormat
     sound: pb.SoundFormat
+    target: pb.TargetFormat | None
     width: int
     hidden_width: int
     layers: int
@@ -190,6 +192,7 @@ def describe(message: pb.GetModelResponse) -> ModelDescription:
                 message.head.per_token,
             ),
             "parity": tuple(message.parity),
+            "target": message.target if message.HasField("target") else None,
             "message": message,
         }
     )

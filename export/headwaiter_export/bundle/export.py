@@ -49,7 +49,15 @@ from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_h
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Head, ImageFormat, SoundFormat
+from headwaiter_proto.encoder_pb2 import (
+    PRECISION_FP16,
+    PRECISION_FP32,
+    PRECISION_INT8,
+    Head,
+    ImageFormat,
+    SoundFormat,
+    TargetFormat,
+)
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
@@ -167,10 +175,13 @@ class _Written:
         text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
-            schema_version=SCHEMA_VERSIONS[bool(fixed_pooling or config.token_types or template or text_rules)],
+            schema_version=SCHEMA_VERSIONS[
+                bool(fixed_pooling or config.token_types or template or text_rules or config.takes_target)
+            ],
             name=name,
             vocabulary_size=config.vocabulary_size,
-            feature_width=config.feature_width,
+            # The last value of a row says whether the row belongs to a target.
+            feature_width=config.feature_width + (config.takes_target and not config.takes_tokens),
             min_tokens=config.min_tokens,
             fixed_length=config.fixed_length,
             class_row=config.prefix_rows > 0,
@@ -202,6 +213,7 @@ class _Written:
             residual_norm_ratio=self.ranges.norm_ratio,
             image=self.image,
             sound=self.sound,
+            target=TargetFormat(start_id=config.decoder.start_id) if config.decoder and config.takes_target else None,
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
             takes_pairs=text is not None and text.pairs,

@@ -26,8 +26,8 @@ from headwaiter_export.encoder.reference import (
     Reference,
     Sequence,
     concatenate,
+    inputs_of,
     normalize_outputs,
-    rows_of,
 )
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
@@ -45,7 +45,7 @@ from headwaiter_server.runtime.numeric_tolerances import (
     smallest_cosine,
     violation,
 )
-from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.packing import TARGET, pack
 
 # The attention weights of all layers and heads are large arrays, so few and short sequences are compared.
 _WEIGHTS_SEQUENCES = 6
@@ -170,9 +170,10 @@ class AttentionReference:
         sequences = sequences[:_WEIGHTS_SEQUENCES]
         weights, contexts = [], []
         for sequence in sequences:
-            tokens, *types = rows_of(sequence)
-            layout = AttentionWeightsLayout({encoder.config.token_input: tokens})
-            expected = layout.outputs(*encoder(tokens, layout, *types)[:2])
+            inputs = inputs_of(encoder.config, sequence)
+            names = {"tokens": encoder.config.token_input, "target": TARGET + encoder.config.token_input}
+            layout = AttentionWeightsLayout({names[each]: rows for each, rows in inputs.items() if each in names})
+            expected = layout.outputs(*encoder(layout=layout, **inputs)[:2])
             weights.append(torch.stack(expected[::2]).numpy())
             contexts.append(torch.stack(expected[1::2])[:, :, len(sequence) // 2].numpy())
         return cls(encoder.config, sequences, weights, contexts)

@@ -178,7 +178,7 @@ def read_checkpoint(
     )
     for chain in (after_pooling, modules.row_modules):
         check_widths(chain, config.width)
-    if config.decodes_text:
+    if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
     image = None

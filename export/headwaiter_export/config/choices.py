@@ -40,6 +40,19 @@ class Mask(StrEnum):
     SELF_EXCLUDING = "self_excluding"
 
 
+class DecoderInput(StrEnum):
+    """What the rows of a decoder stand for.
+
+    TEXT: row i has token i − 1 of the encoder's own sequence. START: one row, that of the start token, from which the
+    head computes the logits of the sequence; the hidden rows are those of the encoder. TARGET: a sequence consists of
+    the rows of the encoder, the source, and then those of the decoder, the target.
+    """
+
+    TEXT = "text"
+    START = "start"
+    TARGET = "target"
+
+
 class Norm(StrEnum):
     """Place of a block's norm: after the residual sum (POST), before the block (PRE), or absent (NONE).
 

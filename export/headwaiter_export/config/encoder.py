@@ -5,8 +5,16 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
-from headwaiter_export.config.choices import CHOICES_OF_FIELDS, Activation, Mask, Norm, Pooling, Positions
-from headwaiter_export.config.decoder import DecoderConfig
+from headwaiter_export.config.choices import (
+    CHOICES_OF_FIELDS,
+    Activation,
+    DecoderInput,
+    Mask,
+    Norm,
+    Pooling,
+    Positions,
+)
+from headwaiter_export.config.decoder import DecoderConfig, decoder_of_target
 from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
@@ -19,7 +27,7 @@ _SIZES_OR_ZERO = (
 )
 
 # Fields that only checkpoints have.
-_PARTS = ("waveform", "decoder", "vocabulary_head", "head")
+_PARTS = ("waveform", "vocabulary_head", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +76,7 @@ class EncoderConfig:
             they are.
 
     Layers, of which some may attend locally:
-        layers: number of encoder layers.
+        layers: number of encoder layers; may be 0 before a decoder with a target.
         convolution_kernel: kernel size, an odd number, of a convolution over the tokens that reads the input of the
             first layer; its result, after `activation`, is added to the output of that layer, and a norm follows, as in
             DeBERTa v2 (https://arxiv.org/abs/2006.03654); 0 for no convolution.
@@ -119,7 +127,8 @@ class EncoderConfig:
             in checkpoints of ESM-2.
 
     Decoder:
-        decoder: the decoder after the encoder, if there is one.
+        decoder: the decoder after the encoder, if there is one. `from_dict` takes a decoder of targets as an object of
+            fields.
 
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector; attention pooling has the heads, the widths,
@@ -216,8 +225,9 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name, choices in CHOICES_OF_FIELDS.items():
             check_choice(self, name, choices)
-        for name in ("d_model", "heads", "layers", "max_tokens"):
+        for name in ("d_model", "heads", "max_tokens"):
             check_size(name, getattr(self, name))
+        check_size("layers", self.layers, least=0 if self.takes_target else 1)
         for name in _SIZES_OR_ZERO.split():
             check_size(name, getattr(self, name), least=0)
         if bool(self.vocabulary_size) == bool(self.feature_width):
@@ -361,48 +371,75 @@ class EncoderConfig:
     def _check_decoder(self, decoder: DecoderConfig) -> None:
         """Check the fields of a decoder, and that the encoder's rows have the width of the decoder's."""
         check_size("decoder.layers", decoder.layers)
-        check_size("decoder.d_ff", decoder.d_ff)
-        _check_token_id("decoder.start_id", decoder.start_id, self)
-        if self.width != self.d_model or self.experts or self.norm is Norm.NONE:
+        check_size("decoder.d_ff", decoder.d_ff, least=1 if decoder.self_attention else 0)
+        if self.takes_tokens or decoder.start_id is not None:
+            _check_token_id("decoder.start_id", decoder.start_id, self)
+        if self.width != self.d_model or self.experts or (self.norm is Norm.NONE and not self.takes_target):
             raise ConfigError(
                 "a decoder has norms, an output projection and no experts: set norm to post or pre, experts to 0, and "
                 "output_projection to true"
             )
-        if not decoder.reads_text and (self.head is None or self.head.per_token):
-            raise ConfigError("decoder.reads_text is false: the first row of the decoder needs a head of sequences")
+        if decoder.input is DecoderInput.START and (self.head is None or self.head.per_token):
+            raise ConfigError("decoder.input is start: the first row of the decoder needs a head of sequences")
+        if self.takes_target:
+            self._check_target(decoder)
+        elif not self.takes_tokens or not decoder.self_attention or decoder.mask is not Mask.CAUSAL:
+            raise ConfigError(
+                f"decoder.input is {decoder.input}: set vocabulary_size, self_attention to true and mask to causal"
+            )
+
+    def _check_target(self, decoder: DecoderConfig) -> None:
+        """Check what an encoder and a decoder with sequences of their own cannot have."""
+        wanted = {
+            "pooling": Pooling.NONE,
+            "head": None,
+            "waveform": None,
+            "token_types": 0,
+            "prefix_rows": 0,
+            "fixed_length": False,
+        }
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: with a target it must be {value!r}")
+        if Mask.SELF_EXCLUDING in (self.mask, decoder.mask):
+            raise ConfigError("a mask is self_excluding: with a target it must be none or causal")
+        if not decoder.d_ff and self.gated:
+            raise ConfigError("gated is true and decoder.d_ff is 0: set gated to false")
 
     @property
     def decoder_stack(self) -> "EncoderConfig":
         """The configuration of the decoder's layers, as if they were an encoder; there must be a decoder."""
         assert self.decoder is not None
-        layers, d_ff = self.decoder.layers, self.decoder.d_ff
-        return replace(
-            self, decoder=None, head=None, layers=layers, d_ff=d_ff, mask=Mask.CAUSAL, local_layers=(), window=0
-        )
+        layers, d_ff, mask = self.decoder.layers, self.decoder.d_ff, self.decoder.mask
+        return replace(self, decoder=None, head=None, layers=layers, d_ff=d_ff, mask=mask, local_layers=(), window=0)
 
     @property
     def attention_layers(self) -> int:
-        """Number of attention layers in which all tokens attend: two in each layer of a decoder that reads text."""
-        return self.layers + 2 * self._text_decoder_layers
+        """Number of attention layers, without those of a decoder's first row."""
+        if not self.decodes_rows or self.decoder is None:
+            return self.layers
+        return self.layers + self.decoder.layers * (1 + self.decoder.self_attention)
 
     @property
     def inner_width(self) -> int:
         """Sum of the widths d_ff of all layers that compute a row for each token."""
-        return self.layers * self.d_ff + (self.decoder.d_ff * self._text_decoder_layers if self.decoder else 0)
+        decoder = self.decoder.layers * self.decoder.d_ff if self.decoder and self.decodes_rows else 0
+        return self.layers * self.d_ff + decoder
 
     @property
-    def decodes_text(self) -> bool:
-        """Whether a decoder computes a row for each token."""
-        return self.decoder is not None and self.decoder.reads_text
+    def decodes_rows(self) -> bool:
+        """Whether a decoder computes hidden rows."""
+        return self.decoder is not None and self.decoder.input is not DecoderInput.START
+
+    @property
+    def takes_target(self) -> bool:
+        """Whether a sequence consists of a source and a target."""
+        return self.decoder is not None and self.decoder.input is DecoderInput.TARGET
 
     @property
     def first_row_layers(self) -> int:
         """Number of attention layers in which each sequence has one query: those of a decoder's first row."""
-        return self.decoder.layers if self.decoder is not None and not self.decoder.reads_text else 0
-
-    @property
-    def _text_decoder_layers(self) -> int:
-        return self.decoder.layers if self.decoder is not None and self.decoder.reads_text else 0
+        return self.decoder.layers if self.decoder is not None and not self.decodes_rows else 0
 
     @property
     def width(self) -> int:
@@ -438,8 +475,8 @@ class EncoderConfig:
 
     @property
     def min_tokens(self) -> int:
-        """Fewest tokens of a sequence: 2 if a token cannot attend to itself, else 1."""
-        return 2 if self.mask is Mask.SELF_EXCLUDING else 1
+        """Fewest tokens of a sequence: 2 if a token cannot attend to itself, or if there is a target; else 1."""
+        return 2 if self.mask is Mask.SELF_EXCLUDING or self.takes_target else 1
 
     @property
     def learned_positions(self) -> int:
@@ -479,6 +516,8 @@ class EncoderConfig:
             raise ConfigError(f"unknown field {unknown[0]!r}: choose one of {', '.join(sorted(known))}")
         if missing := [each.name for each in fields(cls) if each.default is MISSING and each.name not in values]:
             raise ConfigError(f"field {missing[0]} is missing: set it")
+        if values.get("decoder") is not None:
+            values = {**values, "decoder": decoder_of_target(values["decoder"])}
         return cls(**values)
 
 

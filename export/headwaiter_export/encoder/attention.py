@@ -135,7 +135,7 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Attention from the rows of a decoder to all rows of the same sequence in the encoder, wherever they are."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         anywhere = replace(
             config,
             mask=Mask.NONE,
@@ -146,7 +146,7 @@ class CrossAttention(Attention):
             distance_queries=False,
             score_cap=0.0,
         )
-        super().__init__(anywhere, 0)
+        super().__init__(anywhere, number)
 
     def forward(self, x: Tensor, layout: AttentionLayout, source: Tensor) -> Tensor:
         """Transform rows of a decoder, given the rows [R, d_model] of the encoder and the layout of the decoder."""

@@ -30,9 +30,11 @@ class AttentionLayout(ABC):
 
     Attributes:
         attended_lengths: number of tokens of each sequence that are attended to, from its first one, [B]; None for all.
+        source: for the rows of a target, the layout of the encoder's rows of the same sequences.
     """
 
     attended_lengths: Tensor | None = None
+    source: Self | None = None
 
     @property
     @abstractmethod
@@ -81,6 +83,15 @@ class AttentionLayout(ABC):
         """
         return self.attend(query, key, value, heads, terms)
 
+    @property
+    def target(self) -> Self:
+        """The layout of the rows of the targets, given that of the rows of the sources."""
+        raise NotImplementedError
+
+    def join(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the rows of whole sequences, given those of their sources and of their targets."""
+        return torch.cat((source, target))
+
     @abstractmethod
     def pad(self, rows: Tensor) -> Tensor:
         """Arrange rows [R, d] in grid cells [B, N, d]."""
@@ -120,32 +131,47 @@ class SingleSequence(AttentionLayout):
     formula in `attention`.
     """
 
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: int, target_tokens: int = 0) -> None:
+        self.tokens = tokens
+        self._target_tokens = target_tokens
+
+    @property
+    @override
+    def target(self) -> Self:
+        layout = copy(self)
+        layout.tokens, layout.source = self._target_tokens, self
+        return layout
 
     @property
     @override
     def positions(self) -> Tensor:
-        return torch.arange(self._tokens)
+        return torch.arange(self.tokens)
 
     @property
     @override
     def token_mask(self) -> Tensor:
-        return torch.ones(1, self._tokens, dtype=torch.bool)
+        return torch.ones(1, self.tokens, dtype=torch.bool)
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         # Masks and biases are arrays of all pairs, so long sequences are computed in blocks of queries.
         whole = (terms.are_zero and not terms.cap) or terms.depend_on_content
-        rows = self._tokens if whole else _BLOCK_QUERIES
+        rows = self.tokens if whole else _BLOCK_QUERIES
         blocks = [
             self._attend_block(block, positions, k, v, terms)
             for block, positions in zip(
-                torch.split(q, rows, 1), torch.split(torch.arange(self._tokens), rows), strict=True
+                torch.split(q, rows, 1), torch.split(torch.arange(self.tokens), rows), strict=True
             )
         ]
         return torch.cat(blocks, 1).transpose(0, 1).flatten(1)
+
+    @override
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        if self.source is None:
+            return self.attend(query, key, value, heads, terms)
+        q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
+        return F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
 
     def _attend_block(self, q: Tensor, positions: Tensor, k: Tensor, v: Tensor, terms: ScoreTerms) -> Tensor:
         """Compute the contexts [H, n, value_dim] of the queries [H, n, head_dim] at these positions [n]."""
@@ -162,14 +188,14 @@ class SingleSequence(AttentionLayout):
 
     def allowed_pairs(self, terms: ScoreTerms, queries: Tensor | None = None) -> Tensor | None:
         """Return whether each query at these positions attends to each key, bool [n or 1, N]; None if all do."""
-        pairs = terms.allowed_pairs(self._tokens, queries)
+        pairs = terms.allowed_pairs(self.tokens, queries)
         if self.attended_lengths is None:
             return pairs
         return self.key_mask if pairs is None else pairs & self.key_mask
 
     def _split_heads(self, rows: Tensor, heads: int) -> Tensor:
         """Arrange rows [N, H·head_dim] as [H, N, head_dim]."""
-        return rows.view(self._tokens, heads, -1).transpose(0, 1)
+        return rows.view(rows.shape[0], heads, -1).transpose(0, 1)
 
     @override
     def pad(self, rows: Tensor) -> Tensor:

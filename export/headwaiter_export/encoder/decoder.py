@@ -3,15 +3,19 @@
 Shapes: R rows, B sequences, d = d_model.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from headwaiter_export.config.choices import DecoderInput
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.encoder.attention import attention
+from headwaiter_export.encoder.attention import CrossAttention, attention
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.embedding import PositionedRows
-from headwaiter_export.encoder.layers import DecoderLayer
+from headwaiter_export.encoder.layers import AttentionLayer, DecoderLayer, EncoderLayer
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.score_terms import ScoreTerms
 
@@ -23,24 +27,33 @@ class Decoder(nn.Module):
         super().__init__()
         assert config.decoder is not None
         self._start_id = config.decoder.start_id
-        self._reads_text = config.decoder.reads_text
+        self._input = config.decoder.input
         stack = config.decoder_stack
         self.embedding = PositionedRows(stack)
-        self.layers = nn.ModuleList(DecoderLayer(stack, number) for number in range(stack.layers))
+        layer: Callable[[EncoderConfig, int], nn.Module] = DecoderLayer
+        if not config.decoder.self_attention:
+            layer = partial(EncoderLayer if stack.d_ff else AttentionLayer, attention=CrossAttention)
+        self.layers = nn.ModuleList(layer(stack, number) for number in range(stack.layers))
         self.norm = make_norm(stack, stack.d_model) if stack.final_norm else nn.Identity()
 
     def layout(self, layout: AttentionLayout) -> AttentionLayout:
         """Return the layout of the decoder's rows, given that of the encoder's rows."""
-        return layout if self._reads_text else OneRowEach(layout)
+        if self._input is DecoderInput.TARGET:
+            return layout.target
+        return layout if self._input is DecoderInput.TEXT else OneRowEach(layout)
 
     def embed(self, table: nn.Module, tokens: Tensor | None, layout: AttentionLayout) -> Tensor:
         """Return the rows before the first layer, in the layout of the decoder.
 
         Args:
-            table: the vectors of the vocabulary.
-            tokens: token ids [R], each of which moves to the next row; None for the rows of the start token alone.
+            table: the vectors of the vocabulary, or the projection of features.
+            tokens: the token ids or features of the targets; or token ids [R], each of which moves to the next row; or
+                None for the rows of the start token alone.
             layout: the decoder's layout.
         """
+        if self._input is DecoderInput.TARGET and tokens is not None:
+            return self.embedding.arrange(table(tokens), layout, tokens)
+        assert self._start_id is not None
         moved = torch.full_like(layout.positions, self._start_id)
         if tokens is not None:
             # In a batch, the token before a first row is that of another sequence: the start token replaces it.
@@ -49,11 +62,11 @@ class Decoder(nn.Module):
         return self.embedding.arrange(table(moved), layout, moved)
 
     def forward(self, table: nn.Module, tokens: Tensor | None, source: Tensor, layout: AttentionLayout) -> Tensor:
-        """Return the decoder's rows: [R, d] for token ids [R], or [B, d] for the rows of the start token alone.
+        """Return the decoder's rows: [R, d], or [B, d] for the rows of the start token alone.
 
         Args:
-            table: the vectors of the vocabulary.
-            tokens: token ids [R], or None.
+            table: as in `embed`.
+            tokens: as in `embed`.
             source: the encoder's rows [R, d].
             layout: the encoder's layout.
         """
@@ -69,17 +82,17 @@ class OneRowEach(AttentionLayout):
     """The first row of a decoder for each sequence of the encoder's layout: R = B, N = 1."""
 
     def __init__(self, source: AttentionLayout) -> None:
-        self._source = source
+        self._encoder_rows = source
 
     @property
     @override
     def positions(self) -> Tensor:
-        return torch.zeros_like(self._source.lengths, dtype=torch.int64)
+        return torch.zeros_like(self._encoder_rows.lengths, dtype=torch.int64)
 
     @property
     @override
     def token_mask(self) -> Tensor:
-        return torch.ones_like(self._source.lengths, dtype=torch.bool)[:, None]
+        return torch.ones_like(self._encoder_rows.lengths, dtype=torch.bool)[:, None]
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
@@ -88,8 +101,8 @@ class OneRowEach(AttentionLayout):
 
     @override
     def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        k, v = (_heads_of_cells(self._source.pad(rows), heads) for rows in (key, value))
-        _, context = attention(_heads_of_cells(self.pad(query), heads), k, v, terms.mask(self._source.token_mask))
+        k, v = (_heads_of_cells(self._encoder_rows.pad(rows), heads) for rows in (key, value))
+        _, context = attention(_heads_of_cells(self.pad(query), heads), k, v, terms.mask(self._encoder_rows.token_mask))
         return context.flatten(1)
 
     @override

@@ -38,7 +38,7 @@ class Encoder(nn.Module):
         self.embedding = Embedding(config)
         layer = EncoderLayer if config.d_ff else AttentionLayer
         self.layers = nn.ModuleList(layer(config, number) for number in range(config.layers))
-        self.norm = make_norm(config, config.width) if config.final_norm else nn.Identity()
+        self.norm = make_norm(config, config.width) if config.final_norm and config.layers else nn.Identity()
         self.decoder = Decoder(config) if config.decoder else None
         self.attention_pooling = AttentionPooling(config) if config.pooling is Pooling.ATTENTION else None
         self.after_pooling = build_modules(config.after_pooling, config.width)
@@ -83,17 +83,28 @@ class Encoder(nn.Module):
         return self if config == self.config else Encoder.with_weights(config, weights)
 
     def forward(
-        self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None
+        self,
+        tokens: Tensor,
+        layout: AttentionLayout,
+        token_types: Tensor | None = None,
+        target: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
+        If the decoder takes a target, `tokens` and `layout` are those of the sources, and `target` has the token ids or
+        features of the targets.
+
         Returns:
             pooled: vectors before normalization, float32 [B, pooled_width]; None without pooling.
-            hidden: rows [R, hidden_width], those of the decoder if it reads the text.
+            hidden: rows [R, hidden_width], those of the decoder if it reads the text; with a target, the encoder's rows
+                of the source and the decoder's rows of the target, R of both.
             logits: float32 [B, labels] or [R, labels]; None without a head.
         """
         x = self.encode(tokens, layout, token_types)
-        if self.decoder is not None and self.config.decodes_text:
+        if self.decoder is not None and self.config.takes_target:
+            assert target is not None
+            x = layout.join(x, self.decoder(self.embedding.tokens, self._cast(target), x, layout))
+        elif self.decoder is not None and self.config.decodes_rows:
             x = self.decoder(self.embedding.tokens, tokens, x, layout)
         pooled: Tensor | None = None
         if self.vocabulary_head is not None:
@@ -107,9 +118,7 @@ class Encoder(nn.Module):
 
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return the rows [R, width] after the last layer of the encoder, for the arguments of `forward`."""
-        if not self.config.takes_tokens:
-            # Features are float32 whatever the precision of the weights.
-            tokens = tokens.to(next(self.parameters()).dtype)
+        tokens = self._cast(tokens)
         x = self.embedding(tokens, layout, token_types)
         if self.config.expansion_id is not None:
             layout = layout.attending_to(self._attended_lengths(tokens, layout, self.config.expansion_id))
@@ -117,6 +126,10 @@ class Encoder(nn.Module):
             x = layer(x, layout)
         normalized: Tensor = self.norm(x)
         return normalized
+
+    def _cast(self, tokens: Tensor) -> Tensor:
+        """Return features, which are float32, in the precision of the weights; token ids as they are."""
+        return tokens if self.config.takes_tokens else tokens.to(next(self.parameters()).dtype)
 
     def _attended_lengths(self, tokens: Tensor, layout: AttentionLayout, expansion_id: int) -> Tensor:
         """Return the length of each sequence [B] without the run of an id at its end."""
@@ -131,7 +144,7 @@ class Encoder(nn.Module):
         head = self.config.head
         if head is None or self.head is None:
             return None
-        if self.decoder is not None and not self.config.decodes_text:
+        if self.decoder is not None and not self.config.decodes_rows:
             pooled = self.decoder(self.embedding.tokens, None, x, layout)
         else:
             pooled = None if head.per_token or head.pooling is Pooling.CLS else pool(x, layout, head.pooling)

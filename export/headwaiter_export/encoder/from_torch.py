@@ -1,4 +1,6 @@
-"""Convert `nn.MultiheadAttention` and `nn.TransformerEncoder` to encoders of features, for `export_bundle`.
+"""Convert PyTorch's attention, encoders and decoders to encoders of features, for `export_bundle`.
+
+The modules are `nn.MultiheadAttention`, `nn.TransformerEncoder` and `nn.TransformerDecoder`.
 
 An encoder computes the same as the module in eval mode, without dropout. It shares weights that are float32 on the CPU,
 and copies all others. A missing bias becomes zeros, a missing LayerNorm weight becomes ones. If an encoder cannot
@@ -8,7 +10,8 @@ computes anything else than its classes say is refused too.
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +20,17 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.nn.utils.parametrize import is_parametrized
 
-from headwaiter_export.config.choices import Activation, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.choices import Activation, DecoderInput, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
+from headwaiter_export.encoder.reference import inputs_of, random_sequences, run_in_pytorch
 from headwaiter_server.runtime.numeric_tolerances import largest_differences
 
 Weights = dict[str, Tensor]
+Module = TypeVar("Module", bound=nn.Module)
+_Stack = nn.TransformerEncoder | nn.TransformerDecoder
 # Activations by function, or by class of module.
 _ACTIVATIONS: dict[object, Activation] = {
     F.relu: Activation.RELU,
@@ -80,7 +86,38 @@ def from_multihead_attention(
         pooling=pooling,
         normalize=normalize,
     )
-    return _checked(Encoder.with_weights(config, _attention_weights(module, "layers.0.attention")), module)
+    encoder = Encoder.with_weights(config, _attention_weights(module, "layers.0.attention"))
+    return _checked(encoder, partial(_run, _copy(module), mask))
+
+
+def from_cross_attention(module: nn.MultiheadAttention, *, max_tokens: int) -> Encoder:
+    """Convert `nn.MultiheadAttention`, used as cross-attention, to an encoder of sources and targets.
+
+    The queries are the rows of the target, and the keys and values are the rows of the source, [n, embed_dim] each.
+
+    Args:
+        module: the module, in any precision and on any device.
+        max_tokens: most rows of a source and its target together.
+
+    Raises:
+        ConversionError: the module cannot be reproduced; the message names the attribute.
+        ConfigError: an argument is wrong.
+    """
+    _check_hooks(module)
+    _check_attention(module, "module")
+    config = EncoderConfig(
+        **_attention_choices(module),
+        layers=0,
+        d_ff=0,
+        decoder=DecoderConfig(layers=1, d_ff=0, input=DecoderInput.TARGET, mask=Mask.NONE, self_attention=False),
+        residual=False,
+        norm=Norm.NONE,
+        max_tokens=max_tokens,
+        pooling=Pooling.NONE,
+    )
+    encoder = Encoder.with_weights(config, _attention_weights(module, "decoder.layers.0.attention"))
+    own = _copy(module)
+    return _checked(encoder, lambda source, target: own(target, source, source, need_weights=False)[0])
 
 
 def from_transformer_encoder(
@@ -98,7 +135,7 @@ def from_transformer_encoder(
     """
     _check_hooks(module)
     _check_pooling(pooling)
-    _check_encoder(module)
+    _check_stack(module)
     first: Any = module.layers[0]
     config = EncoderConfig(
         **_attention_choices(first.self_attn),
@@ -113,10 +150,73 @@ def from_transformer_encoder(
         pooling=pooling,
         normalize=normalize,
     )
-    weights = {} if module.norm is None else _norm_weights(module.norm, "norm")
-    for name, layer in _named_layers(module):
-        weights |= _layer_weights(layer, name)
-    return _checked(Encoder.with_weights(config, weights), module)
+    encoder = Encoder.with_weights(config, _stack_weights(module, ""))
+    return _checked(encoder, partial(_run, _copy(module), mask))
+
+
+def from_transformer_decoder(
+    decoder: nn.TransformerDecoder,
+    encoder: nn.TransformerEncoder | None = None,
+    *,
+    max_tokens: int,
+    target_mask: Mask = Mask.NONE,
+    source_mask: Mask = Mask.NONE,
+) -> Encoder:
+    """Convert `nn.TransformerDecoder`, perhaps over an `nn.TransformerEncoder`, to an encoder of sources and targets.
+
+    For `nn.Transformer`, pass its `decoder` and its `encoder`. A sequence has the rows of its source, [n, d_model], and
+    then those of its target, [m, d_model], which PyTorch calls `src` and `tgt`.
+
+    Args:
+        decoder: the decoder, in any precision and on any device.
+        encoder: the encoder whose rows the decoder attends to; without it, the decoder attends to the source itself.
+        max_tokens: most rows of a source and its target together.
+        target_mask: which rows of the target a row of the target attends to; PyTorch takes it as `tgt_mask` of a call.
+        source_mask: the same for the source, `src_mask`.
+
+    Raises:
+        ConversionError: a module cannot be reproduced; the message names the attribute.
+        ConfigError: an argument is wrong.
+    """
+    _require_class(decoder, nn.TransformerDecoder, "decoder")
+    if encoder is not None:
+        _require_class(encoder, nn.TransformerEncoder, "encoder")
+    for module in (decoder,) if encoder is None else (decoder, encoder):
+        _check_hooks(module)
+        _check_stack(module)
+    for name, value in _stack_choices(encoder or decoder).items():
+        if value != (own := _stack_choices(decoder)[name]):
+            raise ConversionError(f"the encoder has {name} {value}, but the decoder has {own}: make them equal")
+    first: Any = decoder.layers[0]
+    config = EncoderConfig(
+        **_attention_choices(first.self_attn),
+        layers=0 if encoder is None else len(encoder.layers),
+        d_ff=0 if encoder is None else encoder.layers[0].linear1.out_features,
+        decoder=DecoderConfig(
+            layers=len(decoder.layers),
+            d_ff=first.linear1.out_features,
+            input=DecoderInput.TARGET,
+            mask=target_mask,
+        ),
+        norm=Norm.PRE if first.norm_first else Norm.POST,
+        final_norm=decoder.norm is not None,
+        norm_eps=first.norm1.eps,
+        activation=_activation(first.activation, "layers.0.activation"),
+        max_tokens=max_tokens,
+        mask=source_mask,
+        pooling=Pooling.NONE,
+    )
+    weights = _stack_weights(decoder, "decoder.")
+    if encoder is not None:
+        weights |= _stack_weights(encoder, "")
+    own_encoder, own_decoder = None if encoder is None else _copy(encoder), _copy(decoder)
+
+    def run(source: Tensor, target: Tensor) -> Tensor:
+        memory = source if own_encoder is None else _run(own_encoder, source_mask, source)
+        rows: Tensor = own_decoder(target, memory, tgt_mask=_masked_pairs(target_mask, len(target)))
+        return rows
+
+    return _checked(Encoder.with_weights(config, weights), run)
 
 
 def _check_pooling(pooling: Pooling) -> None:
@@ -144,22 +244,27 @@ def _check_hooks(module: nn.Module) -> None:
             raise ConversionError(f"{name} has a {(own or ['compile'])[0]} of its own: it must be that of its class")
 
 
-@torch.inference_mode()
-def _checked(encoder: Encoder, module: nn.Module) -> Encoder:
-    """Return the encoder if a copy of the module gives the same hidden rows.
+def _copy(module: Module) -> Module:
+    """Return a copy of a module in float32 on the CPU."""
+    return copy.deepcopy(module).to("cpu", torch.float32).eval()
 
-    The copy is in float32 on the CPU, and runs without PyTorch's fast path, which computes the exact gelu for
-    nn.GELU("tanh").
+
+@torch.inference_mode()
+def _checked(encoder: Encoder, run: Callable[..., Tensor]) -> Encoder:
+    """Return the encoder if the module gives the same hidden rows.
+
+    `run` takes the rows of a sequence, or of its source and of its target, and returns the module's rows: those of the
+    target, if there is one. It runs without PyTorch's fast path, which computes the exact gelu for nn.GELU("tanh").
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        own = copy.deepcopy(module).to("cpu", torch.float32).eval()
         for sequence in random_sequences(encoder.config, _compared_lengths(encoder.config)):
             (expected,) = run_in_pytorch(encoder, [sequence])
-            actual = _run(own, torch.from_numpy(sequence), encoder.config.mask).numpy()
+            parts = [*inputs_of(encoder.config, sequence).values()]
+            actual = run(*parts).numpy()
             assert expected.hidden is not None
-            difference = min(largest_differences(actual, expected.hidden))
+            difference = min(largest_differences(actual, expected.hidden[-len(parts[-1]) :]))
             if not difference <= _LARGEST_DIFFERENCE:
                 raise ConversionError(
                     f"the module differs by {difference:.2e} from its classes on a sequence of {len(sequence)} rows, "
@@ -178,12 +283,17 @@ def _compared_lengths(config: EncoderConfig) -> list[int]:
     return sorted({min(n, config.max_tokens) for n in (config.min_tokens, config.min_tokens + 1, 7, 40)})
 
 
-def _run(module: nn.Module, x: Tensor, mask: Mask) -> Tensor:
+def _masked_pairs(mask: Mask, rows: int) -> Tensor | None:
+    """Return whether each row does not attend to each other, bool [n, n]; None if all attend to all."""
+    if mask is Mask.NONE:
+        return None
+    pairs = torch.ones(rows, rows, dtype=torch.bool)
+    return pairs.triu(1) if mask is Mask.CAUSAL else torch.eye(rows, dtype=torch.bool)
+
+
+def _run(module: nn.Module, mask: Mask, x: Tensor) -> Tensor:
     """Return the hidden rows [n, d] of one sequence."""
-    masked = None
-    if mask is not Mask.NONE:
-        pairs = torch.ones(len(x), len(x), dtype=torch.bool)
-        masked = pairs.triu(1) if mask is Mask.CAUSAL else torch.eye(len(x), dtype=torch.bool)
+    masked = _masked_pairs(mask, len(x))
     if isinstance(module, nn.MultiheadAttention):
         rows: Tensor = module(x, x, x, attn_mask=masked, need_weights=False)[0]
     else:
@@ -191,27 +301,32 @@ def _run(module: nn.Module, x: Tensor, mask: Mask) -> Tensor:
     return rows
 
 
-def _check_encoder(module: nn.TransformerEncoder) -> None:
+def _check_stack(module: _Stack) -> None:
     """Check that all layers have PyTorch's own classes, and equal choices."""
-    _require_class(module, nn.TransformerEncoder, "module")
+    decodes = isinstance(module, nn.TransformerDecoder)
+    _require_class(module, nn.TransformerDecoder if decodes else nn.TransformerEncoder, "module")
+    layer_class = nn.TransformerDecoderLayer if decodes else nn.TransformerEncoderLayer
+    numbers = (1, 2, 3) if decodes else (1, 2)
     if not module.layers:
         raise ConversionError("layers is empty: give at least one layer")
     norms = {} if module.norm is None else {"norm": module.norm}
     for name, layer in _named_layers(module):
-        _require_class(layer, nn.TransformerEncoderLayer, name)
-        _check_attention(layer.self_attn, f"{name}.self_attn")
+        _require_class(layer, layer_class, name)
+        for attention in ("self_attn", "multihead_attn") if decodes else ("self_attn",):
+            _check_attention(getattr(layer, attention), f"{name}.{attention}")
         _require_class(layer.linear1, nn.Linear, f"{name}.linear1")
         _require_class(layer.linear2, nn.Linear, f"{name}.linear2")
-        for dropout in ("dropout", "dropout1", "dropout2"):
+        for dropout in ("dropout", *(f"dropout{number}" for number in numbers)):
             _require_class(getattr(layer, dropout), nn.Dropout, f"{name}.{dropout}")
-        norms |= {f"{name}.norm1": layer.norm1, f"{name}.norm2": layer.norm2}
+        norms |= {f"{name}.norm{number}": getattr(layer, f"norm{number}") for number in numbers}
         choices, first = _layer_choices(layer, name), _layer_choices(module.layers[0], "layers.0")
         for choice, value in choices.items():
             if value != first[choice]:
                 raise ConversionError(
                     f"{name} has {choice} {value}, but layers.0 has {first[choice]}: give all layers the same {choice}"
                 )
-        _check_activation(layer, name)
+        if not decodes:  # PyTorch has no fast path for decoders.
+            _check_activation(layer, name)
     for name, norm in norms.items():
         _check_norm(norm, name, module)
 
@@ -233,7 +348,7 @@ def _check_attention(attention: nn.MultiheadAttention, name: str) -> None:
         raise ConversionError(f"{name}.add_zero_attn adds a row to keys and values: it must be False")
 
 
-def _check_norm(norm: nn.Module, name: str, module: nn.TransformerEncoder) -> None:
+def _check_norm(norm: nn.Module, name: str, module: _Stack) -> None:
     """Check that a norm is a LayerNorm over one row, with the same epsilon as the first norm."""
     _require_class(norm, nn.LayerNorm, name)
     first: Any = module.layers[0]
@@ -253,8 +368,16 @@ def _require_class(module: object, kind: type[nn.Module], name: str) -> None:
         raise ConversionError(f"{name} is a {type(module).__name__}: it must be a {kind.__name__} itself{advice}")
 
 
-def _named_layers(module: nn.TransformerEncoder) -> list[tuple[str, Any]]:
+def _named_layers(module: _Stack) -> list[tuple[str, Any]]:
     return [(f"layers.{i}", layer) for i, layer in enumerate(module.layers)]
+
+
+def _stack_choices(module: _Stack) -> dict[str, Any]:
+    """Return the choices that an encoder and its decoder must share."""
+    first: Any = module.layers[0]
+    choices = _layer_choices(first, "layers.0")
+    del choices["dim_feedforward"]
+    return {**choices, "layer_norm_eps": first.norm1.eps, "norm": "no norm" if module.norm is None else "a norm"}
 
 
 def _layer_choices(layer: Any, name: str) -> dict[str, Any]:
@@ -300,13 +423,27 @@ def _attention_choices(attention: nn.MultiheadAttention) -> dict[str, Any]:
     }
 
 
+def _stack_weights(module: _Stack, prefix: str) -> Weights:
+    weights = {} if module.norm is None else _norm_weights(module.norm, f"{prefix}norm")
+    for name, layer in _named_layers(module):
+        weights |= _layer_weights(layer, prefix + name)
+    return weights
+
+
 def _layer_weights(layer: Any, name: str) -> Weights:
-    return {
+    weights = {
         **_attention_weights(layer.self_attn, f"{name}.attention"),
         **_norm_weights(layer.norm1, f"{name}.attention_norm"),
         **_weight_and_bias(layer.linear1.weight, layer.linear1.bias, f"{name}.feed_forward.up"),
         **_weight_and_bias(layer.linear2.weight, layer.linear2.bias, f"{name}.feed_forward.down"),
-        **_norm_weights(layer.norm2, f"{name}.feed_forward_norm"),
+    }
+    if not isinstance(layer, nn.TransformerDecoderLayer):
+        return weights | _norm_weights(layer.norm2, f"{name}.feed_forward_norm")
+    return {
+        **weights,
+        **_attention_weights(layer.multihead_attn, f"{name}.cross_attention"),
+        **_norm_weights(layer.norm2, f"{name}.cross_attention_norm"),
+        **_norm_weights(layer.norm3, f"{name}.feed_forward_norm"),
     }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headwaiter_export.config.choices import Norm
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.activations import ACTIVATIONS
-from headwaiter_export.encoder.attention import CrossAttention, SelfAttention
+from headwaiter_export.encoder.attention import Attention, CrossAttention, SelfAttention
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.convolution import Convolution
 from headwaiter_export.encoder.norms import make_norm
@@ -20,23 +20,23 @@ from headwaiter_export.encoder.norms import make_norm
 class AttentionLayer(nn.Module):
     """Attention with its norm and residual sum, in the order that `norm` of EncoderConfig defines.
 
-    Layers are numbered from 0.
+    Layers are numbered from 0. A layer with `CrossAttention` also takes the last rows of the encoder.
     """
 
-    def __init__(self, config: EncoderConfig, number: int) -> None:
+    def __init__(self, config: EncoderConfig, number: int, attention: type[Attention] = SelfAttention) -> None:
         super().__init__()
         self.post_norm = config.norm is Norm.POST
         self.residual = config.residual
-        self.attention = SelfAttention(config, number)
+        self.attention = attention(config, number)
         self.attention_norm: nn.Module = nn.Identity()
         if config.norm is not Norm.NONE and (number > 0 or config.first_norm):
             self.attention_norm = make_norm(config, config.width if self.post_norm else config.d_model)
         self.attention_end_norm = _end_norm(config)
 
-    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, *source: Tensor) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
         return self._transform(
-            x, partial(self.attention, layout=layout), self.attention_norm, self.attention_end_norm, layout
+            x, lambda rows: self.attention(rows, layout, *source), self.attention_norm, self.attention_end_norm, layout
         )
 
     def _transform(
@@ -61,16 +61,16 @@ class EncoderLayer(AttentionLayer):
     In the first layer, a convolution of the layer's input may follow.
     """
 
-    def __init__(self, config: EncoderConfig, number: int) -> None:
-        super().__init__(config, number)
+    def __init__(self, config: EncoderConfig, number: int, attention: type[Attention] = SelfAttention) -> None:
+        super().__init__(config, number, attention)
         self.convolution = Convolution(config) if config.convolution_kernel and number == 0 else None
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
         self.feed_forward_end_norm = _end_norm(config)
 
-    def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, *source: Tensor) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        y = self._feed_forward(super().forward(x, layout), layout)
+        y = self._feed_forward(super().forward(x, layout, *source), layout)
         if self.convolution is not None:
             y = self.convolution(x, y, layout)
         return y
@@ -84,7 +84,7 @@ class DecoderLayer(EncoderLayer):
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__(config, number)
-        self.cross_attention = CrossAttention(config)
+        self.cross_attention = CrossAttention(config, number)
         self.cross_attention_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.d_model)
         self.cross_attention_end_norm = _end_norm(config)
 

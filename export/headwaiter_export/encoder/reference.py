@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,10 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import (
     normalize_pooled,
 )
+from headwaiter_server.runtime.packing import Parts, pack
 
-# Token ids [n], token ids and token types [n, 2], or features [n, feature_width].
+# Token ids [n], token ids and token types [n, 2], or features [n, feature_width]. With a target, a last column says
+# whether a row belongs to the target, 1 or 0.
 Sequence = NDArray[np.generic]
 # Sequences of up to SHORT_TOKENS tokens.
 SHORT_SEQUENCES = 32
@@ -56,10 +59,10 @@ class Reference:
     outputs: list[Outputs]
 
     @classmethod
-    def compute(cls, encoder: Encoder, layout: Callable[[int], SingleSequence] = SingleSequence) -> "Reference":
+    def compute(cls, encoder: Encoder, layout: Callable[..., SingleSequence] = SingleSequence) -> "Reference":
         """Compute an encoder's outputs for random sequences of edge and random lengths, up to 1,024 tokens.
 
-        `layout` makes the layout of a sequence of n tokens.
+        `layout` makes the layout of a sequence of n tokens, or of a source of n and a target of m tokens.
         """
         sequences = clear_sequences(encoder, _sequence_lengths(encoder.config))
         return cls(encoder.config, sequences, run_in_pytorch(encoder, sequences, layout))
@@ -155,6 +158,9 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 
     random part of each sequence at its end has this id. The same arguments give the same sequences.
     """
     rng = np.random.default_rng(seed)
+    if config.takes_target:
+        targets = [(n, int(rng.integers(1, n))) for n in lengths]
+        return [sequence_of_parts(config, n - target, target, rng) for n, target in targets]
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
@@ -166,6 +172,23 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 
     for rows in sequences:
         rows[: config.prefix_rows] = 0
     return [*sequences]
+
+
+def sequence_of_parts(config: EncoderConfig, source: int, target: int, rng: np.random.Generator) -> Sequence:
+    """Draw a sequence with a source and a target of these lengths."""
+    is_target = np.arange(source + target) >= source
+    if not config.takes_tokens:
+        rows = rng.standard_normal((source + target, config.feature_width), np.float32)
+        return np.column_stack([rows, is_target.astype(np.float32)])
+    assert config.decoder is not None
+    assert config.decoder.start_id is not None
+    # The start token begins the target, and is nowhere before.
+    ids: NDArray[Any] = rng.integers(0, config.vocabulary_size - 1, source + target)
+    ids += ids >= config.decoder.start_id
+    if config.pad_id is not None and config.pad_id != config.decoder.start_id:
+        ids = _with_ids(ids, [config.pad_id], rng)
+    ids[source] = config.decoder.start_id
+    return np.column_stack([ids, is_target.astype(np.int64)])
 
 
 def _with_ids(ids: Sequence, wanted: Iterable[int | None], rng: np.random.Generator) -> Sequence:
@@ -191,14 +214,14 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
 
 @torch.inference_mode()
 def run_in_pytorch(
-    encoder: Encoder, sequences: list[Sequence], layout: Callable[[int], SingleSequence] = SingleSequence
+    encoder: Encoder, sequences: list[Sequence], layout: Callable[..., SingleSequence] = SingleSequence
 ) -> list[Outputs]:
     """Run an encoder in PyTorch on each sequence alone; normalize the pooled vectors if the encoder does."""
     results = []
     for sequence in sequences:
-        tokens, *types = rows_of(sequence)
-        arrangement = layout(len(sequence))
-        pooled, hidden, logits = encoder(tokens, arrangement, *types)
+        inputs = inputs_of(encoder.config, sequence)
+        arrangement = layout(*map(len, (inputs[name] for name in ("tokens", "target") if name in inputs)))
+        pooled, hidden, logits = encoder(layout=arrangement, **inputs)
         outputs = Outputs(
             None if pooled is None else pooled.numpy(), hidden.numpy(), None if logits is None else [logits.numpy()]
         )
@@ -206,11 +229,16 @@ def run_in_pytorch(
     return results
 
 
-def rows_of(sequence: Sequence) -> tuple[Tensor, ...]:
-    """Return the rows of a sequence, in the order of `EncoderConfig.row_inputs`; token types only if it has them."""
+def inputs_of(config: EncoderConfig, sequence: Sequence) -> dict[str, Tensor]:
+    """Return the token ids or features of a sequence, and its token types or target if it has them.
+
+    The names are those of the arguments of `Encoder.forward`.
+    """
+    if config.takes_target:
+        parts = Parts.of(pack([sequence]))
+        return {"tokens": torch.from_numpy(parts.source.rows), "target": torch.from_numpy(parts.target.rows)}
     rows = torch.from_numpy(sequence)
-    has_types = rows.ndim == 2 and not rows.is_floating_point()
-    return (rows[:, 0], rows[:, 1]) if has_types else (rows,)
+    return {"tokens": rows[:, 0], "token_types": rows[:, 1]} if config.token_types else {"tokens": rows}
 
 
 def _sequence_lengths(config: EncoderConfig) -> list[int]:

@@ -5,7 +5,7 @@ Each layout is in a file of its own: `packed_cpu.py`, `packed_cuda.py`, `portabl
 """
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import onnx_ir as ir
 import torch
@@ -18,6 +18,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention import attention, head_indices, split_heads
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.score_terms import ScoreTerms
+from headwaiter_server.runtime.packing import TARGET
 
 # Names of a graph's inputs, each with the names of its axes.
 Axes = Mapping[str, tuple[str, ...]]
@@ -31,15 +32,34 @@ class GraphLayout(AttentionLayout):
     Attributes:
         TOKEN_AXES: names of the axes of the tokens or features.
         INPUT_AXES: names of the other inputs, each with the names of its axes.
+        PART_AXES: names of the inputs that only graphs of sources and targets have, each with the names of its axes.
         FUSIONS: rewrites that make the layout's graphs faster on its provider.
     """
 
     TOKEN_AXES: ClassVar[tuple[str, ...]]
     INPUT_AXES: ClassVar[Axes]
+    PART_AXES: ClassVar[Axes] = {}
     FUSIONS: ClassVar[Fusions] = ()
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
-        self._inputs = inputs
+        self.inputs = inputs
+
+    @classmethod
+    def input_axes(cls, config: EncoderConfig) -> Axes:
+        """Return the names of a graph's inputs, each with the names of its axes."""
+        axes = {**dict.fromkeys(config.row_inputs, cls.TOKEN_AXES), **cls.INPUT_AXES}
+        if not config.takes_target:
+            return axes
+        targets = {TARGET + name: tuple(_target_axis(axis) for axis in names) for name, names in axes.items()}
+        return {**axes, **targets, **cls.PART_AXES}
+
+    @property
+    @override
+    def target(self) -> Self:
+        own = {name.removeprefix(TARGET): each for name, each in self.inputs.items() if name.startswith(TARGET)}
+        layout = type(self)(own)
+        layout.source = self
+        return layout
 
     def to_rows(self, tokens: Tensor) -> Tensor:
         """Turn the token ids, token types or features that a graph takes into rows [R] or [R, feature_width]."""
@@ -56,6 +76,11 @@ class GraphLayout(AttentionLayout):
         return [output for output in (pooled, self.from_rows(hidden), logits) if output is not None]
 
 
+def _target_axis(axis: str) -> str:
+    """Return the name of the same axis of targets: only the number of sequences is the same."""
+    return axis if axis.startswith("batch") else TARGET + axis
+
+
 class Packed(GraphLayout):
     """Sequences concatenated without padding: R = T. The server computes the index inputs of each batch.
 
@@ -70,31 +95,49 @@ class Packed(GraphLayout):
         "gather": ("batch", "sequence"),
         "scatter": ("tokens",),
     }
+    PART_AXES: ClassVar[Axes] = {"places": ("rows",)}
 
     @property
     @override
     def positions(self) -> Tensor:
-        return self._inputs["positions"]
+        return self.inputs["positions"]
 
     @property
     @override
     def lengths(self) -> Tensor:
-        return self._inputs["lengths"]
+        return self.inputs["lengths"]
 
     @property
     @override
     def token_mask(self) -> Tensor:
-        return torch.arange(self._inputs["gather"].shape[1]) < self.lengths[:, None]
+        return torch.arange(self.inputs["gather"].shape[1]) < self.lengths[:, None]
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        indices = head_indices(self._inputs["gather"], heads)
-        q, k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (query, key, value))
+        return self.attend_in_cells(query, key, value, heads, terms, self)
+
+    @override
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        if self.source is None:
+            return self.attend(query, key, value, heads, terms)
+        return self.attend_in_cells(query, key, value, heads, terms, self.source)
+
+    def attend_in_cells(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms, keys: "Packed"
+    ) -> Tensor:
+        """Compute the context as `attend`, for the keys and values of the rows of a layout of the same sequences."""
+        q = F.embedding(head_indices(self.inputs["gather"], heads), split_heads(query, heads))
+        indices = head_indices(keys.inputs["gather"], heads)
+        k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (key, value))
         bias = terms.bias(q, k)
-        _, context = attention(q, k, v, terms.mask(self.key_mask), bias, terms.cap)
-        return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self._inputs["scatter"])
+        _, context = attention(q, k, v, terms.mask(keys.key_mask), bias, terms.cap)
+        return context.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, self.inputs["scatter"])
 
     @override
     def pad(self, rows: Tensor) -> Tensor:
         # `F.embedding` is traced to Gather. `rows[gather]` would be traced to GatherND, which is slower.
-        return F.embedding(self._inputs["gather"], rows)
+        return F.embedding(self.inputs["gather"], rows)
+
+    @override
+    def join(self, source: Tensor, target: Tensor) -> Tensor:
+        return super().join(source, target).index_select(0, self.inputs["places"])

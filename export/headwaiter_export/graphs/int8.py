@@ -31,7 +31,7 @@ from headwaiter_server.runtime.numeric_tolerances import (
     difference,
     normalize_pooled,
 )
-from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.packing import TARGET, pack
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 # Half as far from PyTorch as the tolerance allows: other processors round differently, and other inputs may be harder.
@@ -190,28 +190,30 @@ class PackedBatches:
         config: the configuration of the encoder.
         sequences: the sequences of each batch; longer sequences are in later batches.
         layouts: the attention layout of each batch.
-        inputs: token ids, perhaps with token types, or features of each batch.
+        inputs: token ids or features of each batch, with token types and targets if the encoder takes them.
     """
 
     def __init__(self, config: EncoderConfig, sequences: list[Sequence]) -> None:
         self.config = config
         self.sequences = _batches_by_length(sequences)
-        self.layouts, self.inputs = list[Packed](), list[list[Tensor]]()
-        axes = {**dict.fromkeys(config.row_inputs, Packed.TOKEN_AXES), **Packed.INPUT_AXES}
+        self.layouts, self.inputs = list[Packed](), list[tuple[Tensor, Tensor | None, Tensor | None]]()
+        axes = Packed.input_axes(config)
         for batch in self.sequences:
             feeds = {name: torch.from_numpy(array) for name, array in pack(batch).feeds(axes).items()}
-            self.inputs.append([feeds.pop(name) for name in config.row_inputs])
+            others = (feeds.get("token_type_ids"), feeds.get(TARGET + config.token_input))
+            self.inputs.append((feeds[config.token_input], *others))
             self.layouts.append(Packed(feeds))
 
     def stacks(self, encoder: Encoder) -> Iterator["Stack"]:
         """Yield the blocks of an encoder, then those of its decoder."""
-        pairs = [(tokens, types, layout) for (tokens, *types), layout in zip(self.inputs, self.layouts, strict=True)]
-        rows = [encoder.embedding(tokens, layout, *types) for tokens, types, layout in pairs]
+        pairs = [(tokens, layout, types) for (tokens, types, _), layout in zip(self.inputs, self.layouts, strict=True)]
+        rows = [encoder.embedding(*pair) for pair in pairs]
         yield Stack("layers", encoder.layers, rows, [(layout,) for layout in self.layouts])
         if encoder.decoder is not None:
-            sources = [encoder.encode(tokens, layout, *types) for tokens, types, layout in pairs]
+            sources = [encoder.encode(*pair) for pair in pairs]
             layouts = [encoder.decoder.layout(layout) for layout in self.layouts]
-            read = [tokens if encoder.config.decodes_text else None for tokens, *_ in pairs]
+            reads = encoder.config.decodes_rows
+            read = [(tokens if target is None else target) if reads else None for tokens, _, target in self.inputs]
             rows = list(map(partial(encoder.decoder.embed, encoder.embedding.tokens), read, layouts))
             yield Stack("decoder.layers", encoder.decoder.layers, rows, list(zip(layouts, sources, strict=True)))
 
@@ -219,8 +221,8 @@ class PackedBatches:
     def outputs(self, encoder: Encoder) -> Outputs:
         """Return the outputs of an encoder for all batches."""
         outputs = []
-        for (tokens, *types), layout in zip(self.inputs, self.layouts, strict=True):
-            pooled, hidden, logits = encoder(tokens, layout, *types)
+        for (tokens, types, target), layout in zip(self.inputs, self.layouts, strict=True):
+            pooled, hidden, logits = encoder(tokens, layout, types, target)
             outputs.append(
                 Outputs(
                     None if pooled is None else pooled.numpy(),

@@ -33,8 +33,10 @@ class PackedCpu(Packed):
     }
 
     @override
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        gather, blocks = self._inputs["gather"], self._inputs["query_blocks"]
+    def attend_in_cells(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms, keys: Packed
+    ) -> Tensor:
+        gather, blocks = keys.inputs["gather"], self.inputs["query_blocks"]
         near = None if terms.window is None else self._near_positions(terms)
         indices = head_indices(gather if near is None else gather.index_select(1, near), heads)
         k, v = (F.embedding(indices, split_heads(rows, heads)) for rows in (key, value))
@@ -45,22 +47,22 @@ class PackedCpu(Packed):
         if terms.have_bias and positions is not None:
             # Queries in a column have the same position, except those that repeat the last row of a sequence.
             bias = terms.bias(q, k, positions.amax(0), near, self._key_blocks(key, heads, terms))
-        key_mask = self.key_mask if near is None else near < self.key_lengths[:, None]
+        key_mask = keys.key_mask if near is None else near < self.key_lengths[:, None]
         _, context = attention(q, k, v, terms.mask(key_mask, positions, near), bias, terms.cap)
         contexts = end_block(context.transpose(1, 2), blocks.shape[0])
-        return contexts.flatten(3).flatten(0, 2).index_select(0, self._inputs["block_scatter"])
+        return contexts.flatten(3).flatten(0, 2).index_select(0, self.inputs["block_scatter"])
 
     def _key_blocks(self, key: Tensor, heads: int, terms: ScoreTerms) -> Tensor | None:
         """Return all keys in the blocks of the queries, [B, blocks, H, n, head_dim]; None if no term needs blocks."""
         if terms.distance_queries is None or terms.window is not None:
             return None
-        indices = head_indices(self._inputs["query_blocks"].transpose(0, 1), heads)
+        indices = head_indices(self.inputs["query_blocks"].transpose(0, 1), heads)
         return F.embedding(indices, split_heads(key, heads))
 
     def _block_positions(self) -> Tensor:
         """Return the position of each query of a block in its sequence, [B, n]."""
         # The first cell of a sequence has its first row, so the difference is the position.
-        return begin_block(self._inputs["query_blocks"] - self._inputs["gather"][:, :1])
+        return begin_block(self.inputs["query_blocks"] - self.inputs["gather"][:, :1])
 
     def _near_positions(self, terms: ScoreTerms) -> Tensor:
         """Return the positions of the keys that the queries of a block attend to in a window, [K].
@@ -69,7 +71,7 @@ class PackedCpu(Packed):
         sequences are shorter, K is N. At the ends of the longest sequence, K keys inside it are taken.
         """
         assert terms.window is not None
-        longest, block = self._inputs["gather"].shape[1], self._inputs["query_blocks"].shape[2]
+        longest, block = self.inputs["gather"].shape[1], self.inputs["query_blocks"].shape[2]
         after = 0 if terms.pattern is Mask.CAUSAL else terms.window
         keys = torch.sym_min(longest, terms.window + block + after)  # type: ignore[no-untyped-call]
         first_query = self._block_positions().amax(0)[0]

@@ -70,7 +70,7 @@ class PackedCuda(CudaLayout):
             return super().attend(query, key, value, heads, terms)
         q, k = (pad_heads(rows, heads, padded.head_dim) for rows in (query, key))
         v = pad_heads(value, heads, padded.value_dim)
-        inputs = (q, k, v, None, self._inputs["token_offset"], self._inputs["cu_seqlens"])
+        inputs = (q, k, v, None, self.inputs["token_offset"], self.inputs["cu_seqlens"])
         context = contrib_operator(
             "PackedMultiHeadAttention",
             inputs if terms.are_zero else (*inputs, self._bias(terms, query.dtype)),
@@ -88,7 +88,7 @@ class PackedCuda(CudaLayout):
         """Return the terms [1, 1 or H, N, N], computed once for all layers with the same terms."""
         kind = terms.pattern, terms.window, terms.slopes, id(terms.table)
         if kind not in self._biases:
-            tokens = self._inputs["token_offset"].shape[1]
+            tokens = self.inputs["token_offset"].shape[1]
             by_distance = terms.by_distance(tokens, dtype)
             # The place of each pair's distance. int32, because there are N² places.
             positions = torch.arange(tokens, dtype=torch.int32)
@@ -108,7 +108,9 @@ def bias_heads(config: EncoderConfig) -> int:
         return 0
     if config.distance_bias or config.positions is Positions.ALIBI:
         return config.heads
-    return int(config.mask is not Mask.NONE or bool(config.local_layers) or config.decodes_text)
+    decoder = config.decoder if config.decodes_rows else None
+    masks = config.mask, decoder.mask if decoder and decoder.self_attention else Mask.NONE
+    return int(set(masks) != {Mask.NONE} or bool(config.local_layers))
 
 
 def needs_standard_operators(config: EncoderConfig) -> bool:

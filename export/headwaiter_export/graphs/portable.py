@@ -19,6 +19,7 @@ class Portable(GraphLayout):
     INPUT_AXES: ClassVar[Axes] = {"attention_mask": ("batch", "sequence")}
 
     def __init__(self, inputs: Mapping[str, Tensor]) -> None:
+        super().__init__(inputs)
         self._token_mask = inputs["attention_mask"] > 0
 
     @property
@@ -33,13 +34,27 @@ class Portable(GraphLayout):
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
-        batch, longest = self._token_mask.shape
-        q, k, v = (
-            rows.view(batch, longest, heads, rows.shape[1] // heads).transpose(1, 2) for rows in (query, key, value)
-        )
+        return self._attend(query, key, value, heads, terms, self)
+
+    @override
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        return self._attend(query, key, value, heads, terms, self.source or self)
+
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms, keys: "Portable"
+    ) -> Tensor:
+        q, k, v = self.split_heads(query, heads), keys.split_heads(key, heads), keys.split_heads(value, heads)
         bias = terms.bias(q, k)
-        _, context = attention(q, k, v, terms.mask(self.key_mask), bias, terms.cap)
-        return context.transpose(1, 2).reshape(value.shape)
+        _, context = attention(q, k, v, terms.mask(keys.key_mask), bias, terms.cap)
+        return context.transpose(1, 2).reshape(query.shape[0], value.shape[1])
+
+    def split_heads(self, rows: Tensor, heads: int) -> Tensor:
+        """Arrange rows [R, H·n] as [B, H, N, n]."""
+        return rows.view(*self._token_mask.shape, heads, rows.shape[1] // heads).transpose(1, 2)
+
+    @override
+    def join(self, source: Tensor, target: Tensor) -> Tensor:
+        return torch.cat((self.pad(source), self.target.pad(target)), 1).flatten(0, 1)
 
     @override
     def pad(self, rows: Tensor) -> Tensor:
@@ -51,4 +66,4 @@ class Portable(GraphLayout):
 
     @override
     def from_rows(self, rows: Tensor) -> Tensor:
-        return self.pad(rows)
+        return rows.view(self._token_mask.shape[0], -1, rows.shape[1])

@@ -59,9 +59,9 @@ class ActivationRanges:
             for hook in hooks:
                 hook.remove()
 
-    def sequence(self, tokens: int) -> SingleSequence:
+    def sequence(self, tokens: int, target_tokens: int = 0) -> SingleSequence:
         """Return a layout whose attention and norms are observed."""
-        return _ObservedSequence(tokens, self)
+        return _ObservedSequence(tokens, target_tokens, self)
 
     def _layer(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         self._record(name, inputs[0])
@@ -105,16 +105,25 @@ class ActivationRanges:
 class _ObservedSequence(SingleSequence):
     """A sequence whose attention scores and norms `ActivationRanges` observes."""
 
-    def __init__(self, tokens: int, ranges: ActivationRanges) -> None:
-        super().__init__(tokens)
+    def __init__(self, tokens: int, target_tokens: int, ranges: ActivationRanges) -> None:
+        super().__init__(tokens, target_tokens)
         self._ranges = ranges
         self._layers = itertools.count()
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        self._observe(query, key, heads, terms)
+        return super().attend(query, key, value, heads, terms)
+
+    @override
+    def attend_to_source(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
+        if self.source is not None:  # `attend` observes other layouts.
+            self._observe(query, key, heads, terms)
+        return super().attend_to_source(query, key, value, heads, terms)
+
+    def _observe(self, query: Tensor, key: Tensor, heads: int, terms: ScoreTerms) -> None:
         scores = f"layers.{next(self._layers)}.attention.scores"
         self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), terms)
-        return super().attend(query, key, value, heads, terms)
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:

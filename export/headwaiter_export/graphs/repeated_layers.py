@@ -72,6 +72,8 @@ def _repeat_stack(graph: ir.Graph, stack: str, layers: nn.ModuleList, kinds: lis
         names = {f"encoder.{stack}.{number}.layer.{name}": name for name, _ in _tensors(layer)}
         kind.weights = {value: names[name] for name, value in graph.initializers.items() if name in names}
         kind.find_operators(graph)
+    if not kinds:
+        return
     rows, outputs = kinds[0].begin.inputs[0], list[ir.Value]()
     last_end = kinds[-1].end
     # Operators of layer 3 are named layer_3/…, and those of a decoder decoder_layer_3/….

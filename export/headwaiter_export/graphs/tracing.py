@@ -11,34 +11,37 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import random_sequences
+from headwaiter_export.encoder.reference import random_sequences, sequence_of_parts
 from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.repeated_layers import mark_layers, repeat_layers
-from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.packing import TARGET, PackedBatch, pack
 
 # Lengths of the traced batch. The tracer would turn equal lengths, and a length of 1, into constants.
 TRACED_LENGTHS = (3, 2)
 # Cuts the queries of the traced batch into two blocks: the tracer would turn a number of 1 into a constant.
 TRACED_BLOCK_CELLS = 12
+# The same for sources and targets: two blocks of three queries, and four blocks of two.
+TRACED_SOURCE_LENGTHS, TRACED_TARGET_LENGTHS = (6, 4), (8, 5)
+TRACED_PARTS_BLOCK_CELLS = 40
 # The first opset with Gelu.
 _OPSET = 20
 # Tensors up to this size stay inside the graph.
 _INLINE_BYTES = 1024
 # A weight starts at a cache line.
 _ALIGNMENT_BYTES = 64
-_TOKENS, _BATCH, _SEQUENCE = Dim("tokens"), Dim("batch"), Dim("sequence")
+_BATCH = Dim("batch")
+_OWN_DIMS = ("tokens", "sequence", "blocks", "block")
 _DIMS = {
-    "tokens": _TOKENS,
+    **{name: Dim(name) for name in (*_OWN_DIMS, *(TARGET + name for name in _OWN_DIMS), "rows")},
     "batch": _BATCH,
-    "sequence": _SEQUENCE,
-    "blocks": Dim("blocks"),
-    "block": Dim("block"),
     "batch + 1": _BATCH + 1,
 }
 
@@ -46,9 +49,8 @@ _DIMS = {
 def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
     graph = _GraphModule(mark_layers(encoder), layout)
-    axes = {**dict.fromkeys(encoder.config.row_inputs, layout.TOKEN_AXES), **layout.INPUT_AXES}
-    batch = pack(random_sequences(encoder.config, TRACED_LENGTHS), block_cells=TRACED_BLOCK_CELLS)
-    feeds = batch.feeds(axes)
+    axes = layout.input_axes(encoder.config)
+    feeds = _traced_batch(encoder.config).feeds(axes)
     with _silence(), torch.inference_mode():
         program = torch.onnx.export(
             graph.eval(),
@@ -70,6 +72,16 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     for fuse in layout.FUSIONS:
         fuse(program.model)
     return _tidy(program.model)
+
+
+def _traced_batch(config: EncoderConfig) -> PackedBatch:
+    if not config.takes_target:
+        return pack(random_sequences(config, TRACED_LENGTHS), block_cells=TRACED_BLOCK_CELLS)
+    sequences = [
+        sequence_of_parts(config, source, target, np.random.default_rng(0))
+        for source, target in zip(TRACED_SOURCE_LENGTHS, TRACED_TARGET_LENGTHS, strict=True)
+    ]
+    return pack(sequences, block_cells=TRACED_PARTS_BLOCK_CELLS)
 
 
 def write_graph(encoder: Encoder, layout: type[GraphLayout], path: Path) -> None:
@@ -130,10 +142,12 @@ class _GraphModule(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         layout = self.layout(inputs)
         tokens, *types = (layout.to_rows(inputs[name]) for name in self.encoder.config.row_inputs)
-        pooled, hidden, logits = self.encoder(tokens, layout, *types)
+        target = inputs.get(TARGET + self.encoder.config.token_input)
+        others = {} if target is None else {"target": layout.target.to_rows(target)}
+        pooled, hidden, logits = self.encoder(tokens, layout, *types, **others)
         # The last output keeps all operators of the marked layers in the traced graph; `trace` removes this output.
         kept = hidden
-        if self.encoder.decoder is not None and not self.encoder.config.decodes_text and logits is not None:
+        if self.encoder.decoder is not None and not self.encoder.config.decodes_rows and logits is not None:
             kept = hidden.sum() + logits.sum()
         return [*layout.outputs(pooled, hidden, logits), kept]
 

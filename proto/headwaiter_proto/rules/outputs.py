@@ -8,6 +8,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import read_head
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.target import takes_target
 from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens, wrong_model
 
 _REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16, pb.DATA_TYPE_INT8)
@@ -64,6 +65,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):
         what = "sparse vectors come from" if manifest.sparse else "the model has only vectors of the pooling"
+        what = "the pooling of a model with targets is" if takes_target(manifest) else what
         raise InvalidInput(
             f"output.pooling is {_pooling_name(pooling)}; {what} {_pooling_name(manifest.pooling)}: leave the field "
             "empty, or send NONE for hidden rows",
@@ -73,8 +75,9 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
     pooled = options.pooled or (options.sparse and manifest.sparse)
     if pooled and not pools:
         reason = "output.pooling is NONE" if options.pooling else "the model has no pooling"
+        advice = "" if takes_target(manifest) else "choose another output.pooling, or "
         raise InvalidInput(
-            f"output.pooled is set, and {reason}: choose another output.pooling, or set output.hidden instead",
+            f"output.pooled is set, and {reason}: {advice}set output.hidden instead",
             field="output.pooled",
         )
     for field, dtype in (("output.dtype", options.dtype), ("output.hidden_dtype", options.hidden_dtype)):
@@ -120,6 +123,8 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
 
 def poolings(manifest: Manifest) -> Collection[pb.Pooling]:
     """Return the poolings that a request may name, besides NONE."""
+    if takes_target(manifest):
+        return ()
     return (manifest.pooling,) if manifest.fixed_pooling else POOLINGS
 
 

@@ -16,6 +16,7 @@ from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.sparse import sparse_message, weighted_tokens
 from headwaiter_proto.rules.status import failure
+from headwaiter_proto.rules.target import takes_target
 from headwaiter_proto.rules.tasks import tasks, weighs_tokens
 from headwaiter_proto.rules.token_types import without_types
 
@@ -129,6 +130,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         prefix_rows=prefix_rows(manifest),
         image=manifest.image if manifest.HasField("image") else None,
         sound=manifest.sound if manifest.HasField("sound") else None,
+        target=manifest.target if takes_target(manifest) else None,
         tasks=tasks(manifest),
         head=manifest.head if manifest.HasField("head") else None,
         takes_pairs=manifest.takes_pairs,

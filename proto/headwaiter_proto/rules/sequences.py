@@ -21,6 +21,7 @@ from headwaiter_proto.rules.images import (
 )
 from headwaiter_proto.rules.limits import RequestLimits, check_count, check_text_bytes, check_tokens
 from headwaiter_proto.rules.outputs import dtype_name
+from headwaiter_proto.rules.target import check_parts, takes_target, target_rows, with_parts
 from headwaiter_proto.rules.token_types import read_types, with_types, without_types
 
 _ID_TYPES: dict[int, np.dtype[Any]] = {pb.DATA_TYPE_INT32: np.dtype("<i4"), pb.DATA_TYPE_INT64: np.dtype("<i8")}
@@ -39,7 +40,7 @@ class ParsedInput:
 
     Attributes:
         sequences: token ids [n], token ids and types [n, 2], or feature rows [n, feature_width] of each sequence;
-            unspecified for a failed sequence.
+            unspecified for a failed sequence. For a model with targets, token ids are those of `with_parts`.
         failures: the errors of the failed sequences.
         truncated: number of tokens before truncation, of each truncated text, by index.
         offsets: int64 [n, 2] for each text, the begin and the end of each token in the text, or in the second text of a
@@ -104,7 +105,11 @@ def read_tokens(
                     actual=int(ids[row]),
                 )
             )
-    return ParsedInput(_split(with_types(ids, types, manifest), ends), failures)
+    if takes_target(manifest):
+        sequences = _split(with_parts(ids, ends, manifest, failures), ends)
+    else:
+        sequences = _split(with_types(ids, types, manifest), ends)
+    return ParsedInput(sequences, failures, kept_rows=target_rows(sequences, manifest))
 
 
 def read_features(
@@ -142,7 +147,10 @@ def read_features(
         )
     if zeros := prefix_rows(manifest):
         check_prefix_rows(rows, ends, zeros, failures)
-    return ParsedInput(_split(rows, ends), failures)
+    if takes_target(manifest):
+        check_parts(rows, ends, failures)
+    sequences = _split(rows, ends)
+    return ParsedInput(sequences, failures, kept_rows=target_rows(sequences, manifest))
 
 
 def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> pb.Prompt:
@@ -265,8 +273,9 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
             failures.add(wrong_fixed_length(index, length, path, manifest))
         elif length < least:
             message = (
-                f"sequence {index} has length {length}; the model needs at least {least} tokens, because no token "
-                "attends to itself: send a longer sequence"
+                f"sequence {index} has length {length}; the model needs at least {least} tokens, because "
+                + ("a target follows the source" if takes_target(manifest) else "no token attends to itself")
+                + ": send a longer sequence"
             )
             failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
         elif length > most:

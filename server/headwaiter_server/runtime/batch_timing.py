@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.target import takes_target
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
@@ -189,7 +190,12 @@ def _relative_cost(lengths: Lengths) -> float:
 
 
 def made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
-    """Return a sequence of a given length that a model accepts."""
+    """Return a sequence of a given length that a model accepts, half of it a target if the model has targets."""
+    is_target = (np.arange(length) >= length // 2).astype(np.int64)
     if manifest.vocabulary_size:
-        return np.arange(length, dtype=np.int64) % manifest.vocabulary_size
-    return np.ones((length, manifest.feature_width), np.float32)
+        ids = np.arange(length, dtype=np.int64) % manifest.vocabulary_size
+        return np.stack([ids, is_target], axis=1) if takes_target(manifest) else ids
+    rows = np.ones((length, manifest.feature_width), np.float32)
+    if takes_target(manifest):
+        rows[:, -1] = is_target
+    return rows

@@ -22,8 +22,8 @@ from headwaiter_server.runtime.attention_routes import (
 )
 from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
 from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
-from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
+from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
+from headwaiter_server.runtime.shape_buckets import feeds_in_buckets
 
 Provider = Literal["cuda", "cpu"]
 Result = TypeVar("Result")
@@ -110,6 +110,7 @@ class EncoderGraph:
         self.turn = turn
         self._inputs = [node.name for node in session.get_inputs()]
         self._outputs = {node.name for node in session.get_outputs()}
+        self._takes_target = any(name.startswith(TARGET) for name in self._inputs)
         self._session = session
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._uses_shape_buckets = gpu is not None and "attention_mask" not in self._inputs
@@ -155,9 +156,11 @@ class EncoderGraph:
     def route(self) -> Route:
         """The attention kernel, which is the same for batches of any length; unfused if the head sizes are unknown.
 
-        If a graph of an older export gathers the attention of some layers, which alone read `scatter`, they count.
+        If a graph gathers the attention of some layers, which alone read `scatter`, they count: those from a target to
+        its source, and some of older exports.
         """
-        if "cu_seqlens" not in self._inputs or "scatter" in self._inputs:
+        names = {name.removeprefix(TARGET) for name in self._inputs}
+        if "cu_seqlens" not in names or "scatter" in names:
             return Route.GATHERED
         if self._attention is None:
             return Route.UNFUSED
@@ -171,12 +174,12 @@ class EncoderGraph:
     @property
     def attends_in_blocks(self) -> bool:
         """Whether attention computes the scores of one query block at a time; graphs of older exports do not."""
-        return "query_blocks" in self._inputs
+        return not {"query_blocks", f"{TARGET}query_blocks"}.isdisjoint(self._inputs)
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         """Return the batch with the graph's inputs; one thread may prepare a batch while another thread runs one."""
-        bucketed = round_up_to_buckets(batch) if self._uses_shape_buckets else batch
-        return replace(batch, inputs=bucketed.feeds(self._inputs))
+        feeds = feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)
+        return replace(batch, inputs=feeds)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
         """Run the graph on a batch; prepare the batch first if `prepare` was not called.
@@ -195,7 +198,7 @@ class EncoderGraph:
         values = dict(zip(names, self._session.run(names, inputs, options), strict=True))
         for name in ("hidden", "token_logits"):
             if name in values and values[name].ndim == 3:
-                values[name] = batch.drop_padding(values[name])
+                values[name] = (Parts.of(batch) if self._takes_target else batch).drop_padding(values[name])
         # The sequences that round_up_to_buckets added are the last of the batch.
         pooled, rows = values.get("pooled"), values.get("hidden")
         vectors = None if pooled is None else pooled[: batch.sequences]

@@ -13,8 +13,9 @@ from headwaiter_proto.encoder_pb2 import POOLING_ATTENTION, POOLING_NONE
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Manifest
 from headwaiter_proto.onnx_graph_pb2 import Model, Node, Tensor, Value
 from headwaiter_proto.rules.outputs import hidden_width
+from headwaiter_proto.rules.target import takes_target
 from headwaiter_server.runtime.errors import BundleRefused
-from headwaiter_server.runtime.packing import INPUT_NAMES
+from headwaiter_server.runtime.packing import INPUT_NAMES, TARGET
 
 # Graphs of the largest models have about 2 MiB, because their weights are in another file.
 MAX_GRAPH_BYTES = 8 << 20
@@ -25,7 +26,7 @@ _MOST_DIMENSIONS = 16
 # Each attention layer has one of these nodes: the loop over the query blocks of a CPU graph, attention on CUDA,
 # or the softmax of the other graphs. The last one is in graphs of the oldest exports.
 _ATTENTION_OPERATORS = {"Scan", "PackedMultiHeadAttention", "Softmax", "MultiHeadAttention"}
-_ROW_INPUTS = {"input_ids", "token_type_ids", "features"}
+_ROW_INPUTS = {"input_ids", "token_type_ids", "features", f"{TARGET}input_ids", f"{TARGET}features"}
 
 
 def check_graph_file(content: bytes, listed: Graph, manifest: Manifest, weights_bytes: int) -> None:
@@ -108,11 +109,13 @@ def _check_inputs(inputs: Mapping[str, list[int]], manifest: Manifest) -> None:
         raise BundleRefused(f"has the input {unknown[0][:100]!r}, which this server does not know")
     wanted = {"input_ids"} if manifest.vocabulary_size else {"features"}
     wanted |= {"token_type_ids"} if manifest.token_types else set()
+    wanted |= {TARGET + name for name in wanted} if takes_target(manifest) else set()
     if (found := inputs.keys() & _ROW_INPUTS) != wanted:
-        fields = "vocabulary_size, feature_width and token_types of the manifest"
+        fields = "vocabulary_size, feature_width, token_types and target of the manifest"
         raise BundleRefused(f"has the inputs {sorted(found)}, and by {fields} it has {sorted(wanted)}")
-    if "features" in inputs:
-        _check_last("features", inputs["features"], manifest.feature_width, "feature_width")
+    for name in inputs.keys() & {"features", f"{TARGET}features"}:
+        # The last value of a row says which part it belongs to, and is no input of the graph.
+        _check_last(name, inputs[name], manifest.feature_width - takes_target(manifest), "feature_width")
 
 
 def _check_outputs(outputs: Mapping[str, list[int]], manifest: Manifest) -> None:
@@ -169,7 +172,7 @@ def _check_table(node: Node, rows: Mapping[str, int], manifest: Manifest) -> Non
     """
     if node.operator != "Gather" or len(node.inputs) != 2:
         return
-    table, index = node.inputs
+    table, index = node.inputs[0], node.inputs[1].removeprefix(TARGET)
     sizes = {
         "input_ids": (manifest.vocabulary_size, "vocabulary_size"),
         "token_type_ids": (manifest.token_types, "token_types"),

@@ -10,6 +10,7 @@ from headwaiter_proto.encoder_pb2 import POOLING_ATTENTION, POOLING_MAX, POOLING
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.target import takes_target
 from headwaiter_proto.rules.tasks import weighs_tokens
 from headwaiter_server.runtime.errors import BundleRefused
 
@@ -128,7 +129,20 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     yield from _wrong_image(manifest)
     if manifest.HasField("sound") and not (manifest.sound.sampling_rate_hz and manifest.sound.hop):
         yield "has sound without sampling_rate_hz or hop"
+    yield from _wrong_target(manifest)
     yield from _wrong_graphs(manifest)
+
+
+def _wrong_target(manifest: Manifest) -> Iterator[str]:
+    if not takes_target(manifest):
+        return
+    others = manifest.max_text_tokens, manifest.token_types, manifest.fixed_length, prefix_rows(manifest)
+    if any(others) or manifest.HasField("head") or manifest.HasField("image") or manifest.HasField("sound"):
+        yield "has target with texts, token_types, fixed_length, prefix_rows, a head, image or sound"
+    if manifest.pooling != POOLING_NONE or min_tokens(manifest) < 2:
+        yield f"has target with min_tokens {manifest.min_tokens}, or with a pooling"
+    if manifest.target.start_id >= max(1, manifest.vocabulary_size) or manifest.feature_width == 1:
+        yield f"has target.start_id {manifest.target.start_id}, vocabulary_size {manifest.vocabulary_size}"
 
 
 def _wrong_template(manifest: Manifest) -> Iterator[str]:

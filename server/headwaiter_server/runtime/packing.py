@@ -5,7 +5,7 @@ the host.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,8 @@ _Value = TypeVar("_Value", bound=np.generic)
 # Attention cells of a query block: 4 MiB of scores in each head. For a sequence of 8,192 tokens, blocks of half as many
 # cells are about 10 % slower, and blocks of twice as many are 4 % faster.
 BLOCK_CELLS = 1 << 20
+# The names of the inputs of targets begin with this prefix.
+TARGET = "target_"
 
 
 @dataclass(eq=False, slots=True)
@@ -23,7 +25,8 @@ class PackedBatch:
     """B sequences of lengths n_1..n_B, concatenated to T = Σ n_i rows. The padded grid has B·N cells.
 
     Attributes:
-        rows: token ids, int64 [T], or token ids and token types, int64 [T, 2], or features, float32 [T, d_in].
+        rows: token ids, int64 [T], or token ids and token types, int64 [T, 2], or features, float32 [T, d_in]. For a
+            model with targets, the last column says whether a row belongs to a target, 1 or 0.
         lengths: tokens of each sequence, int32 [B].
         starts: first row of each sequence, int64 [B].
         padded_length: N, the length of the longest sequence, or that length rounded up to a shape bucket.
@@ -67,12 +70,19 @@ class PackedBatch:
     def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
         """Return the arrays for the inputs of a graph.
 
-        A graph with the input `attention_mask` is padded and gets token ids [B, N] or features [B, N, d_in].
+        A graph with the input `attention_mask` is padded and gets token ids [B, N] or features [B, N, d_in]. A graph
+        with inputs of targets gets those of `Parts`.
 
         Raises:
             KeyError: a packed batch has no array for one of the names.
         """
-        inputs = _PADDED_INPUTS if "attention_mask" in names else _PACKED_INPUTS
+        if any(name.startswith(TARGET) for name in names):
+            return Parts.of(self).feeds(names)
+        return self.arrays(names, padded="attention_mask" in names)
+
+    def arrays(self, names: Collection[str], *, padded: bool) -> dict[str, NDArray[np.generic]]:
+        """Return the arrays for the inputs of a graph, which is padded or not; `feeds` describes them."""
+        inputs = _PADDED_INPUTS if padded else _PACKED_INPUTS
         return {name: inputs[name](self) for name in names}
 
     def drop_padding(self, cells: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -84,10 +94,69 @@ class PackedBatch:
         return np.split(rows, self.starts[1:])
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The sources and the targets of a batch's sequences, for a graph of an encoder and a decoder.
+
+    Attributes:
+        source: the sources, without the column that says which part a row belongs to.
+        target: the targets, in the same order.
+        is_target: whether a row of the batch belongs to a target, bool [T].
+    """
+
+    source: PackedBatch
+    target: PackedBatch
+    is_target: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, batch: PackedBatch) -> "Parts":
+        """Take a batch apart; each sequence has rows of its source, then rows of its target."""
+        is_target = batch.rows[:, -1] != 0
+        rows = batch.rows[:, 0] if batch.rows.dtype.kind == "i" else batch.rows[:, :-1]
+        target_lengths = np.add.reduceat(is_target, batch.starts, dtype=np.int32)
+        source, target = (
+            PackedBatch(rows[chosen], lengths, np.cumsum(lengths, dtype=np.int64) - lengths, int(lengths.max()), cells)
+            for chosen, lengths, cells in (
+                (~is_target, batch.lengths - target_lengths, batch.block_cells),
+                (is_target, target_lengths, batch.block_cells),
+            )
+        )
+        return cls(source, target, is_target)
+
+    def with_lengths(self, change: Callable[[int], int]) -> "Parts":
+        """Return the same parts, with N changed by a function."""
+        source, target = (
+            replace(each, padded_length=change(each.padded_length)) for each in (self.source, self.target)
+        )
+        return Parts(source, target, self.is_target)
+
+    def feeds(self, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
+        """Return the arrays for the inputs of a graph, as `PackedBatch.feeds`.
+
+        `places` [T] says where a row of the batch is in the concatenation of all sources and all targets.
+        """
+        targets = [name.removeprefix(TARGET) for name in names if name.startswith(TARGET)]
+        sources = [name for name in names if not name.startswith(TARGET) and name != "places"]
+        padded = "attention_mask" in (*sources, *targets)
+        feeds = self.source.arrays(sources, padded=padded)
+        feeds.update({TARGET + name: array for name, array in self.target.arrays(targets, padded=padded).items()})
+        if "places" in names:
+            in_target, in_source = np.cumsum(self.is_target), np.cumsum(~self.is_target)
+            feeds["places"] = np.where(self.is_target, self.source.tokens + in_target, in_source) - 1
+        return feeds
+
+    def drop_padding(self, cells: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return the rows [T, ...] of the grid cells [B, N of the sources + N of the targets, ...]."""
+        source, target = np.split(cells, [self.source.padded_length], axis=1)
+        rows = np.empty((len(self.is_target), *cells.shape[2:]), cells.dtype)
+        rows[~self.is_target], rows[self.is_target] = self.source.drop_padding(source), self.target.drop_padding(target)
+        return rows
+
+
 def pack(sequences: Sequence[NDArray[np.generic]], *, block_cells: int = BLOCK_CELLS) -> PackedBatch:
     """Concatenate sequences of n_i ≥ 1 tokens to a packed batch.
 
-    A sequence is integer token ids [n_i], or ids and token types [n_i, 2], or features [n_i, d_in].
+    A sequence is integer token ids [n_i], or ids and token types [n_i, 2], or features [n_i, d_in], see `PackedBatch`.
     """
     lengths = np.fromiter((len(sequence) for sequence in sequences), np.int32, len(sequences))
     rows = np.concatenate(sequences)
@@ -198,4 +267,5 @@ _PADDED_INPUTS: dict[str, _MakeInput] = {
 }
 
 # The names of all inputs that a graph may have.
-INPUT_NAMES = {*_PACKED_INPUTS, *_PADDED_INPUTS}
+_NAMES = {*_PACKED_INPUTS, *_PADDED_INPUTS}
+INPUT_NAMES = {*_NAMES, *(TARGET + name for name in _NAMES), "places"}

@@ -29,6 +29,7 @@ DECIDING_FIELDS = frozenset(
         "fixed_pooling",
         "image",
         "sound",
+        "target",
         "head",
         "pair_template",
         "sparse",

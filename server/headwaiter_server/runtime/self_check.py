@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.images import min_tokens
-from headwaiter_proto.rules.token_types import with_types
+from headwaiter_proto.rules.target import takes_target
+from headwaiter_proto.rules.token_types import with_types, without_types
 from headwaiter_server.runtime.batch_timing import attention_cells, made_up_sequence
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
@@ -40,14 +41,17 @@ def run_largest_numbers(graph: EncoderGraph, manifest: Manifest) -> None:
     """Run the largest token id, token type and position that the manifest allows; on the CPU, a wrong one fails."""
     sequence = made_up_sequence(manifest, min_tokens(manifest))
     if manifest.vocabulary_size:
-        sequence = np.full_like(sequence, manifest.vocabulary_size - 1)
-        types = np.full_like(sequence, max(1, manifest.token_types) - 1)
-        sequence = with_types(sequence, types, manifest)
+        without_types(sequence)[:] = manifest.vocabulary_size - 1
+        types = np.full(len(sequence), max(1, manifest.token_types) - 1)
+        sequence = sequence if takes_target(manifest) else with_types(sequence, types, manifest)
     batch = graph.prepare(pack([sequence]))
-    if batch.inputs is not None and "positions" in batch.inputs:
+    if batch.inputs is not None:
         # The graph looks up each position alone, so one token stands for a sequence of the maximum length.
-        last = np.full_like(batch.inputs["positions"], manifest.max_tokens - 1)
-        batch = replace(batch, inputs={**batch.inputs, "positions": last})
+        last = {
+            name: np.full_like(array, manifest.max_tokens - 1) if name.endswith("positions") else array
+            for name, array in batch.inputs.items()
+        }
+        batch = replace(batch, inputs=last)
     graph.turn(partial(graph.run, batch, hidden=True))
 
 

@@ -4,12 +4,14 @@ A GPU then sees few different shapes, and memory allocated for one batch fits th
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
-from headwaiter_server.runtime.packing import PackedBatch
+from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
 
 # Number of shape buckets between one power of two and the next. Rounding up to a bucket adds less than 1/8 to a size.
 _BUCKETS_PER_OCTAVE = 8
@@ -40,7 +42,7 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     keeps its B and T.
     """
     sequences, tokens = _bucket_sizes(batch)
-    padded_length = _round_up(batch.padded_length, PADDED_LENGTH_STEP)
+    padded_length = round_up_length(batch.padded_length)
     dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, padded_length=padded_length)
@@ -53,6 +55,18 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
         padded_length,
         batch.block_cells,
     )
+
+
+def round_up_length(padded_length: int) -> int:
+    """Return the smallest bucket of N that is at least N."""
+    return _round_up(padded_length, PADDED_LENGTH_STEP)
+
+
+def feeds_in_buckets(batch: PackedBatch, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays for the inputs of a graph, with sizes rounded up; of sources and targets only N is rounded."""
+    if any(name.startswith(TARGET) for name in names):
+        return Parts.of(batch).with_lengths(round_up_length).feeds(names)
+    return round_up_to_buckets(batch).feeds(names)
 
 
 def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:

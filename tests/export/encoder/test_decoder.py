@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.choices import DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -57,12 +57,12 @@ FORMS: dict[str, dict[str, Any]] = {
         "positions": "none",
         "distance_bias": True,
         "embedding_norm": False,
-        "decoder": replace(DECODER, reads_text=False),
+        "decoder": replace(DECODER, input=DecoderInput.START),
         "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
     },
     # Learned positions, and a norm after each sum.
     "the first row of BART": {
-        "decoder": replace(DECODER, reads_text=False),
+        "decoder": replace(DECODER, input=DecoderInput.START),
         "head": HeadConfig(("no", "yes"), ScoreFunction.SOFTMAX, activation=HeadActivation.TANH),
         "pad_id": 3,
     },
@@ -142,7 +142,7 @@ def test_int8_quantises_the_layers_of_a_decoder_too(form: str) -> None:
         ({"layers": 0}, {}, ["decoder.layers is 0"]),
         ({"d_ff": True}, {}, ["decoder.d_ff is True"]),
         ({"start_id": 50}, {}, ["decoder.start_id is 50", "token id"]),
-        ({"reads_text": False}, {}, ["decoder.reads_text is false", "head"]),
+        ({"input": DecoderInput.START}, {}, ["decoder.input is start", "head"]),
         ({}, {"vocabulary_size": 0, "feature_width": 6}, ["decoder.start_id is 2"]),
         ({}, {"experts": 2}, ["experts"]),
         ({}, {"output_projection": False, "value_dim": 5, "residual": False, "layers": 1}, ["output projection"]),

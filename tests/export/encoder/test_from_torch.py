@@ -14,7 +14,15 @@ from headwaiter_export.config.choices import Mask, Pooling
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.from_torch import ConversionError, from_multihead_attention, from_transformer_encoder
+from headwaiter_export.encoder.from_torch import (
+    ConversionError,
+    from_cross_attention,
+    from_multihead_attention,
+    from_transformer_decoder,
+    from_transformer_encoder,
+)
+from headwaiter_export.encoder.reference import random_sequences as random_pairs
+from headwaiter_export.encoder.reference import run_in_pytorch as run_pairs
 from tests.checkpoints import randomize
 from tests.export.helpers import assert_close_to_scale, assert_mentions, random_sequences
 from tests.oracle import Array
@@ -134,6 +142,89 @@ def test_the_caller_chooses_pooling_and_max_tokens() -> None:
     with pytest.raises(ConfigError) as error:
         from_multihead_attention(attention(), max_tokens=0)
     assert_mentions(error.value, "max_tokens is 0")
+
+
+def decoder(layers: int = 2, *, final_norm: bool = False, **choices: Any) -> nn.TransformerDecoder:
+    torch.manual_seed(1)
+    norm = nn.LayerNorm(24, choices.get("layer_norm_eps", 1e-5)) if final_norm else None
+    module = nn.TransformerDecoder(nn.TransformerDecoderLayer(24, 3, 32, **choices), layers, norm).eval()
+    randomize(module)
+    return module
+
+
+@torch.inference_mode()
+def assert_equal_targets(encoder: Encoder, forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Compare the hidden rows of targets; `forward` takes the rows of a source and of its target, in float64."""
+    for sequence in random_pairs(encoder.config, (2, 3, 17, 48)):
+        source, target = (torch.from_numpy(sequence[sequence[:, -1] == part, :-1]).double() for part in (0, 1))
+        hidden = run_pairs(encoder, [sequence])[0].hidden
+        assert hidden is not None
+        assert_close_to_scale(hidden[len(source) :], forward(source, target).numpy())
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL])
+def test_a_decoder_over_an_encoder_is_converted(norm_first: bool, final_norm: bool, mask: Mask) -> None:
+    choices: dict[str, Any] = {"norm_first": norm_first, "activation": "gelu", "layer_norm_eps": 1e-3}
+    stacks = transformer(final_norm=final_norm, **choices), decoder(final_norm=final_norm, **choices)
+    encoder = from_transformer_decoder(stacks[1], stacks[0], max_tokens=48, target_mask=mask)
+    own_encoder, own_decoder = (copy.deepcopy(each).double() for each in stacks)
+
+    def forward(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        masked = nn.Transformer.generate_square_subsequent_mask(len(target)).double() if mask is Mask.CAUSAL else None
+        rows: torch.Tensor = own_decoder(target, own_encoder(source), tgt_mask=masked)
+        return rows
+
+    assert_equal_targets(encoder, forward)
+
+
+def test_the_stacks_of_a_transformer_and_a_decoder_alone_are_converted() -> None:
+    torch.manual_seed(0)
+    # PyTorch warns that an encoder with an odd number of heads cannot use its fast path.
+    whole = nn.Transformer(24, 4, 1, 2, 40, batch_first=True).eval()
+    randomize(whole)
+    encoder = from_transformer_decoder(whole.decoder, whole.encoder, max_tokens=48)
+    own = copy.deepcopy(whole).double()
+    assert_equal_targets(encoder, own)
+    alone = copy.deepcopy(whole.decoder).double()
+    encoder = from_transformer_decoder(whole.decoder, max_tokens=48)
+    assert_equal_targets(encoder, lambda source, target: alone(target, source))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_attention_to_another_sequence_is_converted(bias: bool) -> None:
+    module = attention(bias=bias)
+    own = copy.deepcopy(module).double()
+    assert_equal_targets(
+        from_cross_attention(module, max_tokens=48),
+        lambda source, target: own(target, source, source, need_weights=False)[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoder", "own", "facts"),
+    [
+        (transformer(norm_first=True), decoder(), ["norm_first", "True", "False"]),
+        (transformer(final_norm=True), decoder(), ["norm", "no norm"]),
+        (transformer(layer_norm_eps=1e-3), decoder(), ["layer_norm_eps", "0.001", "1e-05"]),
+        (transformer(), decoder(activation="gelu"), ["activation"]),
+        (transformer(), transformer(), ["TransformerEncoder", "TransformerDecoder"]),
+        (decoder(), decoder(), ["TransformerDecoder", "TransformerEncoder"]),
+    ],
+)
+def test_stacks_that_do_not_fit_are_refused(encoder: Any, own: Any, facts: list[str]) -> None:
+    with pytest.raises(ConversionError) as refused:
+        from_transformer_decoder(own, encoder, max_tokens=48)
+    assert_mentions(refused.value, *facts)
+
+
+def test_a_changed_part_of_a_decoder_is_refused() -> None:
+    module = decoder()
+    module.layers[1].multihead_attn = attention(add_zero_attn=True)
+    with pytest.raises(ConversionError) as refused:
+        from_transformer_decoder(module, max_tokens=48)
+    assert_mentions(refused.value, "layers.1.multihead_attn.add_zero_attn")
 
 
 class OtherAttention(nn.MultiheadAttention):

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.encoder_pb2 import TargetFormat
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, LOWERING_PORTABLE, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, PARITY
 from headwaiter_server.runtime.errors import BundleRefused
@@ -292,6 +293,7 @@ def _set(field: str, value: Any) -> Callable[[Manifest], None]:
         (lambda manifest: setattr(manifest.largest_magnitude, "name", "a\nb"), "largest_magnitude.name"),
         (lambda manifest: setattr(manifest.largest_magnitude, "value", float("nan")), "largest_magnitude.value"),
         (lambda manifest: manifest.head.labels.append("label"), "head"),
+        (lambda manifest: manifest.target.CopyFrom(TargetFormat(start_id=3)), "target"),
         (lambda manifest: manifest.prompts.add(name="short", max_tokens=65), "prompt"),
         (lambda manifest: manifest.prompts.add(name="long", expanded_tokens=65), "prompt"),
         (lambda manifest: manifest.prompts.add(name="both", expanded_tokens=9, max_tokens=8), "prompt"),

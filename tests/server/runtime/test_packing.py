@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.packing import PackedBatch, Parts, pack
 
 lengths_lists = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -139,3 +139,30 @@ def test_ids_are_packed_as_int64_and_features_as_float32(sequences: list[NDArray
 def test_an_unknown_graph_input_is_a_key_error(names: list[str]) -> None:
     with pytest.raises(KeyError, match=names[-1]):
         _batch([1, 2]).feeds(names)
+
+
+@given(pairs=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 7)), min_size=1, max_size=6), ids=st.booleans())
+def test_the_parts_of_a_batch_are_batches_of_sources_and_of_targets(pairs: list[tuple[int, int]], ids: bool) -> None:
+    sources = [np.arange(100 * index, 100 * index + n) for index, (n, _) in enumerate(pairs)]
+    targets = [np.arange(100 * index + 50, 100 * index + 50 + m) for index, (_, m) in enumerate(pairs)]
+    dtype: type = np.int64 if ids else np.float32
+    sequences: list[NDArray[np.generic]] = [
+        np.stack([np.concatenate(parts), np.repeat([0, 1], list(map(len, parts)))], axis=1).astype(dtype)
+        for parts in zip(sources, targets, strict=True)
+    ]
+    shape = (-1,) if ids else (-1, 1)
+    expected = [pack([rows.astype(dtype).reshape(shape) for rows in part]) for part in (sources, targets)]
+    name, indices = "input_ids" if ids else "features", ("positions", "gather", "cu_seqlens", "query_blocks")
+    names = [prefix + each for prefix in ("", "target_") for each in (name, *indices)]
+
+    batch = pack(sequences)
+    fed = batch.feeds([*names, "places"])
+
+    for prefix, part in zip(("", "target_"), expected, strict=True):
+        for each, array in part.feeds([name, *indices]).items():
+            np.testing.assert_array_equal(fed[prefix + each], array)
+    rows = np.concatenate([fed[name], fed[f"target_{name}"]])
+    np.testing.assert_array_equal(rows[fed["places"]].ravel(), batch.rows[:, 0])
+    # Padded, the rows of all parts are in cells of their own.
+    cells = np.concatenate([part.rows.ravel()[part.feeds(["gather"])["gather"]] for part in expected], axis=1)
+    np.testing.assert_array_equal(Parts.of(batch).drop_padding(cells), batch.rows[:, 0])

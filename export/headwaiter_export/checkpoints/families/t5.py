@@ -18,7 +18,7 @@ from headwaiter_export.checkpoints.families.family import (
     keep_shared_words,
 )
 from headwaiter_export.checkpoints.json_files import CheckpointJson
-from headwaiter_export.config.choices import Activation, Norm, Positions
+from headwaiter_export.config.choices import Activation, DecoderInput, Norm, Positions
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 
@@ -41,11 +41,11 @@ class T5Input(TokenInput):
     Attributes:
         has_decoder: whether there is a decoder.
         own_distances: whether each layer has its own numbers; otherwise all layers have those of the first.
-        decoder_reads_text: whether the decoder has the same tokens, one place later, or its first row alone.
+        decoder_input: what the rows of the decoder stand for.
     """
 
     has_decoder: bool = False
-    decoder_reads_text: bool = True
+    decoder_input: DecoderInput = DecoderInput.TEXT
     own_distances: bool = False
 
     @override
@@ -76,7 +76,7 @@ class T5Input(TokenInput):
             layers=config_json.size(layers),
             d_ff=config_json.size("d_ff"),
             start_id=config_json.size("decoder_start_token_id", least=0),
-            reads_text=self.decoder_reads_text,
+            input=self.decoder_input,
         )
 
     @override
@@ -184,7 +184,7 @@ def with_sequence_head(family: Family) -> Family:
     own = {"attention.distances": _LAYER_BIAS} if not family.shared_module_names else {}
     return replace(
         family,
-        input=_with_decoder(family, reads_text=True),
+        input=_with_decoder(family, DecoderInput.TEXT),
         tensor_prefix="transformer.",
         decoder_names=TensorNames(
             module_names={"norm": "decoder.final_layer_norm"},
@@ -206,7 +206,7 @@ def with_words(family: Family) -> Family:
     scored = with_sequence_head(family)
     return replace(
         scored,
-        input=_with_decoder(family, reads_text=False),
+        input=_with_decoder(family, DecoderInput.START),
         tensor_prefix="",
         ignored_prefixes=(*scored.ignored_prefixes, "lm_head."),
         sequence_head=SequenceHead("score", bias=False),
@@ -214,6 +214,6 @@ def with_words(family: Family) -> Family:
     )
 
 
-def _with_decoder(family: Family, *, reads_text: bool) -> T5Input:
+def _with_decoder(family: Family, decoder_input: DecoderInput) -> T5Input:
     assert isinstance(family.input, T5Input)
-    return replace(family.input, has_decoder=True, decoder_reads_text=reads_text)
+    return replace(family.input, has_decoder=True, decoder_input=decoder_input)

@@ -1,0 +1,57 @@
+"""A source and a target become one sequence, and a reply has the rows of the target."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headwaiter_client import Client, FakeEncoder, InvalidInput, source_and_target
+from headwaiter_proto import encoder_pb2 as pb
+
+IDS = {"vocabulary_size": 10, "feature_width": 0, "target": pb.TargetFormat(start_id=3)}
+FEATURES = {"vocabulary_size": 0, "feature_width": 3, "target": pb.TargetFormat()}
+
+
+def client_of(**choices: Any) -> Client:
+    return Client(transport=FakeEncoder(**choices))
+
+
+@pytest.mark.parametrize(
+    ("choices", "source", "target", "expected"),
+    [
+        (IDS, [5, 6], [3, 7], [5, 6, 3, 7]),
+        (IDS, np.array([0]), (3,), [0, 3]),
+        (FEATURES, [[1, 2]], np.array([[3, 4], [5, 6]]), [[1, 2, 0], [3, 4, 1], [5, 6, 1]]),
+    ],
+)
+def test_a_model_takes_the_joined_sequence_and_answers_with_the_rows_of_the_target(
+    choices: dict[str, Any], source: Any, target: Any, expected: list[Any]
+) -> None:
+    client = client_of(**choices)
+    joined = source_and_target(source, target, client.model())
+    assert joined.tolist() == expected
+    encoding = client.encode_features([joined]) if choices is FEATURES else client.encode_tokens([joined])
+    assert encoding.hidden is not None
+    assert [len(rows) for rows in encoding.hidden] == [len(target)]
+    assert encoding.lengths.tolist() == [len(expected)]
+
+
+@pytest.mark.parametrize(
+    ("choices", "source", "target", "facts"),
+    [
+        ({}, [1], [2], ["fake", "target"]),
+        (IDS, [], [3], ["source", "[0]"]),
+        (IDS, [[1]], [3], ["source", "[1, 1]"]),
+        (IDS, [1], [4], ["target", "id 3"]),
+        (IDS, [3], [3], ["id 3"]),
+        (FEATURES, [[1, 2]], [], ["target", "[0]"]),
+        (FEATURES, [[1, 2]], [[1, 2, 3]], ["different widths"]),
+        (FEATURES, [[1, 2], [3]], [[1, 2]], ["source", "not an array"]),
+    ],
+)
+def test_parts_that_make_no_sequence_are_refused(
+    choices: dict[str, Any], source: Any, target: Any, facts: list[str]
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        source_and_target(source, target, client_of(**choices).model())
+    assert all(fact in str(refused.value) for fact in facts)
