@@ -180,7 +180,7 @@ class GatedDistances(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.linear = nn.Linear(config.d_model // config.heads, 2)
+        self.linear = _GateLayer(config.d_model // config.heads, 2)
         self.constants = nn.Parameter(torch.ones(config.heads))
         self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1, 1))
 
@@ -193,6 +193,10 @@ class GatedDistances(nn.Module):
         # Attention divides the products by √(head_dim + 1). The keys' value of 0 keeps the gates out of the products.
         queries = torch.cat((queries * math.sqrt((width + 1) / width), gates * math.sqrt(width + 1)), 2)
         return queries.flatten(1), F.pad(keys, (0, 1)).flatten(1)
+
+
+class _GateLayer(nn.Linear):
+    """The linear layer of `GatedDistances`, which int8 leaves in float32, as all subclasses: it reads single heads."""
 
 
 class LearnedTemperature(nn.Module):

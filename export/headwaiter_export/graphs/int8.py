@@ -280,7 +280,7 @@ class _Inputs:
     """The inputs of the linear layers of a block, collected while the block runs inside `with`."""
 
     def __init__(self, layer: nn.Module) -> None:
-        # Not the routers, which are subclasses: rounded scores would choose other experts.
+        # Not the routers and gates, which are subclasses: rounded scores would choose other experts.
         self.linears = {name: module for name, module in layer.named_modules() if type(module) is nn.Linear}
         self.rows: dict[str, list[Tensor]] = defaultdict(list)
 

@@ -20,6 +20,8 @@ from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
+from headwaiter_export.graphs.int8 import QuantizedLinear, quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.checkpoints import write_json
 from tests.e2e.in_process_server import connect, serving
@@ -30,7 +32,15 @@ from tests.export.feature_checkpoints import (
     input_rows,
     save_feature_model,
 )
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json, run_graph, write_graphs
+from tests.export.helpers import (
+    assert_checkpoint_refused,
+    assert_close_to_scale,
+    cosines,
+    edit_json,
+    random_sequences,
+    run_graph,
+    write_graphs,
+)
 from tests.oracle import Array
 
 CHARACTERS = ("<pad>", "|", "E", "T", "A")
@@ -144,6 +154,22 @@ def test_a_feature_extractor_that_the_client_lacks_is_refused_by_name(field: str
     save_feature_model(tmp_path, "Wav2Vec2")
     write_json(tmp_path / "preprocessor_config.json", {field: value})
     assert_checkpoint_refused(tmp_path, field)
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2", "WavLM"])
+def test_int8_stays_close_to_float32(name: str, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, name)
+    encoder = read_checkpoint(tmp_path).encoder
+    reference = Reference.compute(encoder)
+    quantized, float32_layers = quantize(encoder, reference, reference.sequences)
+    names = {layer for layer, module in quantized.named_modules() if isinstance(module, QuantizedLinear)}
+    assert {"layers.0.attention.query", "layers.1.feed_forward.down"} <= names | set(float32_layers)
+    assert not any("gated_distances" in each for each in names)
+    sequences = random_sequences(encoder.config, (1, 5, 30))
+    rows, expected = (concatenate(run_in_pytorch(each, sequences)).hidden for each in (quantized, encoder))
+    assert rows is not None
+    assert expected is not None
+    assert cosines(rows, expected).min() >= 0.99
 
 
 def test_the_rows_of_a_sound_are_those_of_transformers(tmp_path: Path) -> None:
