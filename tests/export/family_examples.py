@@ -85,18 +85,21 @@ class Example:
             return "image"
         return "sequence" if self.name in _WITHOUT_TOKEN_HEADS else "sequence, token"
 
+    def save_in(self, folder: Path) -> transformers.PreTrainedModel:
+        """Save the checkpoint in a folder, and return its model."""
+        if self.save:
+            return self.save(folder)
+        if self.takes_features:
+            return save_feature_model(folder, self.name, self.kind, **self.settings)
+        return save_family(folder, self.name, self.kind, self.config_class, **self.settings)
+
     def difference(self, folder: Path) -> float:
         """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
 
         The sequences run alone and together: lengths of 1, 2, near the window, and of the maximum. A model of images or
         spectrograms has one length, and one of sounds has three.
         """
-        if self.save:
-            model = self.save(folder)
-        elif self.takes_features:
-            model = save_feature_model(folder, self.name, self.kind, **self.settings)
-        else:
-            model = save_family(folder, self.name, self.kind, self.config_class, **self.settings)
+        model = self.save_in(folder)
         encoder = read_checkpoint(folder, Pooling.NONE).encoder
         sequences, expected = (_images if self.takes_features else _texts)(model, encoder.config)
         path = write_graphs(encoder, folder, PackedCpu)[PackedCpu]

@@ -11,14 +11,19 @@ import torch
 import transformers
 from torch import nn
 
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.activations import ACTIVATIONS, LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.int8 import QuantizedLinear, measure_encoder, quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
+from headwaiter_server.runtime.numeric_tolerances import violation
 from tests.checkpoints import bert_hidden
+from tests.export.family_examples import EXAMPLES, Example
 from tests.export.helpers import (
     BATCH_LENGTHS,
     assert_others_change_no_bit,
@@ -172,6 +177,18 @@ def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:
     linears = [name for name, module in quantized.layers.named_modules() if isinstance(module, nn.Linear)]
     assert linears == ["1.feed_forward.down"]
     assert measure_encoder(quantized, reference).min_cosine >= 0.99
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.label)
+def test_every_family_is_close_to_float32_in_int8(example: Example, tmp_path: Path) -> None:
+    example.save_in(tmp_path)
+    encoder = read_checkpoint(tmp_path, Pooling.NONE).encoder
+    reference = Reference.compute(encoder)
+    quantized, _ = quantize(encoder, reference, reference.sequences)
+    assert any(isinstance(module, QuantizedLinear) for module in quantized.modules())
+    measured = measure_encoder(quantized, reference)
+    assert violation(measured, PRECISION_INT8) is None
 
 
 def test_a_bundle_lists_float32_layers_and_measures_neighbours_only_of_texts(
