@@ -19,6 +19,7 @@ from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -54,6 +55,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "decoder": DecoderConfig(layers=12, d_ff=3072, start_id=0),
         "head": HeadConfig(("score",), ScoreFunction.SIGMOID, bias=False),
     },
+    # The sizes of nn.Transformer, of which each part has half of the tokens on average.
+    "a source and a target": {
+        "d_model": 512,
+        "heads": 8,
+        "d_ff": 2048,
+        "layers": 6,
+        "decoder": DecoderConfig(layers=6, d_ff=2048, start_id=0, input=DecoderInput.TARGET),
+    },
 }
 
 
@@ -63,12 +72,12 @@ def main() -> None:
     for name, choices in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             torch.manual_seed(0)
-            path = Path(folder) / "graph.onnx"
-            write_graph(Encoder(EncoderConfig(**{**_BASE, **choices})).eval(), PackedCpu, path)
+            config, path = EncoderConfig(**{**_BASE, **choices}), Path(folder) / "graph.onnx"
+            write_graph(Encoder(config).eval(), PackedCpu, path)
             graph = EncoderGraph.open(path, "cpu")
         for median in MEDIAN_TOKENS:
             lengths = np.clip(rng.lognormal(np.log(median), 0.5, PAIRS), 8, 512).astype(int)
-            pairs = [rng.integers(VOCABULARY, size=length) for length in lengths]
+            pairs = random_sequences(config, lengths.tolist(), seed=median)
             together, alone = _seconds(graph, _batches(pairs)), _seconds(graph, [[pair] for pair in pairs])
             print(
                 f"{name}, median {median} tokens: packed {PAIRS / together:.1f} pairs/s, one at a time "

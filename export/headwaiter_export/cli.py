@@ -174,6 +174,8 @@ def _load_model(
 
     if tokenizer is not None and not config.takes_tokens:
         raise ConfigError("--tokenizer needs an encoder of token ids, but this one takes features: set vocabulary_size")
+    if tokenizer is not None and config.takes_target:
+        raise ConfigError("--tokenizer makes a sequence of a text, but this encoder also needs a target: leave it out")
     text = None if tokenizer is None else read_tokenizer(tokenizer, config)
     if weights is None:
         report(f"the weights are random, drawn from seed {seed}")

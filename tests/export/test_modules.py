@@ -15,6 +15,8 @@ from torch import Tensor
 from headwaiter_export.checkpoints.weights import random_encoder as initial_encoder
 from headwaiter_export.checkpoints.weights import read_encoder
 from headwaiter_export.cli import main
+from headwaiter_export.config.choices import DecoderInput
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
@@ -119,6 +121,15 @@ def test_a_tokenizer_for_features_is_refused(tmp_path: Path, capsys: pytest.Capt
     tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
     assert main([*save_module(random_encoder(**SMALL), tmp_path), *tokenizer]) == 1
     assert_one_line(capsys.readouterr().err, "--tokenizer", "features", "vocabulary_size")
+
+
+def test_a_tokenizer_for_a_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decoder = DecoderConfig(layers=1, d_ff=8, input=DecoderInput.TARGET, start_id=2)
+    sizes: dict[str, Any] = {**SMALL, "feature_width": 0, "vocabulary_size": 50, "pooling": "none"}
+    save_tokenizer(tmp_path)
+    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert main([*save_module(random_encoder(**sizes, decoder=decoder), tmp_path), *tokenizer]) == 1
+    assert_one_line(capsys.readouterr().err, "--tokenizer", "target")
 
 
 @pytest.mark.parametrize("seed", ["-1", "x", str(2**63)])

@@ -84,4 +84,6 @@ def test_one_row_is_too_short_for_a_source_and_a_target() -> None:
 
 def test_parts_are_found_within_each_sequence() -> None:
     # The first sequence has no start token, and must not take that of the second.
-    assert with_parts(np.array([1, 2, 4, START]), [2, 4], IDS)[:, 1].tolist() == [0, 0, 0, 1]
+    failures = Failures(keep=True)
+    assert with_parts(np.array([1, 2, 4, START]), [2, 4], START, failures)[:, 1].tolist() == [0, 0, 0, 1]
+    assert list(failures.by_sequence) == [0]

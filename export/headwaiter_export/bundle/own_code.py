@@ -2,6 +2,7 @@
 
 import zipfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, run_in_pytorch
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
+from headwaiter_proto.rules.target import divided
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import TOLERANCES, largest_differences
+from headwaiter_server.runtime.packing import Parts, pack
 
 # Maps one sequence to the outputs of its owner's code: any of `hidden` [n, hidden_width], `pooled` [pooled_width], of
-# unit length if the encoder normalizes, and `logits`.
+# unit length if the encoder normalizes, and `logits`. Of a sequence with a target, `hidden` has the rows of the target.
 OwnCode = Callable[[Sequence], Mapping[str, Any]]
 _OUTPUTS = ("hidden", "pooled", "logits")
 
@@ -41,7 +44,8 @@ def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
         joined = {name: np.concatenate(parts) for name, parts in given.items()}
     except ValueError as error:
         raise BundleError(f"the outputs of your code do not fit together ({error}): return arrays of rows") from None
-    return _compare("your code", concatenate(reference.outputs), joined)
+    outputs = _without_sources(concatenate(reference.outputs), reference.sequences, reference.config)
+    return _compare("your code", outputs, joined)
 
 
 def compare_with_file(path: Path, encoder: Encoder) -> str:
@@ -61,7 +65,7 @@ def compare_with_file(path: Path, encoder: Encoder) -> str:
             f"{path} cannot be compared ({error}): save {', '.join(encoder.config.row_inputs)}, lengths, and any of "
             f"{', '.join(_OUTPUTS)} with numpy.savez"
         ) from None
-    actual = concatenate(run_in_pytorch(encoder, sequences))
+    actual = _without_sources(concatenate(run_in_pytorch(encoder, sequences)), sequences, encoder.config)
     return _compare(str(path), actual, {name: arrays[name] for name in _OUTPUTS if name in arrays})
 
 
@@ -70,7 +74,9 @@ def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> lis
     rows = np.stack([arrays[name] for name in config.row_inputs], axis=-1) if config.token_types else None
     if rows is None:
         rows = arrays[config.token_input]
-    wanted = (config.feature_width,) if not config.takes_tokens else (2,) if config.token_types else ()
+    # The last value of a row of features says whether the row belongs to a target.
+    width = config.feature_width + config.takes_target
+    wanted = (width,) if not config.takes_tokens else (2,) if config.token_types else ()
     lengths = arrays["lengths"]
     if rows.shape[1:] != wanted or lengths.ndim != 1 or lengths.dtype.kind != "i" or lengths.sum() != len(rows):
         raise ValueError(f"{config.token_input} has the shape {list(rows.shape)}, and lengths {lengths.tolist()!s:.99}")
@@ -81,7 +87,17 @@ def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> lis
         if rows.dtype.kind not in "iu" or (rows < 0).any() or (rows >= np.array(limits)).any():
             raise ValueError(f"{config.token_input} has other numbers than ids from 0 to {limits[0] - 1}")
         rows = rows.astype(np.int64)
+    if config.takes_target:
+        rows = divided(rows, np.cumsum(lengths).tolist(), config.decoder.start_id if config.decoder else None)
     return np.split(rows if config.takes_tokens else rows.astype(np.float32), np.cumsum(lengths)[:-1])
+
+
+def _without_sources(outputs: Outputs, sequences: list[Sequence], config: EncoderConfig) -> Outputs:
+    """Return outputs whose hidden rows are those of targets, if the encoder takes targets."""
+    if not config.takes_target:
+        return outputs
+    assert outputs.hidden is not None
+    return replace(outputs, hidden=outputs.hidden[Parts.of(pack(sequences)).is_target])
 
 
 def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]]) -> str:

@@ -42,9 +42,12 @@ def decoder_of_target(values: Any) -> DecoderConfig:
     """Create a decoder of targets from its fields, or raise ConfigError if a field is missing, unknown or wrong."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"decoder is {values!r}: it must be an object of fields")
-    known = {each.name for each in fields(DecoderConfig)} - {"input"}
+    known = {each.name for each in fields(DecoderConfig)}
     if unknown := sorted(values.keys() - known):
         raise ConfigError(f"unknown field decoder.{unknown[0]}: choose one of {', '.join(sorted(known))}")
     if missing := sorted({"layers", "d_ff"} - values.keys()):
         raise ConfigError(f"field decoder.{missing[0]} is missing: set it")
-    return DecoderConfig(**values, input=DecoderInput.TARGET)
+    decoder = DecoderConfig(**{"input": DecoderInput.TARGET, **values})
+    if decoder.input is not DecoderInput.TARGET:
+        raise ConfigError(f"decoder.input is {decoder.input}: only checkpoints have one, leave it out")
+    return decoder

@@ -106,7 +106,7 @@ def read_tokens(
                 )
             )
     if takes_target(manifest):
-        sequences = _split(with_parts(ids, ends, manifest, failures), ends)
+        sequences = _split(with_parts(ids, ends, manifest.target.start_id, failures), ends)
     else:
         sequences = _split(with_types(ids, types, manifest), ends)
     return ParsedInput(sequences, failures, kept_rows=target_rows(sequences, manifest))

@@ -16,20 +16,18 @@ def takes_target(manifest: Manifest) -> bool:
     return manifest.HasField("target")
 
 
-def with_parts(
-    ids: NDArray[Any], ends: Sequence[int], manifest: Manifest, failures: Failures | None = None
-) -> NDArray[np.int64]:
+def with_parts(ids: NDArray[Any], ends: Sequence[int], start_id: int, failures: Failures) -> NDArray[np.int64]:
     """Return token ids [n] in the form that the graph takes: with 1 for a token of a target and 0 for others, [n, 2].
 
     `ends` are the ends of the sequences. Add the error of each sequence without a source or a target to `failures`.
     """
-    start_id, is_target = manifest.target.start_id, np.zeros(len(ids), np.int64)
+    is_target = np.zeros(len(ids), np.int64)
     starts = np.flatnonzero(ids == start_id)
     for index, (begin, end) in enumerate(pairwise([0, *ends])):
         first = int(np.searchsorted(starts, begin))
         target = int(starts[first]) if first < len(starts) else end
         is_target[target:end] = 1
-        if failures is not None and not begin < target < end and end > begin:
+        if begin < end and not begin < target < end:
             problem = "begins with" if target == begin else "lacks"
             failures.add(
                 InvalidInput(
@@ -56,6 +54,22 @@ def check_parts(rows: NDArray[Any], ends: Sequence[int], failures: Failures) -> 
                     field="features.data",
                 )
             )
+
+
+def divided(rows: NDArray[Any], ends: Sequence[int], start_id: int | None) -> NDArray[Any]:
+    """Return token ids as `with_parts` does, or rows of features, without a start id, as they are.
+
+    Raises:
+        ValueError: a sequence has no source or no target.
+    """
+    failures = Failures(keep=True)
+    if start_id is None:
+        check_parts(rows, ends, failures)
+    else:
+        rows = with_parts(rows, ends, start_id, failures)
+    for error in failures.by_sequence.values():
+        raise ValueError(str(error))
+    return rows
 
 
 def target_rows(sequences: Sequence[NDArray[np.generic]], manifest: Manifest) -> list[NDArray[np.bool_]] | None:

@@ -68,7 +68,8 @@ def infer_response(response: pb.EncodeResponse, wanted: WantedReply) -> oip.Mode
         else:
             values = _array(getattr(response, name))
             if name == "hidden":
-                values = pad(values, row_counts(response), wanted.kept)
+                # If only some tokens have rows, such as those of a target, the rows are not at the places of the input.
+                values = pad(values, row_counts(response), None if response.rows else wanted.kept)
             elif name == "scores" and wanted.pads_scores:
                 values = pad(values, response.lengths, wanted.kept)
             add_output(reply, name, "FP32", values, raw=wanted.raw)

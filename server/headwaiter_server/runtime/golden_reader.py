@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import POOLING_NONE, Pooling
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.images import prefix_rows
 from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_proto.rules.pooling import POOLINGS, pool
-from headwaiter_proto.rules.target import check_parts, takes_target, with_parts
+from headwaiter_proto.rules.target import divided, takes_target
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
@@ -96,9 +95,12 @@ def read_golden(path: Path, manifest: Manifest) -> Golden:
     if manifest.token_types:
         rows = np.stack([rows, arrays["token_type_ids"]], axis=1)
     ends = np.cumsum(lengths)[:-1]
-    _check_parts(rows, [*ends.tolist(), len(rows)], manifest)
-    if takes_target(manifest) and manifest.vocabulary_size:
-        rows = with_parts(rows, [*ends.tolist(), len(rows)], manifest)
+    if takes_target(manifest):
+        start_id = manifest.target.start_id if manifest.vocabulary_size else None
+        try:
+            rows = divided(rows, np.cumsum(lengths).tolist(), start_id)
+        except ValueError as error:
+            raise BundleRefused(f"has sequences without a source or a target ({one_line(error)})") from None
     sequences = np.split(rows, ends)
     _check_values(arrays, sequences, manifest)
     logits = None
@@ -207,17 +209,6 @@ def _check_lengths(lengths: NDArray[Any], manifest: Manifest) -> None:
         raise BundleRefused(
             f"has sequences of at least {shortest:,} tokens, and min_tokens of the manifest is {least:,}"
         )
-
-
-def _check_parts(rows: NDArray[Any], ends: list[int], manifest: Manifest) -> None:
-    """Check that each sequence has a source and a target, if the manifest says so."""
-    failures = Failures(keep=True)
-    if takes_target(manifest) and manifest.vocabulary_size:
-        with_parts(rows, ends, manifest, failures)
-    elif takes_target(manifest):
-        check_parts(rows, ends, failures)
-    if failures.by_sequence:
-        raise BundleRefused(f"has {len(failures.by_sequence)} sequences without a source or a target")
 
 
 def _check_values(arrays: Mapping[str, NDArray[Any]], sequences: list[NDArray[np.generic]], manifest: Manifest) -> None:

@@ -13,7 +13,10 @@ from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.own_code import compare_with_file
 from headwaiter_export.cli import main
+from headwaiter_export.config.choices import DecoderInput
+from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import sequence_of_parts
 from tests.checkpoints import write_json
 from tests.export.helpers import assert_mentions, oracle_of, random_encoder, random_sequences
 from tests.oracle import Array
@@ -89,6 +92,25 @@ def test_other_outputs_are_refused(
     with pytest.raises(BundleError) as refusal:
         compare_with_file(tmp_path / "own.npz", encoder)
     assert_mentions(refusal.value, str(tmp_path / "own.npz"), *facts)
+
+
+@pytest.mark.parametrize("takes_ids", [True, False])
+def test_the_rows_of_targets_are_compared(takes_ids: bool, tmp_path: Path) -> None:
+    sizes = {"vocabulary_size": 50} if takes_ids else {"feature_width": 6}
+    decoder = DecoderConfig(layers=1, d_ff=8, input=DecoderInput.TARGET, start_id=2 if takes_ids else None)
+    encoder = random_encoder(**sizes, layers=1, pooling="none", decoder=decoder)
+    rng, oracle = np.random.default_rng(0), oracle_of(encoder)
+    sequences = [sequence_of_parts(encoder.config, source, target, rng) for source, target in ((3, 1), (1, 5), (4, 4))]
+    rows = np.concatenate([oracle.hidden(each)[each[:, -1] == 1] for each in sequences])
+    lengths = np.array([len(each) for each in sequences])
+    given = np.concatenate(sequences)
+    inputs: Arrays = {"input_ids": given[:, 0]} if takes_ids else {"features": given}
+    np.savez(tmp_path / "own.npz", **inputs, lengths=lengths, hidden=rows)
+    assert "hidden (limit" in compare_with_file(tmp_path / "own.npz", encoder)
+    np.savez(tmp_path / "own.npz", **inputs, lengths=lengths[::-1], hidden=rows)
+    with pytest.raises(BundleError) as refusal:
+        compare_with_file(tmp_path / "own.npz", encoder)
+    assert_mentions(refusal.value, str(tmp_path / "own.npz"), "target")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 but no zip file", b"\x93NUMPY\x01"])

@@ -48,6 +48,16 @@ def test_outputs_have_the_order_of_the_request(raw: bool) -> None:
     assert len(reply.raw_output_contents) == (3 if raw else 0)
 
 
+def test_rows_of_some_tokens_are_not_at_the_places_of_the_tokens() -> None:
+    reply = response()
+    reply.lengths[:] = [3, 4]
+    reply.rows.extend([1, 2])
+    kept = np.array([[False, True, True, True], [True, True, True, True]])
+    found = arrays(infer_response(reply, WantedReply("", ("hidden", "token_count"), raw=True, kept=kept)))
+    assert found["hidden"].tolist() == [[[0, 1], [0, 0]], [[2, 3], [4, 5]]]
+    assert found["token_count"].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(("parts", "name"), [({"hidden": False}, "pooled"), ({"pooled": False}, "hidden")])
 def test_a_request_without_outputs_gets_the_default_output(parts: dict[str, Any], name: str) -> None:
     reply = infer_response(response(**parts), WantedReply("", (), raw=True))
