@@ -7,6 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput, source_and_target
 from headwaiter_proto import encoder_pb2 as pb
+from tests.documents import MODELS, blocks
 
 IDS = {"vocabulary_size": 10, "feature_width": 0, "target": pb.TargetFormat(start_id=3)}
 FEATURES = {"vocabulary_size": 0, "feature_width": 3, "target": pb.TargetFormat()}
@@ -34,6 +35,13 @@ def test_a_model_takes_the_joined_sequence_and_answers_with_the_rows_of_the_targ
     assert encoding.hidden is not None
     assert [len(rows) for rows in encoding.hidden] == [len(target)]
     assert encoding.lengths.tolist() == [len(expected)]
+
+
+def test_the_example_of_the_page_on_models_encodes_pairs() -> None:
+    (block,) = (block for block in blocks(MODELS, "python") if "source_and_target" in block)
+    names: dict[str, Any] = {"pairs": [([5, 6], [3, 7]), ([0], [3])], "fake": FakeEncoder(**IDS)}
+    exec(compile(block.replace('"localhost:50051"', "transport=fake"), MODELS.name, "exec"), names)
+    assert [len(rows) for rows in names["encoding"].hidden] == [2, 1]
 
 
 @pytest.mark.parametrize(

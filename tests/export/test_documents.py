@@ -32,6 +32,11 @@ def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatc
         shutil.rmtree("my-bundle")
 
 
+def test_the_configuration_with_a_decoder_of_the_page_is_one() -> None:
+    (block,) = (block for block in blocks(MODELS, "json") if '"decoder"' in block)
+    assert EncoderConfig.from_dict(json.loads(block)).takes_target
+
+
 def test_the_pytorch_example_of_the_page_makes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = (block for block in blocks(MODELS, "python") if "from_transformer_encoder" in block)
