@@ -640,7 +640,7 @@ class SelfCheck(_message.Message):
     def __init__(self, sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., logits_max_abs: _Optional[float] = ..., logits_max_relative: _Optional[float] = ...) -> None: ...
 
 class GraphParity(_message.Message):
-    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "same_nearest_neighbour", "logits_max_abs", "logits_max_relative")
+    __slots__ = ("graph", "provider", "precision", "sequences", "pooled_max_abs", "hidden_max_abs", "min_cosine", "mean_cosine", "pooled_max_relative", "hidden_max_relative", "same_nearest_neighbour", "logits_max_abs", "logits_max_relative", "same_order")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
@@ -654,6 +654,7 @@ class GraphParity(_message.Message):
     SAME_NEAREST_NEIGHBOUR_FIELD_NUMBER: _ClassVar[int]
     LOGITS_MAX_ABS_FIELD_NUMBER: _ClassVar[int]
     LOGITS_MAX_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    SAME_ORDER_FIELD_NUMBER: _ClassVar[int]
     graph: str
     provider: str
     precision: Precision
@@ -667,7 +668,8 @@ class GraphParity(_message.Message):
     same_nearest_neighbour: float
     logits_max_abs: float
     logits_max_relative: float
-    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ..., logits_max_abs: _Optional[float] = ..., logits_max_relative: _Optional[float] = ...) -> None: ...
+    same_order: float
+    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., sequences: _Optional[int] = ..., pooled_max_abs: _Optional[float] = ..., hidden_max_abs: _Optional[float] = ..., min_cosine: _Optional[float] = ..., mean_cosine: _Optional[float] = ..., pooled_max_relative: _Optional[float] = ..., hidden_max_relative: _Optional[float] = ..., same_nearest_neighbour: _Optional[float] = ..., logits_max_abs: _Optional[float] = ..., logits_max_relative: _Optional[float] = ..., same_order: _Optional[float] = ...) -> None: ...
 
 class BatchCost(_message.Message):
     __slots__ = ("launch_s", "token_s", "padded_row_s", "cell_s", "variable_length", "error_ratio", "service_tokens_per_s", "remembered", "hidden_row_s")

@@ -30,11 +30,11 @@ from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (
     AttentionReference,
-    Neighbours,
+    MeasuredSentences,
     Report,
     check_attention_weights,
     check_graphs,
-    measure_neighbours,
+    measure_sentences,
 )
 from headwaiter_export.checkpoints.reader import LoadedModel
 from headwaiter_export.checkpoints.texts import TextConfig
@@ -142,8 +142,8 @@ class _Written:
     Attributes:
         plans: the graphs, without that of attention weights.
         reference: PyTorch's outputs, for long sequences too.
-        neighbours: sentences that calibration has not seen, and PyTorch's nearest neighbour of each; None without int8,
-            texts or pooling.
+        sentences: sentences that calibration has not seen, and PyTorch's results; None without int8 or texts, or if
+            there is nothing to compare.
         attention: PyTorch's attention weights; None without the graph of attention weights.
         float32_layers: the linear layers that int8 leaves in float32.
     """
@@ -155,7 +155,7 @@ class _Written:
     plans: tuple[GraphPlan, ...]
     ranges: ActivationRanges
     reference: Reference
-    neighbours: Neighbours | None
+    sentences: MeasuredSentences | None
     attention: AttentionReference | None
     float32_layers: list[str]
 
@@ -279,8 +279,8 @@ def _write_graphs(
         report(compare_with_code(compare, reference))
     checked = reference.with_long_sequences(encoder)
     chosen = _suitable_plans(plans, ranges, report)
-    sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config.min_tokens)
-    folded, float32_layers, neighbours = encoder.fold_temperatures().merge_dense(), list[str](), None
+    sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config)
+    folded, float32_layers, measured = encoder.fold_temperatures().merge_dense(), list[str](), None
     for precision, weights in WEIGHTS_FILES.items():
         of_precision = [plan for plan in chosen if plan.precision == precision]
         if not of_precision:
@@ -298,7 +298,7 @@ def _write_graphs(
             )
             if float32_layers:
                 report(f"int8: linear layers that stay in float32: {', '.join(float32_layers)}")
-            neighbours = Neighbours.of(encoder, sentences.measured)
+            measured = MeasuredSentences.of(encoder, sentences.measured)
         with WeightsFile(folder / weights) as shared:
             for plan in of_precision:
                 step(f"tracing {plan.file}")
@@ -314,7 +314,7 @@ def _write_graphs(
         tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
         ranges,
         checked,
-        neighbours,
+        measured,
         AttentionReference.compute(encoder, reference) if has_attention else None,
         float32_layers,
     )
@@ -323,10 +323,10 @@ def _write_graphs(
 def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
     """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
     parity = check_graphs(written.plans, folder, written.reference, report, step)
-    if written.neighbours is not None:
+    if written.sentences is not None:
         parity.sentences = SENTENCES
-        step("comparing nearest neighbours")
-        measure_neighbours(parity, folder, written.neighbours, report)
+        step("comparing sentences")
+        measure_sentences(parity, folder, written.sentences, report)
     _write_json(parity, folder / PARITY)
     if written.attention is not None:
         step("comparing attention weights")

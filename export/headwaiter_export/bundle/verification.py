@@ -2,7 +2,7 @@
 
 `export.py` calls these functions on the graphs that it has written. They run the graphs on the sequences of a
 reference, compare the differences from PyTorch with the tolerances, report them, and collect the bundle's parity. For
-int8, they also measure how many sentences keep their nearest neighbour.
+int8, they also measure how many sentences keep their nearest neighbour, and how many scores their order.
 """
 
 import math
@@ -36,7 +36,7 @@ from headwaiter_proto.encoder_pb2 import PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph, Provider
+from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
 from headwaiter_server.runtime.numeric_tolerances import (
     TOLERANCES,
     Difference,
@@ -59,7 +59,8 @@ _CONTEXT_MIN_COSINE = 0.99999
 # Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
 # scores of all heads. No server of ours runs it.
 _PORTABLE_SCORES_BYTES = 1 << 28
-# A trained model should keep at least this share of the nearest neighbours in int8: promised in docs/numerics.md.
+# A trained model should keep at least this share of the nearest neighbours, and of the orders of scores, in int8:
+# promised in docs/numerics.md.
 PROMISED_SHARE = 0.95
 
 
@@ -214,37 +215,69 @@ def check_attention_weights(path: Path, reference: AttentionReference, report: R
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
-    """Sentences in batches, and the nearest neighbour of each sentence in PyTorch, in the order of the batches."""
+class MeasuredSentences:
+    """Sentences in batches, and PyTorch's results for each of them, in the order of the batches.
+
+    Attributes:
+        batches: the sentences.
+        nearest: index of the nearest neighbour of each sentence; None without pooling.
+        logits: logits [sentences, labels]; None without a head that scores sequences.
+    """
 
     batches: list[list[Sequence]]
-    expected: NDArray[np.int64]
+    nearest: NDArray[np.int64] | None
+    logits: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, encoder: Encoder, sentences: list[Sequence]) -> "Neighbours | None":
-        """Find the neighbours in PyTorch; return None without pooling, or for less than two sentences."""
-        if len(sentences) < 2:
+    def of(cls, encoder: Encoder, sentences: list[Sequence]) -> "MeasuredSentences | None":
+        """Run the sentences in PyTorch; return None for less than two sentences, or without results to compare."""
+        head = encoder.config.head
+        scores = head is not None and not head.per_token
+        if len(sentences) < 2 or (encoder.config.pooling is Pooling.NONE and not scores):
             return None
         batches = PackedBatches(encoder.config, sentences)
-        pooled = batches.outputs(encoder).pooled
-        return None if pooled is None else cls(batches.sequences, nearest(pooled))
+        return cls(batches.sequences, *_results(batches.outputs(encoder), scores=scores))
 
 
-def same_nearest_neighbour(int8: Path, neighbours: Neighbours) -> float:
-    """Return the share of sentences whose nearest neighbour by cosine in a graph is that in PyTorch."""
-    graph = EncoderGraph.open(int8, "cpu", threads=1)
-    pooled = [graph.run(pack(batch), hidden=False).pooled for batch in neighbours.batches]
-    actual = nearest(np.concatenate([each for each in pooled if each is not None]))
-    return float((actual == neighbours.expected).mean())
+def _results(outputs: Outputs, *, scores: bool) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
+    neighbours = None if outputs.pooled is None else nearest(outputs.pooled)
+    return neighbours, np.concatenate(outputs.logits) if scores and outputs.logits is not None else None
 
 
-def measure_neighbours(parity: Parity, folder: Path, neighbours: Neighbours, report: Report) -> None:
-    """Measure how many sentences keep their nearest neighbour in int8, and add the share to the graph's parity."""
+def measure_sentences(parity: Parity, folder: Path, sentences: MeasuredSentences, report: Report) -> None:
+    """Measure how many sentences keep their nearest neighbour in int8, and how many pairs of scores their order.
+
+    The shares are added to the graph's parity.
+    """
     (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
-    share = same_nearest_neighbour(folder / int8.graph, neighbours)
-    int8.same_nearest_neighbour = share
-    warning = "" if share >= PROMISED_SHARE else f", below the {PROMISED_SHARE:.0%} that trained models should reach"
-    report(
-        f"{int8.graph}: {share:.1%} of {len(neighbours.expected)} sentences that int8 was not calibrated on keep their "
-        f"nearest neighbour{warning}"
-    )
+    graph = EncoderGraph.open(folder / int8.graph, "cpu", threads=1)
+    outputs = concatenate([graph.run(pack(batch), hidden=True) for batch in sentences.batches])
+    neighbours, logits = _results(outputs, scores=sentences.logits is not None)
+    count = sum(map(len, sentences.batches))
+    if sentences.nearest is not None and neighbours is not None:
+        int8.same_nearest_neighbour = float((neighbours == sentences.nearest).mean())
+        report(
+            f"{int8.graph}: {int8.same_nearest_neighbour:.1%} of {count} sentences that int8 was not calibrated on "
+            f"keep their nearest neighbour{_warning(int8.same_nearest_neighbour)}"
+        )
+    if sentences.logits is not None and logits is not None:
+        int8.same_order = same_order(logits, sentences.logits)
+        report(
+            f"{int8.graph}: of {count} texts that int8 was not calibrated on, {int8.same_order:.1%} of the pairs keep "
+            f"the order of their scores{_warning(int8.same_order)}"
+        )
+
+
+def same_order(actual: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
+    """Return the share of pairs of rows of logits [n, labels] that a label puts in the same order in both arrays.
+
+    Pairs that are equal in `expected` have no order, and do not count; without others, the share is 1.
+    """
+    first, second = np.triu_indices(len(expected), 1)
+    order = np.sign(expected[first] - expected[second])
+    same = np.sign(actual[first] - actual[second]) == order
+    return float(same[order != 0].mean()) if order.any() else 1.0
+
+
+def _warning(share: float) -> str:
+    return "" if share >= PROMISED_SHARE else f", below the {PROMISED_SHARE:.0%} that trained models should reach"

@@ -80,9 +80,9 @@ def test_another_pooling_leaves_out_the_linear_layer(tmp_path: Path) -> None:
 
 def test_the_sentences_that_calibrate_int8_are_filled_up(tmp_path: Path) -> None:
     save(tmp_path)
-    text = read_checkpoint(tmp_path).text
-    assert text is not None
-    assert {len(ids) for ids in tokenize(text, 1).calibration} == {PLACES}
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.text is not None
+    assert {len(ids) for ids in tokenize(loaded.text, loaded.encoder.config).calibration} == {PLACES}
 
 
 @pytest.mark.usefixtures("packed_cpu_alone")
