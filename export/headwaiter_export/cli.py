@@ -134,7 +134,13 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
             raise ConfigError(f"--words has {len(options.words)} words: give one or two")
         question = PairQuestion(options.question, *options.words)
     checkpoint = read_checkpoint(
-        options.folder, pooling, options.normalize, question, sparse=sparse, route=options.route
+        options.folder,
+        pooling,
+        options.normalize,
+        question,
+        sparse=sparse,
+        route=options.route,
+        adapter=options.adapter,
     )
     for assumption in checkpoint.assumptions:
         report(assumption)
@@ -250,6 +256,11 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
     )
     checkpoint.add_argument(
         "--route", metavar="NAME", help="for a model with a Router: which of its routes to export, such as document"
+    )
+    checkpoint.add_argument(
+        "--adapter",
+        metavar="NAME",
+        help="for jina-embeddings-v3: the adapter to merge into the weights, such as retrieval.query",
     )
 
 

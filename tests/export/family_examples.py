@@ -16,7 +16,7 @@ from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
 from tests.export.helpers import run_graph, write_graphs
-from tests.export.hub_checkpoints import save_new, save_nomic
+from tests.export.hub_checkpoints import save_jina, save_new, save_nomic
 from tests.oracle import Array
 
 WINDOW = 5
@@ -52,6 +52,7 @@ class Example:
         kind: end of the name of the model class.
         config_class: name of the configuration class; empty for the name with "Config".
         save: saves the checkpoint, in place of the four fields before.
+        takes_heads: whether the export reads the heads of the model type in this layout.
     """
 
     label: str
@@ -62,6 +63,7 @@ class Example:
     kind: str = "Model"
     config_class: str = ""
     save: Callable[[Path], transformers.PreTrainedModel] | None = None
+    takes_heads: bool = True
 
     @property
     def config(self) -> str:
@@ -76,6 +78,8 @@ class Example:
     @property
     def heads(self) -> str:
         """The heads that the export takes, for people."""
+        if not self.takes_heads:
+            return ""
         family = {**FAMILIES, **FEATURE_FAMILIES}[self.model_types[0]]
         if family.sequence_head is None and self.model_types[0] not in {name for name, _ in FAMILIES_WITH_HEADS}:
             return ""
@@ -210,6 +214,13 @@ EXAMPLES = [
         ("jinaai/jina-embeddings-v3-hf",),
         "JinaEmbeddingsV3",
         {"pad_token_id": 0},
+    ),
+    Example(
+        "jina-embeddings-v3, layout of its code",
+        ("xlm-roberta",),
+        ("jinaai/jina-embeddings-v3",),
+        save=save_jina,
+        takes_heads=False,
     ),
     Example("EuroBERT", ("eurobert",), (), "EuroBert", {**_GROUPED, **_ONE, "mask_token_id": 1}),
     Example(

@@ -41,6 +41,9 @@ _NEW_VALUES = {
     "logn_attention_scale": False,
     "logn_attention_clip1": False,
 }
+# The only supported values of fields of the code of jina-embeddings-v3, and its defaults.
+_JINA_VALUES = {"position_embedding_type": "rotary", "hidden_act": "gelu", "truncate_dim": None}
+_JINA_DEFAULTS = {**_JINA_VALUES, "rotary_emb_base": 10_000.0, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
 
 
 def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
@@ -68,6 +71,16 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
         "rope_parameters": {"rope_type": "default", "rope_theta": custom.values["rotary_emb_base"]},
     }
     return _translated(custom, translated)
+
+
+def jina_json(config_json: CheckpointJson) -> CheckpointJson:
+    """Translate the fields of the code of jina-embeddings-v3, whose model type is "xlm-roberta".
+
+    Source: class XLMRobertaFlashConfig of the code, https://huggingface.co/jinaai/xlm-roberta-flash-implementation.
+    """
+    custom = _checked(config_json, _JINA_DEFAULTS, _JINA_VALUES)
+    theta = custom.values["rotary_emb_base"]
+    return _translated(custom, {"rope_parameters": {"rope_type": "default", "rope_theta": theta}})
 
 
 def gte_json(config_json: CheckpointJson) -> CheckpointJson:

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from headwaiter_export.checkpoints.activations import DENSE_ACTIVATIONS
+from headwaiter_export.checkpoints.adapters import adapter_names
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, path_inside, read_json
 from headwaiter_export.checkpoints.weights import read_tensors, take_tensor
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
@@ -36,6 +37,8 @@ CONVERT_COLBERT = (
 )
 # Gives texts of different tasks, such as queries and documents, to different modules.
 _ROUTER, _ROUTES_FILE = "Router", "router_config.json"
+# The transformer of the code of jina-embeddings-v3, which differs from that of sentence-transformers in its adapters.
+_ADAPTED_TRANSFORMER = "custom_st.Transformer"
 # A module that changes vectors only in training.
 _DROPOUT = "Dropout"
 _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
@@ -174,8 +177,11 @@ def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Pa
     modules = read_json(modules_json)
     if not isinstance(modules, list) or not all(_is_module(module) for module in modules):
         raise CheckpointError(f"{modules_json} is not a list of modules with type and path: save the model again")
-    kinds = [_class_name(module["type"], modules_json) for module in modules]
     paths = [path_inside(folder, module["path"], modules_json) for module in modules]
+    types = [module["type"] for module in modules]
+    if types[:1] == [_ADAPTED_TRANSFORMER] and adapter_names(CheckpointJson.read(paths[0] / "config.json")):
+        types[0] = "sentence_transformers.Transformer"
+    kinds = [_class_name(each, modules_json) for each in types]
     if kinds[:1] == [_ROUTER]:
         routed_kinds, routed_paths = _routed_modules(paths[0], route)
         source = f"the route {route!r} of {paths[0] / _ROUTES_FILE}, with the modules after it,"

@@ -15,10 +15,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from headwaiter_export.checkpoints.adapters import adapter_names, merge_adapter
 from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.families.images import ImageInput
 from headwaiter_export.checkpoints.families.model_types import (
     FAMILIES,
+    FAMILIES_OF_CODE,
     FAMILIES_WITH_HEADS,
     FEATURE_FAMILIES,
     WORD_FAMILIES,
@@ -65,6 +67,8 @@ _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
 _CUSTOM_KINDS = (
     "Config",
+    "FlashConfig",
+    "LoRA",
     "Model",
     "ForPreTraining",
     "ForMaskedLM",
@@ -102,6 +106,7 @@ def read_checkpoint(
     *,
     sparse: bool = False,
     route: str | None = None,
+    adapter: str | None = None,
 ) -> LoadedModel:
     """Read a checkpoint folder.
 
@@ -115,6 +120,9 @@ def read_checkpoint(
             model.
         sparse: whether pooled vectors are those of SPLADE, also if the checkpoint does not say so.
         route: which route of a `sentence-transformers` model with a Router to read, such as "document".
+        adapter: which adapter of a model with adapters of several tasks to merge into its weights, such as
+            "retrieval.query"; None for none. If the checkpoint has a prompt of this name and no default prompt, it
+            becomes the default prompt.
 
     Raises:
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
@@ -148,6 +156,8 @@ def read_checkpoint(
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
+    if adapter is not None and not family.has_adapters:
+        raise CheckpointError(f"{folder} has no adapters of several tasks: leave the adapter out")
     if m3_folder is not None and not isinstance(family.input, TokenInput):
         raise CheckpointError(f"{folder} has the layers of FlagEmbedding, which take texts: remove their two files")
     whole_json, config_json = config_json, family.encoder_json(config_json)
@@ -181,6 +191,8 @@ def read_checkpoint(
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
+    if family.has_adapters and adapter is None and (names := adapter_names(config_json)):
+        assumptions.append(f"the adapters {', '.join(names)} are left out; --adapter merges one of them")
     image = None
     if isinstance(family.input, ImageInput):
         image = read_image_format(folder, config_json)
@@ -205,7 +217,7 @@ def read_checkpoint(
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
     if text is not None and modules.prompts is not None:
-        text = with_prompts(text, modules.prompts, route, pooled=modules.pools_prompt)
+        text = with_prompts(text, modules.prompts, route, adapter, pooled=modules.pools_prompt)
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family, route)
         if text.pooling_skips_prompt and after_pooling:
@@ -241,7 +253,7 @@ def read_checkpoint(
         words = question.word_ids(Tokenizer.from_str(text.tokenizer))
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
-    encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words)
+    encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words, adapter)
     return LoadedModel(encoder, text, image, sound, tuple(assumptions))
 
 
@@ -360,6 +372,8 @@ def _input_assumptions(
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
+    if config_json.values.get("auto_map") and config_json.values.get("position_embedding_type") == "rotary":
+        family = FAMILIES_OF_CODE.get(config_json.values["model_type"], family)
     if "HF_ColBERT" in config_json.strings("architectures"):
         raise config_json.error("architectures", CONVERT_COLBERT)
     for architecture in config_json.strings("architectures") if with_head else ():
@@ -431,6 +445,7 @@ def _load_encoder(
     read_added: ReadWeights,
     assumptions: list[str],
     words: tuple[int, int | None] | None = None,
+    adapter: str | None = None,
 ) -> Encoder:
     """Read the weights, rename them as in `Encoder.state_dict()`, and add those that have files of their own.
 
@@ -449,6 +464,8 @@ def _load_encoder(
             check_precision(name, tensor)
     if words is not None:
         fold_words(tensors, config_json, words, config)
+    if family.has_adapters:
+        merge_adapter(tensors, config_json, adapter)
     config = family.read_stored(tensors, config)
     family.input.fold_tensors(tensors, config_json, config)
     if config.vocabulary_head is not None:

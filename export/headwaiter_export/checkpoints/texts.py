@@ -282,7 +282,9 @@ def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) ->
     return replace(text, prompts=(prompt,), default_prompt=prompt.name)
 
 
-def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | None, *, pooled: bool) -> TextConfig:
+def with_prompts(
+    text: TextConfig, prompts_json: CheckpointJson, route: str | None, adapter: str | None, *, pooled: bool
+) -> TextConfig:
     """Return a text configuration with the checkpoint's prompts.
 
     Args:
@@ -290,13 +292,14 @@ def with_prompts(text: TextConfig, prompts_json: CheckpointJson, route: str | No
         prompts_json: content of config_sentence_transformers.json.
         route: the route of a Router. Texts of the routes "query" and "document" have the prompt of the same name or
             none by default, as in `encode_query` and `encode_document`.
+        adapter: the adapter in the weights: a prompt of this name is the default if the file names no default.
         pooled: whether pooling includes the rows of prompts.
 
     Raises:
         CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
     """
     texts = _prompt_texts(prompts_json)
-    default = ""
+    default = adapter if adapter is not None and adapter in texts else ""
     if prompts_json.values.get("default_prompt_name") is not None:
         default = prompts_json.choice("default_prompt_name", {name: name for name in texts})
     if route in (QUERY, DOCUMENT):

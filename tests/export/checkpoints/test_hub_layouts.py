@@ -9,17 +9,18 @@ import safetensors.torch
 import torch
 import transformers
 
+from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from tests.checkpoints import save_sentence_transformer, write_json
 from tests.export.checkpoints.test_heads import assert_equal_logits
-from tests.export.family_checkpoints import assert_equals_transformers, save_family
+from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
 from tests.export.helpers import (
     assert_checkpoint_refused,
     edit_json,
 )
-from tests.export.hub_checkpoints import save_new, save_nomic
-from tests.export.tokenizer_folders import word_piece
+from tests.export.hub_checkpoints import JINA, TASKS, save_jina, save_new, save_nomic
+from tests.export.tokenizer_folders import ROBERTA_TOKENS, unigram, word_piece
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,109 @@ def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_
     model = save_new(tmp_path, **changes)
     assert "encoder.layer.1.mlp.up_gate_proj.weight" in safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 2, 13, 24))
+
+
+@pytest.mark.parametrize("adapter", [None, *TASKS])
+def test_each_adapter_of_jina_equals_its_formula_in_transformers(adapter: str | None, tmp_path: Path) -> None:
+    model = save_jina(tmp_path, adapter)
+    loaded = read_checkpoint(tmp_path, adapter=adapter)
+    assert_equals_transformers(loaded.encoder, model, (1, 2, 13, 24))
+    assert any("--adapter" in line for line in loaded.assumptions) == (adapter is None)
+
+
+# Other values of each field of the code; the export follows the change, or names the field.
+JINA_CHANGES: dict[str, list[Any]] = {
+    **{field: [] for field in ("model_type", "architectures", *SIZES)},
+    "auto_map": [{"AutoModel": "modeling_lora.XLMRobertaOther"}, None],
+    "emb_pooler": ["cls"],
+    "hidden_act": ["relu", "gelu_new"],
+    "layer_norm_eps": [0.1],
+    "load_trained_adapters": [False, None],
+    "lora_adaptations": [TASKS[:3], [*TASKS, "other"], "separation", None, ["separation"] * 5],
+    "lora_alpha": [4, 0.5, "1"],
+    "lora_dropout_p": [0.5],
+    "lora_main_params_trainable": [True],
+    "lora_rank": [2, 8, None],
+    "matryoshka_dimensions": [None],
+    "pad_token_id": [5],
+    "position_embedding_type": ["absolute", "alibi"],
+    "rotary_emb_base": [9.0, 10_000],
+    "truncate_dim": [8],
+    "type_vocab_size": [2],
+    "use_flash_attn": [False],
+}
+FOLLOWED = ("lora_alpha", "rotary_emb_base")
+
+
+def test_every_field_of_the_code_of_jina_is_changed() -> None:
+    assert JINA_CHANGES.keys() == JINA.keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in JINA_CHANGES.items() for value in values]
+)
+def test_a_changed_field_of_the_code_of_jina_is_followed_or_named(field: str, value: Any, tmp_path: Path) -> None:
+    followed = field in FOLLOWED and not isinstance(value, str)
+    model = save_jina(tmp_path, "separation", **({field: value} if followed else {}))
+    edit_json(tmp_path / "config.json", **{field: value})
+    if field == "layer_norm_eps":
+        edit_json(tmp_path / "config.json", **{field: value})
+        assert read_checkpoint(tmp_path, adapter="separation").encoder.config.norm_eps == value
+        return
+    ignored = ("emb_pooler", "lora_dropout_p", "lora_main_params_trainable", "matryoshka_dimensions", "use_flash_attn")
+    if followed or field in (*ignored, "pad_token_id"):
+        assert_equals_transformers(read_checkpoint(tmp_path, adapter="separation").encoder, model, (1, 24))
+        return
+    # Another rank or number of adapters does not fit the tensors, which the error then names.
+    with pytest.raises(CheckpointError) as refusal:
+        read_checkpoint(tmp_path, adapter="separation")
+    # Without known code and rotary positions, the family is XLM-RoBERTa itself, which has no adapters.
+    assert any(
+        part in str(refusal.value) for part in (field, "auto_map", "position_embedding_type", "lora_A", "token_type")
+    )
+
+
+@pytest.mark.parametrize(
+    ("adapter", "facts"),
+    [("clustering", ["'clustering'", "'retrieval.query', 'retrieval.passage'"]), ("", ["''"])],
+)
+def test_an_unknown_adapter_is_refused_with_the_known_ones(adapter: str, facts: list[str], tmp_path: Path) -> None:
+    save_jina(tmp_path)
+    with pytest.raises(CheckpointError) as refusal:
+        read_checkpoint(tmp_path, adapter=adapter)
+    assert all(fact in str(refusal.value) for fact in facts)
+
+
+def test_an_adapter_of_another_family_is_refused(tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert")
+    with pytest.raises(CheckpointError, match="adapter"):
+        read_checkpoint(tmp_path, adapter="separation")
+
+
+@pytest.mark.parametrize("adapter", [None, "retrieval.query", "separation"])
+def test_the_prompt_of_an_adapter_is_the_default(adapter: str | None, tmp_path: Path) -> None:
+    save_jina(tmp_path, vocab_size=400)
+    save_sentence_transformer(tmp_path)
+    unigram(special_tokens=ROBERTA_TOKENS).save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "XLMRobertaTokenizer"})
+    listed = json.loads((tmp_path / "modules.json").read_text())
+    listed[0] |= {"type": "custom_st.Transformer", "kwargs": ["task"]}
+    write_json(tmp_path / "modules.json", listed)
+    prompts = {"retrieval.query": "the rain ", "retrieval.passage": "the bread "}
+    write_json(tmp_path / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": None})
+    text = read_checkpoint(tmp_path, adapter=adapter).text
+    assert text is not None
+    assert [prompt.name for prompt in text.prompts] == list(prompts)
+    assert text.default_prompt == (adapter if adapter in prompts else "")
+
+
+def test_the_transformer_of_other_code_is_refused(tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert")
+    save_sentence_transformer(tmp_path)
+    listed = json.loads((tmp_path / "modules.json").read_text())
+    listed[0]["type"] = "custom_st.Transformer"
+    write_json(tmp_path / "modules.json", listed)
+    assert_checkpoint_refused(tmp_path, "custom_st.Transformer")
 
 
 @pytest.mark.parametrize("prefix", ["", "new."])

@@ -166,6 +166,7 @@ class Family(TensorNames):
         vocabulary_head: names of the head of the masked language model; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
         custom_classes: prefix of the classes that auto_map may name, whose code computes the same; empty if none does.
+        has_adapters: whether weights may have adapters of several tasks beside them, see `merge_adapter`.
         translate: function that translates the configuration of this code into the fields of the family.
         is_causal: supported values of the field is_causal, which transformers reads in all families.
         end_id_field: field of config.json that has the id of the token at the end of texts, whose row is pooled or
@@ -202,6 +203,7 @@ class Family(TensorNames):
     vocabulary_head: VocabularyNames | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
     custom_classes: str = ""
+    has_adapters: bool = False
     end_id_field: str = ""
     largest_id_value: int | None = None
     is_causal: tuple[bool, ...] = (False,)

@@ -36,7 +36,13 @@ from headwaiter_export.checkpoints.families.images import (
     VIT,
 )
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
-from headwaiter_export.checkpoints.families.nomic_gte_jina import GTE_OR_ITS_CODE, JINA_V3, NEW, NOMIC_BERT
+from headwaiter_export.checkpoints.families.nomic_gte_jina import (
+    GTE_OR_ITS_CODE,
+    JINA_V3,
+    JINA_V3_CODE,
+    NEW,
+    NOMIC_BERT,
+)
 from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
 from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, WAVLM, with_ctc_head
 
@@ -134,6 +140,8 @@ TOKENIZER_CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
+# Families of checkpoints whose `auto_map` names code with rotary positions, by their model types.
+FAMILIES_OF_CODE = {"xlm-roberta": JINA_V3_CODE}
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
     "vit": replace(VIT, sequence_head=SequenceHead("classifier")),

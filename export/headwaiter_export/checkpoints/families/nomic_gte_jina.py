@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.families.rotary import QKV, ROTARY_FIELDS, SplitHalfInput
-from headwaiter_export.checkpoints.hub_layouts import gte_json, new_json, nomic_json
+from headwaiter_export.checkpoints.hub_layouts import gte_json, jina_json, new_json, nomic_json
 from headwaiter_export.config.head import HeadActivation
 
 NOMIC_BERT = Family(
@@ -79,3 +79,5 @@ JINA_V3 = replace(
     default_norm_eps=1e-5,
     sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH),
 )
+# The code of jina-embeddings-v3, whose model type is that of XLM-RoBERTa.
+JINA_V3_CODE = replace(JINA_V3, custom_classes="XLMRoberta", translate=jina_json, sequence_head=None, has_adapters=True)
