@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import transformers
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
@@ -16,7 +17,7 @@ from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
 from tests.export.helpers import run_graph, write_graphs
-from tests.export.hub_checkpoints import save_jina, save_new, save_nomic
+from tests.export.hub_checkpoints import save_jina, save_new, save_nomic, save_nomic_experts
 from tests.oracle import Array
 
 WINDOW = 5
@@ -62,7 +63,7 @@ class Example:
     settings: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "Model"
     config_class: str = ""
-    save: Callable[[Path], transformers.PreTrainedModel] | None = None
+    save: Callable[[Path], torch.nn.Module] | None = None
     takes_heads: bool = True
 
     @property
@@ -89,7 +90,7 @@ class Example:
             return "image"
         return "sequence" if self.name in _WITHOUT_TOKEN_HEADS else "sequence, token"
 
-    def save_in(self, folder: Path) -> transformers.PreTrainedModel:
+    def save_in(self, folder: Path) -> Any:
         """Save the checkpoint in a folder, and return its model."""
         if self.save:
             return self.save(folder)
@@ -197,6 +198,13 @@ EXAMPLES = [
     ),
     Example("Nomic BERT", ("nomic_bert",), (), "NomicBert", {"pad_token_id": 0}),
     Example("Nomic BERT, layout of its code", ("nomic_bert",), ("nomic-ai/nomic-embed-text-v1.5",), save=save_nomic),
+    Example(
+        "Nomic BERT with experts, layout of its code",
+        ("nomic_bert",),
+        ("nomic-ai/nomic-embed-text-v2-moe",),
+        save=save_nomic_experts,
+        takes_heads=False,
+    ),
     Example("GTE", ("gte",), (), "Gte", {"pad_token_id": 0}),
     Example(
         "GTE, layout of its code",

@@ -136,6 +136,117 @@ def save_jina(folder: Path, adapter: str | None = None, **changes: Any) -> trans
     return model
 
 
+# config.json of nomic-embed-text-v2-moe, with small sizes.
+NOMIC_EXPERTS: dict[str, Any] = {
+    **NOMIC,
+    **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
+    "activation_function": "gelu",
+    "expert_choice_router": False,
+    "ffn_div": 1,
+    "layer_norm_epsilon": 1e-5,
+    "moe_every_n_layers": 2,
+    "moe_normalize_expert_weights": False,
+    "moe_top_k": 2,
+    "n_layer": 4,
+    "num_experts": 4,
+    "num_shared_experts": 0,
+    "type_vocab_size": 1,
+    "use_rms_norm": None,
+}
+
+
+class NomicExperts(torch.nn.Module):
+    """Nomic BERT with experts, in the names of its code; no class of `transformers` computes it.
+
+    Source: technical report of Nomic Embed v2, https://arxiv.org/abs/2502.07972, section 3, and the names of tensors of
+    nomic-embed-text-v2-moe.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__()
+        self.fields = fields
+        d, inner = fields["n_embd"], fields["n_inner"]
+        shapes = {
+            "embeddings.word_embeddings.weight": (fields["vocab_size"], d),
+            "embeddings.token_type_embeddings.weight": (fields["type_vocab_size"], d),
+            **{f"emb_ln.{kind}": (d,) for kind in ("weight", "bias")},
+        }
+        for layer in range(fields["n_layer"]):
+            linears = {"attn.Wqkv": (3 * d, d), "attn.out_proj": (d, d)}
+            block = f"encoder.layers.{layer}"
+            if self.has_experts(layer):
+                rows = fields["num_experts"] * inner
+                shapes |= {f"{block}.mlp.experts.mlp.{name}": (rows, d) for name in ("w1", "w2")}
+                shapes |= {f"{block}.mlp.experts.bias": (d,)}
+                shapes |= {f"{block}.mlp.router.layer.weight": (fields["num_experts"], d)}
+            else:
+                linears |= {"mlp.fc1": (inner, d), "mlp.fc2": (d, inner)}
+            for name, shape in linears.items():
+                shapes |= {f"{block}.{name}.weight": shape, f"{block}.{name}.bias": shape[:1]}
+            shapes |= {f"{block}.norm{i}.{kind}": (d,) for i in (1, 2) for kind in ("weight", "bias")}
+        self.tensors = {name: torch.randn(shape) / 2 for name, shape in shapes.items()}
+
+    def has_experts(self, layer: int) -> bool:
+        every: int = self.fields["moe_every_n_layers"]
+        return every > 0 and layer % every == 1
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        words, types = (self.tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type"))
+        x = self._norm(words[ids[0]] + types[0], "emb_ln")
+        for layer in range(self.fields["n_layer"]):
+            block = f"encoder.layers.{layer}"
+            x = self._norm(x + self._attend(x, f"{block}.attn"), f"{block}.norm1")
+            y = self._experts(x, f"{block}.mlp") if self.has_experts(layer) else self._feed_forward(x, f"{block}.mlp")
+            x = self._norm(x + y, f"{block}.norm2")
+        return (x[None],)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        weight, bias = (self.tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.fields["layer_norm_epsilon"])
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def _feed_forward(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return self._linear(torch.nn.functional.gelu(self._linear(x, f"{name}.fc1")), f"{name}.fc2")
+
+    def _experts(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """Return the sum of the chosen experts of each row, times their probabilities, and one bias."""
+        shape = self.fields["num_experts"], self.fields["n_inner"], self.fields["n_embd"]
+        ups, downs = (self.tensors[f"{name}.experts.mlp.{each}"].view(shape) for each in ("w1", "w2"))
+        rows = []
+        for row in x:
+            probabilities = (self.tensors[f"{name}.router.layer.weight"] @ row).softmax(0)
+            chosen = probabilities.topk(self.fields["moe_top_k"]).indices
+            parts = [probabilities[e] * (torch.nn.functional.gelu(ups[e] @ row) @ downs[e]) for e in chosen]
+            rows.append(torch.stack(parts).sum(0))
+        return torch.stack(rows) + self.tensors[f"{name}.experts.bias"]
+
+    def _attend(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        heads = self.fields["n_head"]
+        q, k, v = self._linear(x, f"{name}.Wqkv").view(len(x), 3, heads, -1).permute(1, 2, 0, 3)
+        half = q.shape[2] // 2
+        frequencies = self.fields["rotary_emb_base"] ** -(torch.arange(half) / half)
+        angles = torch.arange(len(x))[:, None] * frequencies
+        q, k = (
+            torch.cat((a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()), -1)
+            for a, b in (each.split(half, -1) for each in (q, k))
+        )
+        context = (q @ k.transpose(1, 2) / q.shape[2] ** 0.5).softmax(-1) @ v
+        return self._linear(context.transpose(0, 1).flatten(1), f"{name}.out_proj")
+
+
+def save_nomic_experts(folder: Path, **changes: Any) -> NomicExperts:
+    """Save a Nomic BERT with experts, and return its formulas."""
+    torch.manual_seed(0)
+    fields = {**NOMIC_EXPERTS, **changes}
+    model = NomicExperts(fields)
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", fields)
+    safetensors.torch.save_file(model.tensors, folder / "model.safetensors")
+    return model
+
+
 def save_new(folder: Path, kind: str = "Model", **changes: Any) -> transformers.PreTrainedModel:
     """Save a GTE in the layout of its code; the returned model has the frequencies that this code computes."""
     fields = {**NEW, **changes}

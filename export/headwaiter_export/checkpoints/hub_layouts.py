@@ -26,6 +26,16 @@ _NOMIC_DEFAULTS = {**_NOMIC_VALUES, **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_b
     "max_trained_positions": 2048,
     "type_vocab_size": 2,
 }
+# The same for the variant with experts, which has biases.
+_NOMIC_EXPERTS_VALUES = {
+    **_NOMIC_VALUES,
+    **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
+    **dict.fromkeys(("moe_normalize_expert_weights", "expert_choice_router"), False),
+    "num_shared_experts": 0,
+    "ffn_div": 1,
+}
+del _NOMIC_EXPERTS_VALUES["moe_every_n_layers"]
+_NOMIC_EXPERTS_DEFAULTS = {**_NOMIC_EXPERTS_VALUES, **_NOMIC_DEFAULTS}
 # The names of transformers that the code takes too, because its configuration is derived from that of GPT-2.
 _NOMIC_ALIASES = {
     "hidden_size": "n_embd",
@@ -57,6 +67,16 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
     if not values.get("auto_map") and ("n_embd" not in values or "hidden_size" in values):
         return config_json
     custom = _checked(config_json.with_aliases(_NOMIC_ALIASES), _NOMIC_DEFAULTS, _NOMIC_VALUES)
+    return _nomic_fields(custom, {"swiglu": "silu", "geglu": "gelu"})
+
+
+def nomic_experts_json(config_json: CheckpointJson) -> CheckpointJson:
+    """Translate the fields of Nomic BERT's code as `nomic_json`, for its variant without gates and with experts."""
+    custom = _checked(config_json.with_aliases(_NOMIC_ALIASES), _NOMIC_EXPERTS_DEFAULTS, _NOMIC_EXPERTS_VALUES)
+    return _nomic_fields(custom, {"gelu": "gelu"})
+
+
+def _nomic_fields(custom: CheckpointJson, activations: Mapping[str, str]) -> CheckpointJson:
     longest = custom.size("n_positions")
     if custom.values.get("rotary_scaling_factor"):
         longest = min(longest, custom.size("max_trained_positions"))
@@ -65,7 +85,7 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
         "num_hidden_layers": custom.size("n_layer"),
         "num_attention_heads": custom.size("n_head"),
         "intermediate_size": custom.size("n_inner"),
-        "hidden_act": custom.choice("activation_function", {"swiglu": "silu", "geglu": "gelu"}),
+        "hidden_act": custom.choice("activation_function", activations),
         "layer_norm_eps": custom.values["layer_norm_epsilon"],
         "max_position_embeddings": longest,
         "rope_parameters": {"rope_type": "default", "rope_theta": custom.values["rotary_emb_base"]},
@@ -126,7 +146,8 @@ def _checked(config_json: CheckpointJson, defaults: Mapping[str, Any], supported
     """Return a configuration with the defaults of its code, and refuse values that are not supported."""
     filled = replace(config_json, values={**defaults, **config_json.values})
     for name, value in supported.items():
-        if filled.values[name] == value:
+        # The code takes null as false.
+        if filled.values[name] == value or (value is False and filled.values[name] is None):
             continue
         if name in config_json.values:
             raise config_json.error(name, f"the export supports only {value!r}")

@@ -20,10 +20,10 @@ from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.families.images import ImageInput
 from headwaiter_export.checkpoints.families.model_types import (
     FAMILIES,
-    FAMILIES_OF_CODE,
     FAMILIES_WITH_HEADS,
     FEATURE_FAMILIES,
     WORD_FAMILIES,
+    family_of_code,
 )
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
@@ -372,8 +372,7 @@ def _input_assumptions(
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    if config_json.values.get("auto_map") and config_json.values.get("position_embedding_type") == "rotary":
-        family = FAMILIES_OF_CODE.get(config_json.values["model_type"], family)
+    family = family_of_code(config_json.values) or family
     if "HF_ColBERT" in config_json.strings("architectures"):
         raise config_json.error("architectures", CONVERT_COLBERT)
     for architecture in config_json.strings("architectures") if with_head else ():

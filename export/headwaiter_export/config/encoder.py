@@ -15,6 +15,7 @@ from headwaiter_export.config.choices import (
     Positions,
 )
 from headwaiter_export.config.decoder import DecoderConfig, decoder_of_target
+from headwaiter_export.config.feed_forward_experts import FeedForwardExpertsConfig
 from headwaiter_export.config.field_checks import ConfigError, check_choice, check_eps, check_size
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, resolve_rotary
@@ -27,7 +28,7 @@ _SIZES_OR_ZERO = (
 )
 
 # Fields that only checkpoints have.
-_PARTS = ("waveform", "vocabulary_head", "head")
+_PARTS = ("waveform", "feed_forward_experts", "vocabulary_head", "head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,8 @@ class EncoderConfig:
         up_bias: whether W_up and W_gate have biases.
         down_bias: whether W_down has a bias.
         activation: activation function between the feed-forward layers, and after the convolution.
+        feed_forward_experts: the layers with several feed-forward blocks, of which each token uses some; None if all
+            layers have one.
 
     Residual sums and norms:
         residual: whether a block's input is added to its output, x + block(x).
@@ -189,6 +192,7 @@ class EncoderConfig:
     up_bias: bool = True
     down_bias: bool = True
     activation: Activation = Activation.GELU
+    feed_forward_experts: FeedForwardExpertsConfig | None = None
     # Residual sums and norms
     residual: bool = True
     norm: Norm = Norm.POST
@@ -262,6 +266,8 @@ class EncoderConfig:
         check_eps("norm_eps", self.norm_eps)
         if self.convolution_kernel:
             self._check_convolution()
+        if self.feed_forward_experts is not None:
+            self._check_experts(self.feed_forward_experts)
         if type(self.score_cap) not in (int, float) or not 0 <= self.score_cap < float("inf"):
             raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:
@@ -345,6 +351,18 @@ class EncoderConfig:
                 "block and no decoder: change these fields, or set convolution_kernel to 0"
             )
 
+    def _check_experts(self, experts: FeedForwardExpertsConfig) -> None:
+        """Check the numbers of experts and of layers, and that the feed-forward blocks can have experts."""
+        check_size("feed_forward_experts.experts", experts.experts)
+        check_size("feed_forward_experts.active", experts.active)
+        if experts.active > experts.experts or not set(experts.layers) <= set(range(self.layers)):
+            raise ConfigError(
+                f"feed_forward_experts has {experts.active} of {experts.experts} active experts in the layers "
+                f"{list(experts.layers)}, and there are {self.layers} layers: correct these numbers"
+            )
+        if self.gated or not self.d_ff or self.decoder:
+            raise ConfigError("feed_forward_experts needs d_ff, gated false and no decoder: change these fields")
+
     def _check_waveform(self, waveform: WaveformConfig) -> None:
         """Check that features have the width that the convolutions need."""
         if self.feature_width != waveform.window or not self.feature_projection:
@@ -424,7 +442,9 @@ class EncoderConfig:
     def inner_width(self) -> int:
         """Sum of the widths d_ff of all layers that compute a row for each token."""
         decoder = self.decoder.layers * self.decoder.d_ff if self.decoder and self.decodes_rows else 0
-        return self.layers * self.d_ff + decoder
+        experts = self.feed_forward_experts
+        added = len(experts.layers) * (experts.experts - 1) if experts else 0
+        return (self.layers + added) * self.d_ff + decoder
 
     @property
     def decodes_rows(self) -> bool:
@@ -458,7 +478,10 @@ class EncoderConfig:
 
     @property
     def convolution_values(self) -> int:
-        """Largest number of values for each row that a graph holds at once in convolutions."""
+        """Largest number of values for each row that a graph holds at once in convolutions or experts."""
+        if self.feed_forward_experts is not None:
+            # Before and after the activation, and times the gates.
+            return 3 * self.feed_forward_experts.experts * self.d_ff
         return self.waveform.live_values if self.waveform else self.convolution_kernel * self.d_model
 
     @property
@@ -491,7 +514,8 @@ class EncoderConfig:
     @property
     def chooses_experts(self) -> bool:
         """Whether a token uses only some of the experts, so that rounding errors can change the choice."""
-        return self.active_experts < self.experts
+        blocks = self.feed_forward_experts
+        return self.active_experts < self.experts or (blocks is not None and blocks.active < blocks.experts)
 
     @property
     def takes_tokens(self) -> bool:

@@ -1,11 +1,13 @@
-"""Mixtures of experts in attention: each head has several value and output projections, and each token chooses some.
+"""Mixtures of experts: attention has several value and output projections, or layers several feed-forward blocks.
 
-A linear layer, the router, gives each expert a score. The gates of the experts with the highest scores are the sigmoids
-of their scores, and are not normalised; all other gates are 0. The graphs compute all experts, and multiply the results
-by the gates: every operator treats each row alone, and no shape depends on the choice.
+A linear layer, the router, gives each expert a score, and each token uses the experts with the highest scores. Their
+gates are the sigmoids of their scores in attention, and probabilities in feed-forward blocks; neither are normalised
+again, and all other gates are 0. The graphs compute all experts, and multiply the results by the gates: every operator
+treats each row alone, and no shape depends on the choice.
 
 Shapes: R rows, H heads, E experts of a head, d = d_model.
-Source: SwitchHead, https://arxiv.org/abs/2312.07987, and the authors' implementation.
+Sources: SwitchHead, https://arxiv.org/abs/2312.07987, and the authors' implementation; Nomic Embed v2,
+https://arxiv.org/abs/2502.07972, and its code.
 """
 
 import torch
@@ -13,19 +15,20 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.activations import ACTIVATIONS
 
 
 class Router(nn.Linear):
-    """Gives each row a gate for every expert: sigmoid(score) for the `active` highest scores of a head, otherwise 0.
+    """Gives each row a gate for every expert: that of its score for the `active` highest scores of a head, otherwise 0.
 
     Of experts with equal scores, the one with the lower number is chosen first. PyTorch's TopK has no such rule, so
     the scores of a head are compared pair by pair.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config.d_model, config.heads * config.experts, bias=False)
-        self.heads = config.heads
-        self.active = config.active_experts
+    def __init__(self, width: int, heads: int, experts: int, active: int) -> None:
+        super().__init__(width, heads * experts, bias=False)
+        self.heads = heads
+        self.active = active
 
     @override
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +38,11 @@ class Router(nn.Linear):
         experts = torch.arange(scores.shape[2])
         precedes = (others > scores) | ((others == scores) & (experts < experts[:, None]))
         is_active = precedes.float().sum(3, keepdim=True) < self.active
-        return torch.where(is_active, scores.sigmoid(), 0.0)
+        return torch.where(is_active, self.gates(scores), 0.0)
+
+    def gates(self, scores: Tensor) -> Tensor:
+        """Return the gates of scores [R, H, E, 1], as if all experts were active."""
+        return scores.sigmoid()
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the scores of rows [R, d], [R, H, E]."""
@@ -54,6 +61,14 @@ class Router(nn.Linear):
         return (gaps.min() / scores.abs().max()).item()
 
 
+class ProbabilityRouter(Router):
+    """A router whose gates are the probabilities of all experts, softmax(scores)."""
+
+    @override
+    def gates(self, scores: Tensor) -> Tensor:
+        return scores.softmax(2)
+
+
 class ExpertValues(nn.Module):
     """Values: Σ_e gate_he(x) · W_he x for head h, with the gates of the row that is attended to."""
 
@@ -61,7 +76,7 @@ class ExpertValues(nn.Module):
         super().__init__()
         self.shape = (config.heads, config.experts, config.value_dim)
         self.experts = nn.Linear(config.d_model, config.heads * config.experts * config.value_dim, bias=False)
-        self.router = Router(config)
+        self.router = Router(config.d_model, config.heads, config.experts, config.active_experts)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform rows [R, d] to values [R, H·value_dim]."""
@@ -76,10 +91,31 @@ class ExpertOutput(nn.Module):
         super().__init__()
         self.context_shape = (config.heads, 1, config.value_dim)
         self.experts = nn.Linear(config.heads * config.experts * config.value_dim, config.d_model, bias=False)
-        self.router = Router(config)
+        self.router = Router(config.d_model, config.heads, config.experts, config.active_experts)
 
     def forward(self, context: Tensor, x: Tensor) -> Tensor:
         """Transform contexts [R, H·value_dim] to rows [R, d], given the rows [R, d] of which the queries were made."""
         contexts = self.router(x) * context.view(x.shape[0], *self.context_shape)
         projected: Tensor = self.experts(contexts.flatten(1))
         return projected
+
+
+class ExpertFeedForward(nn.Module):
+    """Feed-forward blocks: Σ_e gate_e(x) · W_down,e activation(W_up,e x) + b, with one bias for all experts."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        assert config.feed_forward_experts is not None
+        experts = config.feed_forward_experts.experts
+        self.shape = (experts, config.d_ff)
+        self.activation = ACTIVATIONS[config.activation]
+        self.up = nn.Linear(config.width, experts * config.d_ff, bias=False)
+        self.down = nn.Linear(experts * config.d_ff, config.width)
+        self.router = ProbabilityRouter(config.width, 1, experts, config.feed_forward_experts.active)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each row of [R, width]."""
+        inner = self.activation(self.up(x)).view(x.shape[0], *self.shape)
+        # The router gives gates of one head, [R, 1, E, 1].
+        transformed: Tensor = self.down((inner * self.router(x)[:, 0]).flatten(1))
+        return transformed

@@ -14,6 +14,7 @@ from headwaiter_export.encoder.activations import ACTIVATIONS
 from headwaiter_export.encoder.attention import Attention, CrossAttention, SelfAttention
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.convolution import Convolution
+from headwaiter_export.encoder.experts import ExpertFeedForward
 from headwaiter_export.encoder.norms import make_norm
 
 
@@ -64,7 +65,9 @@ class EncoderLayer(AttentionLayer):
     def __init__(self, config: EncoderConfig, number: int, attention: type[Attention] = SelfAttention) -> None:
         super().__init__(config, number, attention)
         self.convolution = Convolution(config) if config.convolution_kernel and number == 0 else None
-        self.feed_forward = FeedForward(config)
+        experts = config.feed_forward_experts
+        has_experts = experts is not None and number in experts.layers
+        self.feed_forward = ExpertFeedForward(config) if has_experts else FeedForward(config)
         self.feed_forward_norm = nn.Identity() if config.norm is Norm.NONE else make_norm(config, config.width)
         self.feed_forward_end_norm = _end_norm(config)
 

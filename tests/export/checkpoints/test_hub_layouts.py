@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -12,14 +13,24 @@ import transformers
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.checkpoints import save_sentence_transformer, write_json
 from tests.export.checkpoints.test_heads import assert_equal_logits
 from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
 from tests.export.helpers import (
     assert_checkpoint_refused,
+    assert_close_to_scale,
     edit_json,
 )
-from tests.export.hub_checkpoints import JINA, TASKS, save_jina, save_new, save_nomic
+from tests.export.hub_checkpoints import (
+    JINA,
+    NOMIC_EXPERTS,
+    TASKS,
+    save_jina,
+    save_new,
+    save_nomic,
+    save_nomic_experts,
+)
 from tests.export.tokenizer_folders import ROBERTA_TOKENS, unigram, word_piece
 
 
@@ -59,6 +70,56 @@ def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_
     model = save_new(tmp_path, **changes)
     assert "encoder.layer.1.mlp.up_gate_proj.weight" in safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 2, 13, 24))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"moe_top_k": 1, "use_rms_norm": False},
+        {"moe_top_k": 4},
+        {"num_experts": 3, "moe_every_n_layers": 3, "rotary_emb_base": 9.0},
+        # No layer has experts.
+        {"moe_every_n_layers": 0},
+        {"moe_every_n_layers": 1, "layer_norm_epsilon": 0.1},
+    ],
+)
+def test_a_nomic_bert_with_experts_equals_its_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = save_nomic_experts(tmp_path, **changes)
+    encoder = read_checkpoint(tmp_path).encoder
+    for tokens in (1, 2, 13, 24):
+        ids = np.random.default_rng(tokens).integers(0, 60, tokens)
+        (outputs,) = run_in_pytorch(encoder, [ids])
+        assert_close_to_scale(outputs.hidden, model(torch.from_numpy(ids)[None])[0][0].numpy())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, not value) for field, value in NOMIC_EXPERTS.items() if isinstance(value, bool)),
+        ("use_rms_norm", True),
+        ("num_shared_experts", 1),
+        ("ffn_div", 2),
+        ("num_experts", 5),
+        ("num_experts", None),
+        ("moe_top_k", 5),
+        ("moe_top_k", 0),
+        ("moe_every_n_layers", 3),
+        ("moe_every_n_layers", -1),
+        ("activation_function", "gelu_new"),
+        ("auto_map", {"AutoModel": "modeling.OtherModel"}),
+    ],
+)
+def test_a_field_of_nomic_bert_with_experts_that_the_encoder_lacks_is_named(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    save_nomic_experts(tmp_path)
+    edit_json(tmp_path / "config.json", **{field: value})
+    with pytest.raises(CheckpointError) as refusal:
+        read_checkpoint(tmp_path)
+    # Numbers of experts that fit no tensor are refused with the tensor. Another activation is that of a family without
+    # biases.
+    assert any(part in str(refusal.value) for part in (field, "experts", "mlp.", "_bias"))
 
 
 @pytest.mark.parametrize("adapter", [None, *TASKS])
@@ -209,7 +270,7 @@ def test_a_reranker_of_the_code_of_gte_equals_transformers(tmp_path: Path) -> No
     ("field", "value"),
     [
         ("activation_function", "glu"),
-        ("activation_function", "gelu"),
+        ("activation_function", "gelu_new"),
         ("causal", True),
         ("mlp_fc1_bias", True),
         ("mlp_fc2_bias", True),

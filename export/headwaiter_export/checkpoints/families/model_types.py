@@ -1,6 +1,8 @@
 """The supported families of checkpoints, by `model_type` in config.json."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from headwaiter_export.checkpoints.families.audio import AST, WHISPER
 from headwaiter_export.checkpoints.families.bart import BART
@@ -42,6 +44,7 @@ from headwaiter_export.checkpoints.families.nomic_gte_jina import (
     JINA_V3_CODE,
     NEW,
     NOMIC_BERT,
+    NOMIC_EXPERTS,
 )
 from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
 from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, WAVLM, with_ctc_head
@@ -140,8 +143,6 @@ TOKENIZER_CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
-# Families of checkpoints whose `auto_map` names code with rotary positions, by their model types.
-FAMILIES_OF_CODE = {"xlm-roberta": JINA_V3_CODE}
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
     "vit": replace(VIT, sequence_head=SequenceHead("classifier")),
@@ -159,3 +160,16 @@ FEATURE_FAMILIES: dict[str, Family] = {
     "hubert": HUBERT,
     "wavlm": WAVLM,
 }
+
+
+def family_of_code(values: Mapping[str, Any]) -> Family | None:
+    """Return the family of custom code whose model type belongs to another family too; None for other checkpoints.
+
+    `values` are the fields of config.json.
+    """
+    if not values.get("auto_map"):
+        return None
+    if values.get("model_type") == "nomic_bert" and values.get("activation_function") == "gelu":
+        return NOMIC_EXPERTS
+    is_jina = values.get("model_type") == "xlm-roberta" and values.get("position_embedding_type") == "rotary"
+    return JINA_V3_CODE if is_jina else None
