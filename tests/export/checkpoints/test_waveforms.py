@@ -297,7 +297,10 @@ def test_characters_without_a_logit_are_refused(vocabulary: dict[str, Any], tmp_
 @pytest.mark.usefixtures("packed_cpu_alone")
 @pytest.mark.parametrize(
     ("name", "norm"),
-    [("Wav2Vec2", "group"), pytest.param("Hubert", "layer", marks=pytest.mark.exhaustive), ("WavLM", "layer")],
+    [
+        ("Wav2Vec2", "group"),
+        *(pytest.param(name, "layer", marks=pytest.mark.exhaustive) for name in ("Hubert", "WavLM")),
+    ],
 )
 async def test_a_server_answers_sounds_of_different_lengths(name: str, norm: str, tmp_path: Path) -> None:
     """A sound beside others has the rows that transformers gives it alone, and the scores of its characters."""

@@ -93,15 +93,10 @@ def pairs_of(encoder: Encoder, pairs: int, seed: int) -> list[Array]:
     return [sequence_of_parts(encoder.config, source, target, rng) for source, target in lengths]
 
 
-@pytest.mark.parametrize(
-    ("form", "layout"),
-    [
-        # Tracing takes seconds, so every run traces one form in one layout.
-        pytest.param(form, layout, marks=() if layout is PackedCpu and form == "token ids" else pytest.mark.exhaustive)
-        for form in FORMS
-        for layout in LAYOUTS
-    ],
-)
+# Tracing takes seconds. In every run, tests/export/test_served_targets.py traces one form.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("form", FORMS)
 def test_rows_equal_the_formulas_and_ignore_other_sequences(
     form: str, layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:
