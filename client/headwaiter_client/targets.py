@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from headwaiter_client.calls.input_kinds import FeatureInput, TokenInput
 from headwaiter_client.calls.models import ModelDescription
 from headwaiter_client.errors import InvalidInput
 
@@ -20,32 +21,27 @@ def source_and_target(source: ArrayLike, target: ArrayLike, model: ModelDescript
         for those of the target.
 
     Raises:
-        InvalidInput: the model has no targets; a part is empty or no array; or the token ids lack `start_id` in its
-            place.
+        InvalidInput: the model has no targets; a part is empty or has other values; or the token ids lack `start_id` in
+            its place. In the message, sequence 0 is the source and sequence 1 the target.
     """
     if model.target is None:
         raise InvalidInput(f"{model.model.name} has no targets: call a model whose `target` is not None")
-    rank, numbers = (1, "token ids [n]") if model.takes_tokens else (2, "features [n, width]")
-    parts = []
-    for name, part in (("source", source), ("target", target)):
-        try:
-            rows = np.asarray(part)
-        # PyTorch raises TypeError for tensors on a GPU, and RuntimeError for tensors with a gradient.
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise InvalidInput(f"the {name} is not an array ({error}): pass {numbers}") from error
-        if rows.ndim != rank or not len(rows):
-            raise InvalidInput(f"the {name} has the shape {list(rows.shape)}: pass {numbers} of at least one row")
-        parts.append(rows)
+    kind = TokenInput() if model.takes_tokens else FeatureInput()
+    first, second = kind.convert(0, source), kind.convert(1, target)
+    for name, rows in (("source", first), ("target", second)):
+        if not len(rows):
+            raise InvalidInput(f"the {name} is empty: pass at least one row")
     if model.takes_tokens:
         start_id = model.target.start_id
-        if parts[1][0] != start_id or start_id in parts[0]:
+        if second[0] != start_id or start_id in first:
             raise InvalidInput(
                 f"the first token of the target must have the id {start_id}, which no token of the source may have"
             )
-        return np.concatenate(parts)
-    try:
-        rows = np.concatenate(parts)
-    except ValueError as error:
-        raise InvalidInput(f"the source and the target have different widths ({error})") from error
-    is_target = np.arange(len(rows)) >= len(parts[0])
-    return np.column_stack([rows, is_target]).astype(np.float32)
+        return np.concatenate([first, second])
+    width = model.feature_width - 1
+    if first.shape[1] != width:
+        raise InvalidInput(
+            f"the rows have {first.shape[1]} values: pass rows of {width}, without the value that names the part"
+        )
+    is_target = np.arange(len(first) + len(second)) >= len(first)
+    return np.column_stack([np.concatenate([first, second]), is_target]).astype(np.float32)

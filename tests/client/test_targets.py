@@ -48,13 +48,17 @@ def test_the_example_of_the_page_on_models_encodes_pairs() -> None:
     ("choices", "source", "target", "facts"),
     [
         ({}, [1], [2], ["fake", "target"]),
-        (IDS, [], [3], ["source", "[0]"]),
-        (IDS, [[1]], [3], ["source", "[1, 1]"]),
+        (IDS, [], [3], ["source is empty"]),
+        (IDS, [[1]], [3], ["sequence 0", "dimensions"]),
         (IDS, [1], [4], ["target", "id 3"]),
         (IDS, [3], [3], ["id 3"]),
-        (FEATURES, [[1, 2]], [], ["target", "[0]"]),
-        (FEATURES, [[1, 2]], [[1, 2, 3]], ["different widths"]),
-        (FEATURES, [[1, 2], [3]], [[1, 2]], ["source", "not an array"]),
+        (IDS, ["a"], [3], ["sequence 0", "integers"]),
+        (IDS, [1], np.ma.masked_array([3, 4], [False, True]), ["sequence 1", "masked"]),
+        (FEATURES, [[1, 2]], np.empty((0, 2)), ["target is empty"]),
+        (FEATURES, [[1, 2]], [[1, 2, 3]], ["sequence 1", "width 3", "width 2"]),
+        (FEATURES, [[1, 2, 3]], [[1, 2, 3]], ["3 values", "rows of 2"]),
+        (FEATURES, [[1, 2], [3]], [[1, 2]], ["sequence 0", "not an array"]),
+        (FEATURES, [[1j, 2]], [[1, 2]], ["sequence 0", "complex"]),
     ],
 )
 def test_parts_that_make_no_sequence_are_refused(

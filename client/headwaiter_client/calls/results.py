@@ -34,7 +34,7 @@ _Part = TypeVar("_Part", bound="Encoding | Classification")
 
 _NO_POOLED = (
     "the result has no pooled vectors: leave pooled=False out, or, if the model has no pooling of its own, read hidden "
-    'or pass pooling="mean"'
+    'or, if `poolings` of client.model() has it, pass pooling="mean"'
 )
 _NO_SPARSE = "the result has no sparse vectors: pass sparse=True to a model that weighs tokens, or read pooled"
 _IS_SPARSE = "the result has only sparse vectors: read sparse, leave pooled=False out, or pass dense=True"

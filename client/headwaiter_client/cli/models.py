@@ -103,6 +103,11 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         + (", scaled to mean 0 and variance 1" if model.sound.normalized else "")
         if model.sound.hop
         else "",
+        "targets": ""
+        if model.target is None
+        else f"begin with token id {model.target.start_id:,}"
+        if model.takes_tokens
+        else "have the last value 1 in each row, and sources 0",
         "sequence limit": f"exactly {model.max_tokens:,} tokens"
         if model.min_tokens == model.max_tokens
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",

@@ -79,7 +79,11 @@ def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> lis
     wanted = (width,) if not config.takes_tokens else (2,) if config.token_types else ()
     lengths = arrays["lengths"]
     if rows.shape[1:] != wanted or lengths.ndim != 1 or lengths.dtype.kind != "i" or lengths.sum() != len(rows):
-        raise ValueError(f"{config.token_input} has the shape {list(rows.shape)}, and lengths {lengths.tolist()!s:.99}")
+        shape = [int(lengths.sum()) if lengths.dtype.kind == "i" else "rows", *wanted]
+        raise ValueError(
+            f"{config.token_input} has the shape {list(rows.shape)} instead of {shape}, and lengths "
+            f"{lengths.tolist()!s:.99}"
+        )
     if not len(lengths) or lengths.min() < config.min_tokens or lengths.max() > config.max_tokens:
         raise ValueError(f"lengths are not from {config.min_tokens} to {config.max_tokens}")
     if config.takes_tokens:

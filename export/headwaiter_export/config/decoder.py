@@ -32,8 +32,11 @@ class DecoderConfig:
     self_attention: bool = True
 
     def __post_init__(self) -> None:
-        check_choice(self, "mask", Mask)
-        check_choice(self, "input", DecoderInput)
+        try:
+            check_choice(self, "mask", Mask)
+            check_choice(self, "input", DecoderInput)
+        except ConfigError as error:
+            raise ConfigError(f"decoder.{error}") from None
         if not isinstance(self.self_attention, bool):
             raise ConfigError(f"decoder.self_attention is {self.self_attention!r}: it must be true or false")
 
@@ -44,7 +47,8 @@ def decoder_of_target(values: Any) -> DecoderConfig:
         raise ConfigError(f"decoder is {values!r}: it must be an object of fields")
     known = {each.name for each in fields(DecoderConfig)}
     if unknown := sorted(values.keys() - known):
-        raise ConfigError(f"unknown field decoder.{unknown[0]}: choose one of {', '.join(sorted(known))}")
+        choices = ", ".join(sorted(known - {"input"}))
+        raise ConfigError(f"unknown field decoder.{unknown[0]}: choose one of {choices}")
     if missing := sorted({"layers", "d_ff"} - values.keys()):
         raise ConfigError(f"field decoder.{missing[0]} is missing: set it")
     decoder = DecoderConfig(**{"input": DecoderInput.TARGET, **values})

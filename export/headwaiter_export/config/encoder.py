@@ -259,9 +259,8 @@ class EncoderConfig:
         if self.gated and not self.d_ff:
             raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
         if self.max_tokens < self.min_tokens:
-            raise ConfigError(
-                f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more when mask is {self.mask}"
-            )
+            reason = "with a target" if self.takes_target else f"when mask is {self.mask}"
+            raise ConfigError(f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more {reason}")
         self._check_even_widths()
         check_eps("norm_eps", self.norm_eps)
         if self.convolution_kernel:
@@ -393,9 +392,10 @@ class EncoderConfig:
         if self.takes_tokens or decoder.start_id is not None:
             _check_token_id("decoder.start_id", decoder.start_id, self)
         if self.width != self.d_model or self.experts or (self.norm is Norm.NONE and not self.takes_target):
+            norms = "" if self.takes_target else "norm to post or pre, "
             raise ConfigError(
-                "a decoder has norms, an output projection and no experts: set norm to post or pre, experts to 0, and "
-                "output_projection to true"
+                "a decoder has rows of width d_model, an output projection and no experts, and norms unless it has a "
+                f"target: set {norms}experts to 0, and output_projection to true"
             )
         if decoder.input is DecoderInput.START and (self.head is None or self.head.per_token):
             raise ConfigError("decoder.input is start: the first row of the decoder needs a head of sequences")

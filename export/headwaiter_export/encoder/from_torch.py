@@ -178,12 +178,19 @@ def from_transformer_decoder(
         ConversionError: a module cannot be reproduced; the message names the attribute.
         ConfigError: an argument is wrong.
     """
+    target_mask, source_mask = Mask(target_mask), Mask(source_mask)
+    if encoder is None and source_mask is not Mask.NONE:
+        raise ConfigError(f"source_mask is {source_mask}, and there is no encoder: leave it out")
     _require_class(decoder, nn.TransformerDecoder, "decoder")
     if encoder is not None:
         _require_class(encoder, nn.TransformerEncoder, "encoder")
-    for module in (decoder,) if encoder is None else (decoder, encoder):
-        _check_hooks(module)
-        _check_stack(module)
+    stacks: dict[str, Any] = {"decoder": decoder} if encoder is None else {"decoder": decoder, "encoder": encoder}
+    for name, module in stacks.items():
+        try:
+            _check_hooks(module)
+            _check_stack(module)
+        except ConversionError as error:
+            raise ConversionError(f"{name}: {error}") from None
     for name, value in _stack_choices(encoder or decoder).items():
         if value != (own := _stack_choices(decoder)[name]):
             raise ConversionError(f"the encoder has {name} {value}, but the decoder has {own}: make them equal")
@@ -246,7 +253,13 @@ def _check_hooks(module: nn.Module) -> None:
 
 def _copy(module: Module) -> Module:
     """Return a copy of a module in float32 on the CPU."""
-    return copy.deepcopy(module).to("cpu", torch.float32).eval()
+    copied = copy.deepcopy(module)
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.TransformerDecoderLayer):
+            # A copy of such a layer forgets an activation that is a module.
+            part: Any = copied.get_submodule(name)
+            part.activation = layer.activation
+    return copied.to("cpu", torch.float32).eval()
 
 
 @torch.inference_mode()
@@ -327,6 +340,16 @@ def _check_stack(module: _Stack) -> None:
                 )
         if not decodes:  # PyTorch has no fast path for decoders.
             _check_activation(layer, name)
+        elif (heads := layer.multihead_attn.num_heads) != layer.self_attn.num_heads:
+            raise ConversionError(
+                f"{name}.multihead_attn has {heads} heads, but {name}.self_attn {layer.self_attn.num_heads}: make them "
+                "equal"
+            )
+        elif (width := layer.multihead_attn.embed_dim) != layer.self_attn.embed_dim:
+            raise ConversionError(
+                f"{name}.multihead_attn has embed_dim {width}, but {name}.self_attn {layer.self_attn.embed_dim}: make "
+                "them equal"
+            )
     for name, norm in norms.items():
         _check_norm(norm, name, module)
 
@@ -338,8 +361,7 @@ def _check_attention(attention: nn.MultiheadAttention, name: str) -> None:
     for width in ("kdim", "vdim"):
         if getattr(attention, width) != attention.embed_dim:
             raise ConversionError(
-                f"{name}.{width} is {getattr(attention, width)}: for self-attention, it must be embed_dim, "
-                f"{attention.embed_dim}"
+                f"{name}.{width} is {getattr(attention, width)}: it must be embed_dim, {attention.embed_dim}"
             )
     for row in ("bias_k", "bias_v"):
         if getattr(attention, row) is not None:

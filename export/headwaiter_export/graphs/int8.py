@@ -334,10 +334,9 @@ def _quantized_linears(inputs: _Inputs, lowest: float) -> dict[str, nn.Module]:
     """Return an int8 copy of each linear layer of a block, with the factors that cause the smallest error."""
     same_input = defaultdict(list)
     for name in inputs.linears:
-        # Queries, keys and values read the same rows, and so do both layers of a gated feed-forward block. With equal
-        # factors, the graph quantises these rows once.
-        block, _, kind = name.rpartition(".")
-        same_input[block if kind in ("query", "key", "value", "gate", "up") else name].append(name)
+        # Queries, keys and values of self-attention read the same rows, and so do both layers of a gated feed-forward
+        # block. With equal factors, the graph quantises these rows once.
+        same_input[tuple(map(id, inputs.rows[name]))].append(name)
     quantized: dict[str, nn.Module] = {}
     for names in same_input.values():
         x, linears = torch.cat(inputs.rows[names[0]]), [inputs.linears[name] for name in names]

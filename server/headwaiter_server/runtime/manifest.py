@@ -141,8 +141,10 @@ def _wrong_target(manifest: Manifest) -> Iterator[str]:
         yield "has target with texts, token_types, fixed_length, prefix_rows, a head, image or sound"
     if manifest.pooling != POOLING_NONE or min_tokens(manifest) < 2:
         yield f"has target with min_tokens {manifest.min_tokens}, or with a pooling"
-    if manifest.target.start_id >= max(1, manifest.vocabulary_size) or manifest.feature_width == 1:
+    if manifest.target.start_id >= max(1, manifest.vocabulary_size):
         yield f"has target.start_id {manifest.target.start_id}, vocabulary_size {manifest.vocabulary_size}"
+    if manifest.feature_width == 1:
+        yield "has target with feature_width 1, which leaves no value for a row"
 
 
 def _wrong_template(manifest: Manifest) -> Iterator[str]:

@@ -115,13 +115,19 @@ class Parts:
         rows = batch.rows[:, 0] if batch.rows.dtype.kind == "i" else batch.rows[:, :-1]
         target_lengths = np.add.reduceat(is_target, batch.starts, dtype=np.int32)
         source, target = (
-            PackedBatch(rows[chosen], lengths, np.cumsum(lengths, dtype=np.int64) - lengths, int(lengths.max()), cells)
-            for chosen, lengths, cells in (
-                (~is_target, batch.lengths - target_lengths, batch.block_cells),
-                (is_target, target_lengths, batch.block_cells),
+            PackedBatch(
+                rows[chosen],
+                lengths,
+                np.cumsum(lengths, dtype=np.int64) - lengths,
+                int(lengths.max()),
+                batch.block_cells,
             )
+            for chosen, lengths in ((~is_target, batch.lengths - target_lengths), (is_target, target_lengths))
         )
-        return cls(source, target, is_target)
+        # The keys of a block of the target's queries are also those of the source.
+        longest = max(source.padded_length, target.padded_length)
+        cells = batch.block_cells * target.padded_length // longest
+        return cls(source, replace(target, block_cells=cells), is_target)
 
     def with_lengths(self, change: Callable[[int], int]) -> "Parts":
         """Return the same parts, with N changed by a function."""

@@ -219,12 +219,41 @@ def test_stacks_that_do_not_fit_are_refused(encoder: Any, own: Any, facts: list[
     assert_mentions(refused.value, *facts)
 
 
-def test_a_changed_part_of_a_decoder_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("attention_to_source", "facts"),
+    [
+        (attention(add_zero_attn=True), ["decoder: layers.1.multihead_attn.add_zero_attn"]),
+        (attention(kdim=8), ["layers.1.multihead_attn.kdim is 8"]),
+        (nn.MultiheadAttention(24, 4), ["layers.1.multihead_attn has 4 heads", "3"]),
+        (nn.MultiheadAttention(12, 3), ["layers.1.multihead_attn has embed_dim 12", "24"]),
+    ],
+)
+def test_a_changed_part_of_a_decoder_is_refused(attention_to_source: nn.Module, facts: list[str]) -> None:
     module = decoder()
-    module.layers[1].multihead_attn = attention(add_zero_attn=True)
+    module.layers[1].multihead_attn = attention_to_source
     with pytest.raises(ConversionError) as refused:
         from_transformer_decoder(module, max_tokens=48)
-    assert_mentions(refused.value, "layers.1.multihead_attn.add_zero_attn")
+    assert_mentions(refused.value, *facts)
+
+
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.GELU("tanh")])
+def test_a_decoder_with_an_activation_that_is_a_module_is_converted(activation: nn.Module) -> None:
+    module = decoder(1)
+    # PyTorch's clones of a layer forget such an activation, so users set it afterwards.
+    module.layers[0].activation = activation
+    own = copy.deepcopy(module).double()
+    own.layers[0].activation = activation
+    assert_equal_targets(
+        from_transformer_decoder(module, max_tokens=48, target_mask="causal"),  # type: ignore[arg-type]
+        lambda source, target: own(
+            target, source, tgt_mask=nn.Transformer.generate_square_subsequent_mask(len(target)).double()
+        ),
+    )
+
+
+def test_a_mask_of_an_encoder_that_is_missing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="source_mask"):
+        from_transformer_decoder(decoder(), max_tokens=48, source_mask=Mask.CAUSAL)
 
 
 class OtherAttention(nn.MultiheadAttention):

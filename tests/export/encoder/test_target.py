@@ -160,19 +160,34 @@ def test_int8_quantises_both_stacks() -> None:
     assert cosines(hidden, np.concatenate([oracle_of(encoder).hidden(each) for each in sequences])).min() >= 0.99
 
 
+def test_int8_gives_layers_that_read_the_same_rows_the_same_factors_and_no_others() -> None:
+    encoder = encoder_of("token ids")
+    sequences = pairs_of(encoder, 20, seed=2)
+    quantized, float32_layers = quantize(encoder, Reference.compute(encoder), sequences)
+    assert not float32_layers
+
+    def factors(name: str) -> list[float]:
+        listed: list[float] = quantized.get_parameter(f"decoder.layers.0.{name}.factors").tolist()
+        return listed
+
+    assert factors("attention.query") == factors("attention.key") == factors("attention.value")
+    assert factors("cross_attention.key") == factors("cross_attention.value") != factors("cross_attention.query")
+
+
 @pytest.mark.parametrize(
     ("choices", "facts"),
     [
         ({"pooling": "mean"}, ["pooling", "none"]),
         ({"token_types": 2}, ["token_types is 2", "0"]),
         ({"fixed_length": True}, ["fixed_length is True"]),
+        ({"max_tokens": 1}, ["max_tokens is 1", "2", "target"]),
         ({"mask": "self_excluding"}, ["mask is self_excluding"]),
         ({"layers": 0, "decoder": None}, ["layers is 0", "from 1"]),
         ({"decoder": {"layers": 1}}, ["decoder.d_ff is missing"]),
         ({"decoder": {"layers": 1, "d_ff": 8}}, ["decoder.start_id is None", "token id"]),
         ({"decoder": {**DECODER, "start_id": 50}}, ["decoder.start_id is 50"]),
         ({"decoder": {**DECODER, "d_ff": 0}}, ["decoder.d_ff is 0"]),
-        ({"decoder": {**DECODER, "mask": "windowed"}}, ["mask is 'windowed'", "causal"]),
+        ({"decoder": {**DECODER, "mask": "windowed"}}, ["decoder.mask is 'windowed'", "causal"]),
         ({"decoder": {**DECODER, "input": "text"}}, ["decoder.input is text"]),
         ({"decoder": {**DECODER, "self_attention": 1}}, ["decoder.self_attention is 1"]),
         ({"decoder": 5}, ["decoder is 5", "object"]),

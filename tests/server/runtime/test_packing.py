@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headwaiter_server.runtime.packing import PackedBatch, Parts, pack
+from headwaiter_server.runtime.packing import BLOCK_CELLS, PackedBatch, Parts, pack
 
 lengths_lists = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -166,3 +166,15 @@ def test_the_parts_of_a_batch_are_batches_of_sources_and_of_targets(pairs: list[
     # Padded, the rows of all parts are in cells of their own.
     cells = np.concatenate([part.rows.ravel()[part.feeds(["gather"])["gather"]] for part in expected], axis=1)
     np.testing.assert_array_equal(Parts.of(batch).drop_padding(cells), batch.rows[:, 0])
+
+
+@pytest.mark.parametrize(("source", "target"), [(2000, 2000), (4000, 100), (100, 4000), (9, 3), (3000, 1)])
+def test_the_blocks_of_a_target_bound_its_scores_for_the_source_too(source: int, target: int) -> None:
+    rows = np.stack([np.arange(source + target), np.arange(source + target) >= source], axis=1).astype(np.int64)
+    (blocks, sequences, block) = (
+        pack([rows, rows]).feeds(["target_query_blocks", "lengths"])["target_query_blocks"].shape
+    )
+    assert sequences == 2
+    assert blocks * block >= target
+    # A block of one query has any number of keys.
+    assert block == 1 or sequences * block * max(source, target) <= BLOCK_CELLS
