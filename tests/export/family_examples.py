@@ -9,14 +9,16 @@ import numpy as np
 import torch
 import transformers
 
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import chosen_plans
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.graphs.packed_cpu import PackedCpu
+from headwaiter_server.runtime.model import open_model
+from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
-from tests.export.helpers import run_graph, write_graphs
 from tests.export.hub_checkpoints import save_jina, save_new, save_nomic, save_nomic_experts
 from tests.oracle import Array
 
@@ -107,10 +109,12 @@ class Example:
         model = self.save_in(folder)
         encoder = read_checkpoint(folder, Pooling.NONE).encoder
         sequences, expected = (_images if self.takes_features else _texts)(model, encoder.config)
-        path = write_graphs(encoder, folder, PackedCpu)[PackedCpu]
+        export_bundle(encoder, None, folder / "bundle", "example", plans=chosen_plans(["packed-cpu"], ["fp32"]))
+        # As a server opens it, with all its checks of the bundle.
+        graph = open_model(folder / "bundle", "cpu", "fp32", threads=1).graph
         pairs = [([ids], rows) for ids, rows in zip(sequences, expected, strict=True)]
         pairs.append((sequences, np.concatenate(expected)))
-        return max(_difference(run_graph(path, "cpu", batch).hidden, rows) for batch, rows in pairs)
+        return max(_difference(graph.run(pack(batch), hidden=True).hidden, rows) for batch, rows in pairs)
 
 
 def _texts(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Array], list[Array]]:

@@ -98,6 +98,7 @@ JINA: dict[str, Any] = {
     "pad_token_id": 1,
     "position_embedding_type": "rotary",
     "rotary_emb_base": 77.0,
+    "task_instructions": {task: f"{task}: " for task in TASKS},
     "truncate_dim": None,
     "type_vocab_size": 1,
     "use_flash_attn": True,

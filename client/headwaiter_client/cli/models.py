@@ -155,5 +155,5 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
         if graph.graph == execution.graph and graph.HasField("same_nearest_neighbour"):
             rows["nearest neighbour"] = f"the same as in fp32 for {graph.same_nearest_neighbour:.1%} of sentences"
         if graph.graph == execution.graph and graph.HasField("same_order"):
-            rows["order of scores"] = f"the same as in fp32 for {graph.same_order:.1%} of pairs of texts"
+            rows["order of scores"] = f"the same as in fp32 for {graph.same_order:.1%} of each two inputs"
     return rows

@@ -45,7 +45,7 @@ def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
     except ValueError as error:
         raise BundleError(f"the outputs of your code do not fit together ({error}): return arrays of rows") from None
     outputs = _without_sources(concatenate(reference.outputs), reference.sequences, reference.config)
-    return _compare("your code", outputs, joined)
+    return _compare("your code", outputs, joined, targets_alone=reference.config.takes_target)
 
 
 def compare_with_file(path: Path, encoder: Encoder) -> str:
@@ -66,7 +66,8 @@ def compare_with_file(path: Path, encoder: Encoder) -> str:
             f"{', '.join(_OUTPUTS)} with numpy.savez"
         ) from None
     actual = _without_sources(concatenate(run_in_pytorch(encoder, sequences)), sequences, encoder.config)
-    return _compare(str(path), actual, {name: arrays[name] for name in _OUTPUTS if name in arrays})
+    given = {name: arrays[name] for name in _OUTPUTS if name in arrays}
+    return _compare(str(path), actual, given, targets_alone=encoder.config.takes_target)
 
 
 def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> list[Sequence]:
@@ -104,7 +105,7 @@ def _without_sources(outputs: Outputs, sequences: list[Sequence], config: Encode
     return replace(outputs, hidden=outputs.hidden[Parts.of(pack(sequences)).is_target])
 
 
-def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]]) -> str:
+def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]], *, targets_alone: bool) -> str:
     tolerance = TOLERANCES[PRECISION_FP32]
     limits = {"hidden": tolerance.hidden, "pooled": tolerance.pooled, "logits": tolerance.logits}
     computed = {
@@ -119,8 +120,9 @@ def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]]) ->
         own, limit = computed[name], limits[name]
         if own is None or own.shape != rows.shape or rows.dtype.kind != "f":
             shape = "none" if own is None else f"float {list(own.shape)}"
+            targets = " for the rows of targets alone" if name == "hidden" and targets_alone else ""
             raise BundleError(
-                f"{source} gives {name} as {rows.dtype} {list(rows.shape)}, and the encoder gives {shape}"
+                f"{source} gives {name} as {rows.dtype} {list(rows.shape)}, and the encoder gives {shape}{targets}"
             )
         measured = min(largest_differences(own, rows))
         if limit is None or not measured <= limit:

@@ -263,7 +263,7 @@ def measure_sentences(parity: Parity, folder: Path, sentences: MeasuredSentences
     if sentences.logits is not None and logits is not None:
         int8.same_order = same_order(logits, sentences.logits)
         report(
-            f"{int8.graph}: of {count} texts that int8 was not calibrated on, {int8.same_order:.1%} of the pairs keep "
+            f"{int8.graph}: of each two of {count} inputs that int8 was not calibrated on, {int8.same_order:.1%} keep "
             f"the order of their scores{_warning(int8.same_order)}"
         )
 

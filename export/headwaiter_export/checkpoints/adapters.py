@@ -23,11 +23,24 @@ def adapter_names(config_json: CheckpointJson) -> list[str]:
     return names
 
 
-def merge_adapter(tensors: dict[str, Tensor], config_json: CheckpointJson, adapter: str | None) -> None:
+def task_prompts(config_json: CheckpointJson, prompts_json: CheckpointJson | None) -> CheckpointJson:
+    """Return the prompts of a sentence-transformers folder, or else the texts before those of each task."""
+    if prompts_json is not None and prompts_json.values.get("prompts"):
+        return prompts_json
+    return CheckpointJson(config_json.path, {"prompts": config_json.values.get("task_instructions")})
+
+
+def merge_adapter(
+    tensors: dict[str, Tensor], config_json: CheckpointJson, adapter: str | None, ignored_prefixes: tuple[str, ...]
+) -> list[str]:
     """Replace the weights and the adapters among the tensors of a checkpoint by weights with one adapter, or with none.
 
     For task t, the weights are W + α / r · B[t] A[t] of linear layers, with A [tasks, r, in] and B [tasks, out, r], and
-    W + α / r · A[t] B[t] of tables, with A [tasks, n, r] and B [tasks, r, width].
+    W + α / r · A[t] B[t] of tables, with A [tasks, n, r] and B [tasks, r, width]. All weights of both kinds have
+    adapters, if any has, except tensors with ignored prefixes.
+
+    Returns:
+        The names of the adapters; none if the tensors have no adapters.
 
     Raises:
         CheckpointError: the checkpoint lacks the adapter, or tensors or fields do not describe adapters.
@@ -41,7 +54,12 @@ def merge_adapter(tensors: dict[str, Tensor], config_json: CheckpointJson, adapt
     if adapter is not None and not modules:
         raise CheckpointError(f"{config_json.path} names adapters, but the weights have none: leave the adapter out")
     if not modules:
-        return
+        return []
+    if not names:
+        raise config_json.error("lora_adaptations", "the weights have adapters, so it must name them")
+    for name, tensor in tensors.items():
+        if name.endswith(".weight") and tensor.ndim > 1 and not name.startswith(ignored_prefixes):
+            raise CheckpointError(f"tensor {name} has no adapters, and other tensors have: save the model again")
     rank = config_json.size("lora_rank")
     alpha: Any = config_json.values.get("lora_alpha", 1)
     if type(alpha) not in (int, float):
@@ -59,3 +77,4 @@ def merge_adapter(tensors: dict[str, Tensor], config_json: CheckpointJson, adapt
             a, b = (each[names.index(adapter)].float() for each in factors)
             weight = weight + (a @ b if is_table else b @ a) * (alpha / rank)
         tensors[f"{module}.weight"] = weight
+    return names

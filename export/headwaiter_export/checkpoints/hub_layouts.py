@@ -52,7 +52,15 @@ _NEW_VALUES = {
     "logn_attention_clip1": False,
 }
 # The only supported values of fields of the code of jina-embeddings-v3, and its defaults.
-_JINA_VALUES = {"position_embedding_type": "rotary", "hidden_act": "gelu", "truncate_dim": None}
+_JINA_VALUES = {
+    "position_embedding_type": "rotary",
+    "hidden_act": "gelu",
+    "truncate_dim": None,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    # None stands for the width of a head.
+    "rotary_emb_dim": None,
+}
 _JINA_DEFAULTS = {**_JINA_VALUES, "rotary_emb_base": 10_000.0, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
 
 
@@ -72,6 +80,7 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
 
 def nomic_experts_json(config_json: CheckpointJson) -> CheckpointJson:
     """Translate the fields of Nomic BERT's code as `nomic_json`, for its variant without gates and with experts."""
+    config_json.choice("activation_function", {"gelu": "gelu"})
     custom = _checked(config_json.with_aliases(_NOMIC_ALIASES), _NOMIC_EXPERTS_DEFAULTS, _NOMIC_EXPERTS_VALUES)
     return _nomic_fields(custom, {"gelu": "gelu"})
 

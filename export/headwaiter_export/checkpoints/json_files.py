@@ -126,6 +126,8 @@ class CheckpointJson:
 
     def error(self, name: str, expected: str) -> CheckpointError:
         """Return an error with the file, a field, its value and the values that are expected."""
+        if name not in self.values:
+            return CheckpointError(f"{self.path} has no field {name}: {expected}")
         return CheckpointError(f"{self.path} has {name} {self.values[name]!r:.99}: {expected}")
 
     def _required(self, name: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from headwaiter_export.checkpoints.adapters import adapter_names, merge_adapter
+from headwaiter_export.checkpoints.adapters import merge_adapter, task_prompts
 from headwaiter_export.checkpoints.families.family import Family, TokenInput
 from headwaiter_export.checkpoints.families.images import ImageInput
 from headwaiter_export.checkpoints.families.model_types import (
@@ -191,8 +191,6 @@ def read_checkpoint(
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
-    if family.has_adapters and adapter is None and (names := adapter_names(config_json)):
-        assumptions.append(f"the adapters {', '.join(names)} are left out; --adapter merges one of them")
     image = None
     if isinstance(family.input, ImageInput):
         image = read_image_format(folder, config_json)
@@ -216,8 +214,9 @@ def read_checkpoint(
     )
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
-    if text is not None and modules.prompts is not None:
-        text = with_prompts(text, modules.prompts, route, adapter, pooled=modules.pools_prompt)
+    prompts_json = task_prompts(config_json, modules.prompts) if family.has_adapters else modules.prompts
+    if text is not None and prompts_json is not None:
+        text = with_prompts(text, prompts_json, route, adapter, pooled=modules.pools_prompt)
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family, route)
         if text.pooling_skips_prompt and after_pooling:
@@ -464,7 +463,9 @@ def _load_encoder(
     if words is not None:
         fold_words(tensors, config_json, words, config)
     if family.has_adapters:
-        merge_adapter(tensors, config_json, adapter)
+        names = merge_adapter(tensors, config_json, adapter, family.ignored_prefixes)
+        if names and adapter is None:
+            assumptions.append(f"the adapters {', '.join(names)} are left out; --adapter merges one of them")
     config = family.read_stored(tensors, config)
     family.input.fold_tensors(tensors, config_json, config)
     if config.vocabulary_head is not None:

@@ -389,8 +389,10 @@ class EncoderConfig:
         """Check the fields of a decoder, and that the encoder's rows have the width of the decoder's."""
         check_size("decoder.layers", decoder.layers)
         check_size("decoder.d_ff", decoder.d_ff, least=1 if decoder.self_attention else 0)
-        if self.takes_tokens or decoder.start_id is not None:
+        if self.takes_tokens:
             _check_token_id("decoder.start_id", decoder.start_id, self)
+        elif decoder.start_id is not None:
+            raise ConfigError(f"decoder.start_id is {decoder.start_id}, but features have no ids: leave it out")
         if self.width != self.d_model or self.experts or (self.norm is Norm.NONE and not self.takes_target):
             norms = "" if self.takes_target else "norm to post or pre, "
             raise ConfigError(
@@ -417,10 +419,11 @@ class EncoderConfig:
             "fixed_length": False,
         }
         for name, value in wanted.items():
-            if getattr(self, name) != value:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: with a target it must be {value!r}")
-        if Mask.SELF_EXCLUDING in (self.mask, decoder.mask):
-            raise ConfigError("a mask is self_excluding: with a target it must be none or causal")
+            if (found := getattr(self, name)) != value:
+                raise ConfigError(f"{name} is {found}: with a target, set it to {value}".replace("None", "null"))
+        for name, mask in (("mask", self.mask), ("decoder.mask", decoder.mask)):
+            if mask is Mask.SELF_EXCLUDING:
+                raise ConfigError(f"{name} is self_excluding: with a target it must be none or causal")
         if not decoder.d_ff and self.gated:
             raise ConfigError("gated is true and decoder.d_ff is 0: set gated to false")
 

@@ -196,7 +196,7 @@ class GatedDistances(nn.Module):
 
 
 class _GateLayer(nn.Linear):
-    """The linear layer of `GatedDistances`, which int8 leaves in float32, as all subclasses: it reads single heads."""
+    """The linear layer of `GatedDistances`, which int8 leaves in float32, as all subclasses: its rows are heads."""
 
 
 class LearnedTemperature(nn.Module):

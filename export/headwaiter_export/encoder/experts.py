@@ -66,7 +66,9 @@ class ProbabilityRouter(Router):
 
     @override
     def gates(self, scores: Tensor) -> Tensor:
-        return scores.softmax(2)
+        # Not `softmax`: a server counts the operators Softmax of a graph as attention layers.
+        exponentials = (scores - scores.amax(2, keepdim=True)).exp()
+        return exponentials / exponentials.sum(2, keepdim=True)
 
 
 class ExpertValues(nn.Module):

@@ -122,9 +122,10 @@ def read_features(
         )
     # In a request without sequences the width may be unset; the check of lengths below refuses that request.
     if message.lengths and message.width != manifest.feature_width:
+        part = ", of which the last value names the part" if takes_target(manifest) else ""
         raise InvalidInput(
-            f"features.width is {message.width}; the model takes features of width {manifest.feature_width}: send rows "
-            "of that width",
+            f"features.width is {message.width}; the model takes features of width {manifest.feature_width}{part}: "
+            "send rows of that width",
             field="features.width",
             limit=manifest.feature_width,
             actual=message.width,

@@ -117,9 +117,8 @@ def test_a_field_of_nomic_bert_with_experts_that_the_encoder_lacks_is_named(
     edit_json(tmp_path / "config.json", **{field: value})
     with pytest.raises(CheckpointError) as refusal:
         read_checkpoint(tmp_path)
-    # Numbers of experts that fit no tensor are refused with the tensor. Another activation is that of a family without
-    # biases.
-    assert any(part in str(refusal.value) for part in (field, "experts", "mlp.", "_bias"))
+    # Numbers of experts that fit no tensor are refused with the tensor.
+    assert any(part in str(refusal.value) for part in (field, "active experts", "mlp.router", "mlp.experts", "mlp.fc1"))
 
 
 @pytest.mark.parametrize("adapter", [None, *TASKS])
@@ -147,6 +146,7 @@ JINA_CHANGES: dict[str, list[Any]] = {
     "pad_token_id": [5],
     "position_embedding_type": ["absolute", "alibi"],
     "rotary_emb_base": [9.0, 10_000],
+    "task_instructions": [],
     "truncate_dim": [8],
     "type_vocab_size": [2],
     "use_flash_attn": [False],
@@ -166,7 +166,6 @@ def test_a_changed_field_of_the_code_of_jina_is_followed_or_named(field: str, va
     model = save_jina(tmp_path, "separation", **({field: value} if followed else {}))
     edit_json(tmp_path / "config.json", **{field: value})
     if field == "layer_norm_eps":
-        edit_json(tmp_path / "config.json", **{field: value})
         assert read_checkpoint(tmp_path, adapter="separation").encoder.config.norm_eps == value
         return
     ignored = ("emb_pooler", "lora_dropout_p", "lora_main_params_trainable", "matryoshka_dimensions", "use_flash_attn")
@@ -180,6 +179,56 @@ def test_a_changed_field_of_the_code_of_jina_is_followed_or_named(field: str, va
     assert any(
         part in str(refusal.value) for part in (field, "auto_map", "position_embedding_type", "lora_A", "token_type")
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rotary_emb_interleaved", True),
+        ("rotary_emb_scale_base", 512.0),
+        ("rotary_emb_dim", 4),
+        ("task_instructions", "query: "),
+    ],
+)
+def test_a_further_field_of_the_code_of_jina_is_named(field: str, value: Any, tmp_path: Path) -> None:
+    save_jina(tmp_path, vocab_size=400)
+    unigram(special_tokens=ROBERTA_TOKENS).save(str(tmp_path / "tokenizer.json"))
+    edit_json(tmp_path / "config.json", **{field: value})
+    assert_checkpoint_refused(tmp_path, "prompts" if field == "task_instructions" else field)
+
+
+@pytest.mark.parametrize("field", ["lora_adaptations", "load_trained_adapters", "lora_rank"])
+@pytest.mark.parametrize("adapter", [None, "separation"])
+def test_a_missing_field_of_adapters_is_named(field: str, adapter: str | None, tmp_path: Path) -> None:
+    save_jina(tmp_path)
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    del config_json[field]
+    write_json(tmp_path / "config.json", config_json)
+    with pytest.raises(CheckpointError, match=f"no field {field}"):
+        read_checkpoint(tmp_path, adapter=adapter)
+
+
+@pytest.mark.parametrize("keeps_original", [True, False])
+def test_a_weight_without_adapters_beside_others_is_refused(keeps_original: bool, tmp_path: Path) -> None:
+    save_jina(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors, module = safetensors.torch.load_file(path), "roberta.encoder.layers.1.mlp.fc2"
+    prefix = f"{module}.parametrizations.weight"
+    original = tensors[f"{prefix}.original"] if keeps_original else tensors.pop(f"{prefix}.original")
+    if not keeps_original:
+        for name in ("lora_A", "lora_B"):
+            del tensors[f"{prefix}.0.{name}"]
+    safetensors.torch.save_file({**tensors, f"{module}.weight": original.clone()}, path)
+    assert_checkpoint_refused(tmp_path, "encoder.layers.1.mlp.fc2.weight", "adapters")
+
+
+def test_the_instructions_of_tasks_are_prompts_without_other_prompts(tmp_path: Path) -> None:
+    save_jina(tmp_path, vocab_size=400)
+    unigram(special_tokens=ROBERTA_TOKENS).save(str(tmp_path / "tokenizer.json"))
+    text = read_checkpoint(tmp_path, adapter="retrieval.query").text
+    assert text is not None
+    assert {prompt.name: prompt.text for prompt in text.prompts} == JINA["task_instructions"]
+    assert text.default_prompt == "retrieval.query"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def family_of_code(values: Mapping[str, Any]) -> Family | None:
     """
     if not values.get("auto_map"):
         return None
-    if values.get("model_type") == "nomic_bert" and values.get("activation_function") == "gelu":
-        return NOMIC_EXPERTS
+    if values.get("model_type") == "nomic_bert" and "activation_function" in values:
+        return None if values["activation_function"] in ("swiglu", "geglu") else NOMIC_EXPERTS
     is_jina = values.get("model_type") == "xlm-roberta" and values.get("position_embedding_type") == "rotary"
     return JINA_V3_CODE if is_jina else None
