@@ -125,7 +125,10 @@ def hidden_rows(
 def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
     assert expected.hidden is not None
     # Norms of a block's output, instead of a residual sum, magnify the errors of rows that are nearly zero.
-    tolerance = 1e-5 if config.residual and config.norm is not Norm.SANDWICH else 2e-5
+    tolerance = 1e-5 if config.residual and config.norm is not Norm.SANDWICH else 3e-5
+    if config.score_cap:
+        # A cap c multiplies the rounding error of tanh by c, also where the products are small.
+        tolerance *= 3
     if config.experts and config.gated:
         # Experts multiply products of rounded factors.
         tolerance = MAGNIFIED_ERROR
