@@ -136,15 +136,10 @@ def from_transformer_encoder(
     _check_hooks(module)
     _check_pooling(pooling)
     _check_stack(module)
-    first: Any = module.layers[0]
     config = EncoderConfig(
-        **_attention_choices(first.self_attn),
+        **_stack_fields(module),
         layers=len(module.layers),
-        d_ff=first.linear1.out_features,
-        norm=Norm.PRE if first.norm_first else Norm.POST,
-        final_norm=module.norm is not None,
-        norm_eps=first.norm1.eps,
-        activation=_activation(first.activation, "layers.0.activation"),
+        d_ff=module.layers[0].linear1.out_features,
         max_tokens=max_tokens,
         mask=mask,
         pooling=pooling,
@@ -194,21 +189,16 @@ def from_transformer_decoder(
     for name, value in _stack_choices(encoder or decoder).items():
         if value != (own := _stack_choices(decoder)[name]):
             raise ConversionError(f"the encoder has {name} {value}, but the decoder has {own}: make them equal")
-    first: Any = decoder.layers[0]
     config = EncoderConfig(
-        **_attention_choices(first.self_attn),
+        **_stack_fields(decoder),
         layers=0 if encoder is None else len(encoder.layers),
         d_ff=0 if encoder is None else encoder.layers[0].linear1.out_features,
         decoder=DecoderConfig(
             layers=len(decoder.layers),
-            d_ff=first.linear1.out_features,
+            d_ff=decoder.layers[0].linear1.out_features,
             input=DecoderInput.TARGET,
             mask=target_mask,
         ),
-        norm=Norm.PRE if first.norm_first else Norm.POST,
-        final_norm=decoder.norm is not None,
-        norm_eps=first.norm1.eps,
-        activation=_activation(first.activation, "layers.0.activation"),
         max_tokens=max_tokens,
         mask=source_mask,
         pooling=Pooling.NONE,
@@ -442,6 +432,18 @@ def _attention_choices(attention: nn.MultiheadAttention) -> dict[str, Any]:
         "heads": attention.num_heads,
         "positions": Positions.NONE,
         "embedding_norm": False,
+    }
+
+
+def _stack_fields(module: _Stack) -> dict[str, Any]:
+    """Return the fields of EncoderConfig that a stack of layers determines, without its depth and `d_ff`."""
+    first: Any = module.layers[0]
+    return {
+        **_attention_choices(first.self_attn),
+        "norm": Norm.PRE if first.norm_first else Norm.POST,
+        "final_norm": module.norm is not None,
+        "norm_eps": first.norm1.eps,
+        "activation": _activation(first.activation, "layers.0.activation"),
     }
 
 
