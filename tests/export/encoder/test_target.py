@@ -19,6 +19,7 @@ from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
+from tests.export.encoder.test_decoder import FORMS as DECODER_FORMS
 from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
@@ -36,15 +37,7 @@ FEATURES = {"vocabulary_size": 0, "feature_width": 24, "feature_projection": Fal
 FORMS: dict[str, dict[str, Any]] = {
     # Learned positions, which begin again in the target.
     "token ids": {},
-    "T5": {
-        "norm": "pre",
-        "final_norm": True,
-        "rms_norm": True,
-        "positions": "none",
-        "distance_bias": True,
-        "gated": True,
-        "embedding_norm": False,
-    },
+    "T5": DECODER_FORMS["T5"],
     "PyTorch's modules": {**FEATURES, "embedding_norm": False, "decoder": {"layers": 2, "d_ff": 28, "mask": "none"}},
     "projected features, and local layers": {
         **FEATURES,
