@@ -103,11 +103,7 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         + (", scaled to mean 0 and variance 1" if model.sound.normalized else "")
         if model.sound.hop
         else "",
-        "targets": ""
-        if model.target is None
-        else f"begin with token id {model.target.start_id:,}"
-        if model.takes_tokens
-        else "have the last value 1 in each row, and sources 0",
+        "targets": _targets(model),
         "sequence limit": f"exactly {model.max_tokens:,} tokens"
         if model.min_tokens == model.max_tokens
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
@@ -123,6 +119,15 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         "attention weights": "available (`attend`)" if model.attends else "not available",
     }
     return {name: text for name, text in rows.items() if text}
+
+
+def _targets(model: ModelDescription) -> str:
+    """Return how the rows of a target differ from those of its source; empty for a model without targets."""
+    if model.target is None:
+        return ""
+    if model.takes_tokens:
+        return f"begin with token id {model.target.start_id:,}"
+    return "have the last value 1 in each row, and sources 0"
 
 
 def _server_rows(model: ModelDescription) -> dict[str, str]:
