@@ -251,7 +251,7 @@ def measure_sentences(parity: Parity, folder: Path, sentences: MeasuredSentences
     """
     (int8,) = (graph for graph in parity.graphs if graph.precision == PRECISION_INT8)
     graph = EncoderGraph.open(folder / int8.graph, "cpu", threads=1)
-    outputs = concatenate([graph.run(pack(batch), hidden=True) for batch in sentences.batches])
+    outputs = concatenate([graph.run(pack(batch), hidden=False) for batch in sentences.batches])
     neighbours, logits = _results(outputs, scores=sentences.logits is not None)
     count = sum(map(len, sentences.batches))
     if sentences.nearest is not None and neighbours is not None:

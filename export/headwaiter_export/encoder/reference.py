@@ -209,7 +209,9 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     logits = [rows for each in outputs for rows in each.logits or ()]
-    return Outputs(np.concatenate(pooled) if pooled else None, np.concatenate(hidden), logits or None)
+    return Outputs(
+        np.concatenate(pooled) if pooled else None, np.concatenate(hidden) if hidden else None, logits or None
+    )
 
 
 @torch.inference_mode()
