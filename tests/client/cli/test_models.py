@@ -141,6 +141,20 @@ def test_models_shows_the_images_that_a_model_takes(server: FakeServer, capsys: 
     assert "zeros" not in capsys.readouterr().out
 
 
+def test_models_shows_how_targets_begin(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.description = pb.GetModelResponse(model=MODEL, takes_tokens=True, target=pb.TargetFormat(start_id=30_521))
+    assert main(["models", "--address", server.address]) == 0
+    assert "token id 30,521" in " ".join(capsys.readouterr().out.split())
+    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, target=pb.TargetFormat())
+    assert main(["models", "--address", server.address]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "value 1" in shown
+    assert "token id" not in shown
+    server.description = pb.GetModelResponse(model=MODEL, takes_features=True)
+    assert main(["models", "--address", server.address]) == 0
+    assert "targets" not in capsys.readouterr().out
+
+
 def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "--json", "--address", server.address]) == 0
     (described,) = json.loads(capsys.readouterr().out)
