@@ -3,13 +3,14 @@
 A prompt is a prefix of texts, such as "query: ". Only `sentence-transformers` models have prompts.
 """
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
@@ -163,6 +164,8 @@ def read_text(
     elif question is not None:
         template = template_of_question(question, tokenizer)
     if template is not None:
+        if settings.is_true("do_lower_case"):
+            raise settings.error("do_lower_case", "it must be false for a model that reads pairs in a template")
         tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
         if tokens >= config.max_tokens:
             raise CheckpointError(
@@ -174,6 +177,9 @@ def read_text(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
+    if settings.is_true("do_lower_case"):
+        _lower_cased(tokenizer)
+        text = replace(text, tokenizer=tokenizer.to_str())
     limit, source = _text_limit(folder, settings)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
@@ -245,9 +251,16 @@ def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collect
     sentence = transformer_settings(folder)
     supported = {name: value for name, value in {**_TRANSFORMER_FIELDS, **fields}.items() if name not in known}
     sentence.require(supported, known=("max_seq_length", "do_lower_case", "unpad_inputs", *known))
-    if sentence.values.get("do_lower_case"):
-        raise sentence.error("do_lower_case", "it must be false, with lower-casing in tokenizer.json")
     return sentence
+
+
+def _lower_cased(tokenizer: Tokenizer) -> None:
+    """Let a tokenizer turn texts into lower case before all else, as sentence-transformers does for `do_lower_case`."""
+    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {"type": "Sequence", "normalizers": []}
+    steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
+    if {"type": "Lowercase"} not in steps:
+        others = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
 
 
 def _text_limit(folder: Path, sentence: CheckpointJson) -> tuple[float, str]:

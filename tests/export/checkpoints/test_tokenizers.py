@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer
 
 from headwaiter_export.checkpoints.families.family import TokenInput
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import TextConfig, read_text
 from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
@@ -37,6 +38,14 @@ from tests.export.tokenizer_folders import (
 )
 
 VOCABULARY_SIZE = 1000
+_NORMALIZERS: dict[str, Any] = {
+    "none": None,
+    "BertNormalizer": normalizers.BertNormalizer(lowercase=False, strip_accents=False),
+    "Sequence": normalizers.Sequence([normalizers.Replace("Ä", "b"), normalizers.StripAccents()]),
+    "Lowercase": normalizers.Lowercase(),
+    # Upper-case letters are replaced before texts become lower case.
+    "Lowercase at the end": normalizers.Sequence([normalizers.Replace("Ä", "b"), normalizers.Lowercase()]),
+}
 
 
 def read(folder: Path, vocabulary_size: int = VOCABULARY_SIZE) -> TextConfig | None:
@@ -158,6 +167,25 @@ def test_a_t5_without_its_sentinels_is_refused(settings: dict[str, Any], tmp_pat
 def test_a_distilbert_without_settings_is_lower_cased(tmp_path: Path) -> None:
     save_case(CASES["DistilBERT, no settings"], tmp_path)
     assert bundle_ids(tmp_path, ["BREAD"]) == bundle_ids(tmp_path, ["bread"])
+
+
+@pytest.mark.parametrize("name", [*_NORMALIZERS])
+def test_texts_become_lower_case_where_sentence_transformers_makes_them_so(name: str, folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.normalizer = _NORMALIZERS[name]
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **settings})
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
+    text = read_checkpoint(folder).text
+    assert text is not None
+    texts = ["rain", "Rain", "TABLE Äb STONES", "[SEP] A[sep]B", *random_texts(100)]
+    found = [encoding.ids for encoding in Tokenizer.from_str(text.tokenizer).encode_batch(texts)]
+    reference = SentenceTransformer(str(folder), device="cpu").tokenizer
+    assert found == reference(texts)["input_ids"]
+    assert found[0] == found[1]
 
 
 def test_a_difference_from_auto_tokenizer_is_refused_with_the_text_and_both_ids(
