@@ -146,7 +146,8 @@ class Oracle:
             return largest
         if self.choices["pooling"] == "attention":
             return self._modules("after_pooling", self._attention_pooled(rows))
-        return self._modules("after_pooling", POOLINGS[self.choices["pooling"]](rows))
+        poolings = self.choices["concatenated"] or [self.choices["pooling"]]
+        return self._modules("after_pooling", np.concatenate([POOLINGS[each](rows) for each in poolings], -1))
 
     def _attention_pooled(self, rows: Array) -> Array:
         """Return the vector of a query that attends to all rows [n, width], "Scaling Vision Transformers", MAP head."""
@@ -168,6 +169,8 @@ class Oracle:
             elif module["kind"] == "layer_norm":
                 gamma, beta = (self.weights[f"{name}.norm.{tensor}"] for tensor in ("weight", "bias"))
                 vector = layer_norm(vector, gamma, beta, module["eps"])
+            elif module["kind"] == "truncate":
+                vector = vector[..., : module["width"]]
             else:
                 vector = unit(vector)
         return vector

@@ -233,7 +233,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
     checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
     checkpoint.add_argument(
         "--pooling",
-        choices=[*Pooling, SPARSE],
+        choices=[each for each in (*Pooling, SPARSE) if each != Pooling.CONCATENATED],
         help=f"how a sequence becomes one vector; {SPARSE}: a sparse vector of a masked language model (default: as "
         "the checkpoint says, otherwise none for a model with a head, and for other models the pooling of their "
         "family)",

@@ -27,6 +27,7 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_WEIGHTED_MEAN: _ClassVar[Pooling]
     POOLING_MEAN_SQRT_LEN: _ClassVar[Pooling]
     POOLING_ATTENTION: _ClassVar[Pooling]
+    POOLING_CONCATENATED: _ClassVar[Pooling]
 
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -110,6 +111,7 @@ POOLING_LAST: Pooling
 POOLING_WEIGHTED_MEAN: Pooling
 POOLING_MEAN_SQRT_LEN: Pooling
 POOLING_ATTENTION: Pooling
+POOLING_CONCATENATED: Pooling
 PRECISION_UNSPECIFIED: Precision
 PRECISION_FP32: Precision
 PRECISION_FP16: Precision

@@ -39,6 +39,7 @@ CHAINS = (
         dense(24),
         PooledModule(kind=ModuleKind.LAYER_NORM),
         dense(9, activation="gelu"),
+        PooledModule(kind=ModuleKind.TRUNCATE, width=5),
     ),
 )
 # Scalings of which some pairs of heads of 6 and 8 keep their frequency, some get another, and some are in between.
@@ -105,6 +106,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         DecoderConfig(layers=2, d_ff=18, start_id=3, input=DecoderInput.START),
     ),
     "pooling": tuple(Pooling),
+    "concatenated": ((), (Pooling.CLS, Pooling.MAX, Pooling.MEAN_SQRT_LEN)),
     "after_pooling": ((), *CHAINS),
     "row_modules": ((), CHAINS[1], (dense(24), PooledModule(kind=ModuleKind.NORMALIZE))),
     "normalize": BOTH,
@@ -160,7 +162,7 @@ PRESET_CHOICES: dict[str, dict[str, Any]] = {
         "pooling": "last",
     },
 }
-_DRAWS = 60_000
+_DRAWS = 70_000
 
 # Two fields with their values.
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
@@ -211,6 +213,7 @@ def valid_configs() -> tuple[EncoderConfig, ...]:
             drawn |= {"pooling": Pooling.MAX, "after_pooling": (), "row_modules": (), "normalize": False}
         if not drawn["vocabulary_size"] or drawn["decoder"]:
             drawn |= {"mask_id": None, "expansion_id": None}
+        drawn["concatenated"] = VALUES["concatenated"][drawn["pooling"] is Pooling.CONCATENATED]
         takes_pad_id = drawn["vocabulary_size"] and drawn["positions"] is Positions.LEARNED
         drawn["pad_id"] = drawn["pad_id"] if takes_pad_id else None
         with suppress(ConfigError):

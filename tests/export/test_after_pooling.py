@@ -89,6 +89,7 @@ def sentence_transformer_modules(kind: str) -> list[Any]:
             st.Dense(96, 20, bias=False, activation_function=identity),
             st.Normalize(),
         ],
+        "two poolings": lambda: [st.Pooling(WIDTH, ("weightedmean", "cls")), st.Normalize()],
         "SGPT": lambda: [st.Pooling(WIDTH, "weightedmean")],
         "LayerNorm": lambda: [st.Pooling(WIDTH, "lasttoken"), st.LayerNorm(WIDTH), st.Normalize()],
         "Dropout": lambda: [st.Pooling(WIDTH, "cls"), st.Dropout(0.3), st.Dense(WIDTH, 12), st.Dropout(0.5)],
@@ -107,7 +108,7 @@ def sentence_transformer_modules(kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("safetensors", [True, False], ids=["safetensors", "bin"])
-@pytest.mark.parametrize("kind", ["LaBSE", "EmbeddingGemma", "SGPT", "LayerNorm", "Dropout", "mixed"])
+@pytest.mark.parametrize("kind", ["LaBSE", "EmbeddingGemma", "two poolings", "SGPT", "LayerNorm", "Dropout", "mixed"])
 def test_a_chain_of_modules_equals_sentence_transformers(
     kind: str, safetensors: bool, folder: Path, tmp_path: Path
 ) -> None:
@@ -127,6 +128,54 @@ def test_a_chain_of_modules_equals_sentence_transformers(
         raw = encode(Encoder.with_weights(replace(config, normalize=False), loaded.encoder.state_dict()), ids)
         shortened = raw[:, :dimensions].astype(np.float64)
         assert_close_to_scale(unit(shortened) if config.normalize else shortened, expected.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {f"pooling_mode_{name}": True for name in ("lasttoken", "mean_tokens", "max_tokens", "cls_token")},
+        {"pooling_mode_mean_sqrt_len_tokens": True, "pooling_mode_max_tokens": True},
+        {"pooling_mode": ["lasttoken", "mean", "cls"]},
+        {"pooling_mode": ["cls", "mean"], "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+    ],
+    ids=["flags", "two flags", "list", "both"],
+)
+def test_several_poolings_are_concatenated_in_the_order_of_sentence_transformers(
+    settings: dict[str, Any], folder: Path
+) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    save_sentence_transformer(folder, modules=("Transformer", "Pooling"))
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, **settings})
+    loaded, text = read_checkpoint(folder), "two tables for rain, please"
+    assert loaded.text is not None
+    ids = np.array(tokenizers.Tokenizer.from_str(loaded.text.tokenizer).encode(text).ids)
+    expected = st.SentenceTransformer(str(folder), device="cpu").encode([text])
+    assert_close_to_scale(encode(loaded.encoder, [ids]), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize("flag", [None, False, True])
+@pytest.mark.parametrize("truncate_dim", [7, 2 * WIDTH - 1, 2 * WIDTH, 100])
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_a_model_that_truncates_its_vectors_equals_sentence_transformers(
+    normalizes: bool, truncate_dim: int, flag: bool | None, folder: Path, tmp_path: Path
+) -> None:
+    st = pytest.importorskip("sentence_transformers")
+    parts = st.sentence_transformer.modules
+    transformer = st.SentenceTransformer(str(folder), device="cpu")[0]
+    modules = [transformer, parts.Pooling(WIDTH, ("cls", "mean")), *[parts.Normalize()] * normalizes]
+    st.SentenceTransformer(modules=modules, device="cpu", truncate_dim=truncate_dim).save(str(tmp_path / "saved"))
+    reference = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert reference.truncate_dim == truncate_dim
+    loaded = read_checkpoint(tmp_path / "saved", normalize=flag)
+    assert loaded.text is not None
+    tokenizer = tokenizers.Tokenizer.from_str(loaded.text.tokenizer)
+    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
+    expected = reference.encode(TEXTS, normalize_embeddings=bool(flag)).astype(np.float64)
+    if flag is False and normalizes:
+        # The flag also leaves out the module Normalize, which comes before the truncation.
+        expected = st.SentenceTransformer(modules=modules[:2], device="cpu").encode(TEXTS)[:, :truncate_dim]
+    assert loaded.encoder.config.pooled_width == expected.shape[1]
+    assert_close_to_scale(encode(loaded.encoder, ids), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize(
@@ -254,6 +303,24 @@ def test_tensors_of_a_module_that_its_settings_do_not_describe_are_named(dense_f
     assert_checkpoint_refused(dense_folder, "2_Dense/linear.weight", "[12, 32]", "[13, 32]")
     safetensors.torch.save_file({}, dense_folder / "2_Dense" / "model.safetensors")
     assert_checkpoint_refused(dense_folder, "2_Dense/linear.weight")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config_sentence_transformers.json", {"truncate_dim": 7}),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}),
+    ],
+)
+def test_a_pooling_that_leaves_out_prompts_is_refused_if_only_the_graphs_can_pool(
+    file: str, changes: dict[str, Any], folder: Path
+) -> None:
+    save_sentence_transformer(folder, modules=("Transformer", "Pooling"))
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "please: "}})
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls", "include_prompt": False})
+    read_checkpoint(folder)
+    edit_json(folder / file, **changes)
+    assert_checkpoint_refused(folder, "include_prompt False", "truncate_dim")
 
 
 def test_a_pooling_that_leaves_out_prompts_is_refused_before_a_dense_module(dense_folder: Path) -> None:

@@ -60,7 +60,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 # The number of configurations in `pairwise_configs`. Drawing them takes seconds, so tests are collected by the names of
 # their configurations, and only a process that runs such a test draws the configurations.
-PAIRWISE_CONFIGS = 90
+PAIRWISE_CONFIGS = 102
 NAMES = [
     *map(str, range(PAIRWISE_CONFIGS)),
     *(f"{name}-{i}" for i, (name, _) in enumerate(VARIANTS)),

@@ -169,7 +169,8 @@ class _Written:
         config, text = self.config, self.text
         template = text.pair_template if text else None
         changes_vectors = bool(config.after_pooling or config.row_modules or config.vocabulary_head)
-        fixed_pooling = config.pooling is Pooling.ATTENTION or (config.pooling is not Pooling.NONE and changes_vectors)
+        graphs_pool = config.pooling in (Pooling.ATTENTION, Pooling.CONCATENATED)
+        fixed_pooling = graphs_pool or (config.pooling is not Pooling.NONE and changes_vectors)
         prompts = text.prompts if text else ()
         # What the server does with texts of some prompts, besides putting a text before them.
         text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)

@@ -13,14 +13,14 @@ from headwaiter_export.checkpoints.weights import read_tensors, take_tensor
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling
 
-# Names of poolings in new versions of `sentence-transformers`.
+# Names of poolings in new versions of `sentence-transformers`, in the order in which it concatenates those of flags.
 _POOLINGS = {
     "cls": Pooling.CLS,
-    "mean": Pooling.MEAN,
     "max": Pooling.MAX,
-    "lasttoken": Pooling.LAST,
-    "weightedmean": Pooling.WEIGHTED_MEAN,
+    "mean": Pooling.MEAN,
     "mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+    "weightedmean": Pooling.WEIGHTED_MEAN,
+    "lasttoken": Pooling.LAST,
 }
 # Old versions have a flag for each pooling, with this prefix and, for some poolings, another name.
 _FLAG_PREFIX = "pooling_mode_"
@@ -46,7 +46,6 @@ _DENSE_FIELDS = ("in_features", "out_features", "bias", "activation_function")
 _NAME_FIELDS = ("module_input_name", "module_output_name")
 _VECTOR, _ROWS = "sentence_embedding", "token_embeddings"
 _MODEL_TYPE = {"SentenceTransformer": True}
-_MODEL_FIELDS = {"truncate_dim": None}
 _SPARSE_MODEL_TYPE = {"SparseEncoder": True}
 _MULTI_VECTOR_MODEL_TYPE = {"MultiVectorEncoder": True}
 _SPLADE_FIELDS = ("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension")
@@ -78,10 +77,12 @@ class Modules:
     Attributes:
         transformer: folder of the transformer.
         pooling: pooling of the model; None if the folder names no pooling.
+        concatenated: the poolings of the pooling "concatenated", in order; empty for other poolings.
         pools_prompt: whether pooling includes the rows of prompts.
         after_pooling: the modules after pooling, without Normalize at the end.
         row_modules: the modules that transform each hidden row.
-        normalize: whether pooled vectors have unit length in the end.
+        normalize: whether pooled vectors are scaled to unit length in the end.
+        truncated_width: how many values of these vectors the model keeps, after they were scaled; None for all values.
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
         logit_score: settings of LogitScore, which scores pairs by the logits of a language model; None without it.
@@ -91,10 +92,12 @@ class Modules:
 
     transformer: Path
     pooling: Pooling | None = None
+    concatenated: tuple[Pooling, ...] = ()
     pools_prompt: bool = True
     after_pooling: tuple[ModuleFolder, ...] = ()
     row_modules: tuple[ModuleFolder, ...] = ()
     normalize: bool = False
+    truncated_width: int | None = None
     prompts: CheckpointJson | None = None
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
     logit_score: CheckpointJson | None = None
@@ -157,16 +160,18 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
     while after_pooling and after_pooling[-1].module.kind is ModuleKind.NORMALIZE:
         after_pooling.pop()
         normalize = True
-    settings.require(_MODEL_FIELDS)
     # sentence-transformers replaces the modules of a model of any other type, null included.
     if "model_type" in settings.values:
         settings.choice("model_type", _MODEL_TYPE)
+    poolings = _read_poolings(config_json)
     return Modules(
         transformer,
-        _read_pooling(config_json),
+        Pooling.CONCATENATED if len(poolings) > 1 else poolings[0],
+        concatenated=poolings if len(poolings) > 1 else (),
         pools_prompt=config_json.flag("include_prompt", default=True),
         after_pooling=tuple(after_pooling),
         normalize=normalize,
+        truncated_width=settings.size("truncate_dim") if settings.values.get("truncate_dim") is not None else None,
         prompts=settings,
     )
 
@@ -314,20 +319,23 @@ def _is_route(names: object, types: Mapping[str, str]) -> bool:
     return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name in types for name in names)
 
 
-def _read_pooling(config_json: CheckpointJson) -> Pooling:
+def _read_poolings(config_json: CheckpointJson) -> tuple[Pooling, ...]:
+    """Return the poolings whose vectors follow one another, in order; mostly there is one."""
     values = config_json.values
     flags = [name for name in values if name.startswith(_FLAG_PREFIX)]
     config_json.require({}, known=[*flags, *_POOLING_FIELDS])
-    modes = [
-        _FLAG_NAMES.get(name, name) for name in (flag.removeprefix(_FLAG_PREFIX) for flag in flags if values[flag])
-    ]
-    if not modes or "pooling_mode" in values:
-        pooling = config_json.choice("pooling_mode", _POOLINGS)
-        if modes and modes != [values["pooling_mode"]]:
-            raise config_json.error("pooling_mode", f"the flags name {' and '.join(modes)}; remove the wrong ones")
-        return pooling
-    if len(modes) > 1 or modes[0] not in _POOLINGS:
-        raise CheckpointError(
-            f"{config_json.path} has pooling {' and '.join(modes)}: it must be one of {', '.join(_POOLINGS)}"
-        )
-    return _POOLINGS[modes[0]]
+    set_flags = [flag.removeprefix(_FLAG_PREFIX) for flag in flags if values[flag]]
+    modes = [_FLAG_NAMES.get(name, name) for name in set_flags]
+    if unknown := [mode for mode in modes if mode not in _POOLINGS]:
+        raise CheckpointError(f"{config_json.path} has pooling {unknown[0]}: it must be one of {', '.join(_POOLINGS)}")
+    modes.sort(key=list(_POOLINGS).index)
+    if modes and "pooling_mode" not in values:
+        return tuple(_POOLINGS[mode] for mode in modes)
+    listed = values.get("pooling_mode")
+    if not isinstance(listed, list) or not listed:
+        listed = [listed]
+    if modes and modes != listed:
+        raise config_json.error("pooling_mode", f"the flags name {' and '.join(modes)}; remove the wrong ones")
+    if not all(isinstance(mode, str) and mode in _POOLINGS for mode in listed):
+        return (config_json.choice("pooling_mode", _POOLINGS),)
+    return tuple(_POOLINGS[mode] for mode in listed)

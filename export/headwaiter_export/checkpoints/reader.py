@@ -6,7 +6,7 @@ prompts. A setting that the encoder cannot reproduce is an error that names the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -51,6 +51,7 @@ from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, giv
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
 from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
 from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
+from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -167,8 +168,6 @@ def read_checkpoint(
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if pooling is Pooling.ATTENTION and not is_own_pooling:
         raise CheckpointError(f"{folder} has no attention pooling: choose another pooling")
-    if normalize is None:
-        normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     row_modules = tuple(each.module for each in modules.row_modules)
     read_added: ReadWeights = partial(read_weights, modules)
@@ -179,15 +178,18 @@ def read_checkpoint(
         config_json,
         family,
         pooling=pooling,
+        concatenated=modules.concatenated if pooling is Pooling.CONCATENATED else (),
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
         row_modules=row_modules,
-        normalize=normalize,
+        normalize=modules.normalize and pooling is not Pooling.NONE if normalize is None else normalize,
         vocabulary_head=use.vocabulary_head,
         head=head,
         token_types=_token_types(folder, config_json, family) if head and not m3_folder else 0,
     )
-    for chain in (after_pooling, modules.row_modules):
-        check_widths(chain, config.width)
+    check_widths(after_pooling, config.pooling_width)
+    check_widths(modules.row_modules, config.width)
+    if modules.truncated_width is not None and pooling is not Pooling.NONE:
+        config = _truncated(config, modules.truncated_width, normalize=bool(normalize))
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
@@ -219,8 +221,8 @@ def read_checkpoint(
         text = with_prompts(text, prompts_json, route, adapter, pooled=modules.pools_prompt)
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family, route)
-        if text.pooling_skips_prompt and after_pooling:
-            other = after_pooling[0].folder.name
+        if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):
+            other = after_pooling[0].folder.name if after_pooling else "truncate_dim or a second pooling"
             raise CheckpointError(
                 f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
                 "remove the prompts to serve texts without prompts"
@@ -433,6 +435,18 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any)
         return EncoderConfig(**choices, **decided)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
+
+
+def _truncated(config: EncoderConfig, width: int, *, normalize: bool) -> EncoderConfig:
+    """Return the configuration of a model that keeps the first values of its vectors, scaled to unit length before.
+
+    `normalize` is whether the shorter vectors are scaled again, which sentence-transformers does only when asked.
+    """
+    if width >= config.pooled_width:
+        return config
+    scaled = [PooledModule(kind=ModuleKind.NORMALIZE)] if config.normalize else []
+    truncated = PooledModule(kind=ModuleKind.TRUNCATE, width=width)
+    return replace(config, after_pooling=(*config.after_pooling, *scaled, truncated), normalize=normalize)
 
 
 def _load_encoder(

@@ -13,11 +13,13 @@ class ModuleKind(StrEnum):
     """What a module computes of a vector x.
 
     DENSE: activation(W x + b). LAYER_NORM: (x − mean) / √(variance + ε) · γ + β. NORMALIZE: x / max(‖x‖₂, 1e-12).
+    TRUNCATE: the first values of x.
     """
 
     DENSE = "dense"
     LAYER_NORM = "layer_norm"
     NORMALIZE = "normalize"
+    TRUNCATE = "truncate"
 
 
 class DenseActivation(StrEnum):
@@ -39,7 +41,7 @@ class PooledModule:
 
     Attributes:
         kind: what the module computes.
-        width: number of values of a DENSE module's output.
+        width: number of values of the output of a DENSE or TRUNCATE module.
         bias: whether a DENSE module has a bias.
         activation: activation of a DENSE module.
         eps: ε of a LAYER_NORM module.
@@ -61,7 +63,7 @@ class PooledModule:
             value = getattr(self, field.name)
             if value != field.default and field.name not in _FIELDS[self.kind]:
                 raise ConfigError(f"{field.name} is {value!r} in a module of kind {self.kind}: leave it out")
-        if self.kind is ModuleKind.DENSE:
+        if self.kind in (ModuleKind.DENSE, ModuleKind.TRUNCATE):
             check_size("width", self.width)
         if not isinstance(self.bias, bool):
             raise ConfigError(f"bias is {self.bias!r}: it must be true or false")
@@ -82,6 +84,7 @@ _FIELDS = {
     ModuleKind.DENSE: ("width", "bias", "activation"),
     ModuleKind.LAYER_NORM: ("eps",),
     ModuleKind.NORMALIZE: (),
+    ModuleKind.TRUNCATE: ("width",),
 }
 
 
@@ -99,6 +102,11 @@ def resolve_modules(config: Any) -> None:
         if not isinstance(modules, list | tuple):
             raise ConfigError(f"{name} is {modules!r:.99}: it must be a list of modules")
         object.__setattr__(config, name, tuple(map(PooledModule.from_value, modules)))
+    for name, width in (("after_pooling", config.pooling_width), ("row_modules", config.width)):
+        for module in getattr(config, name):
+            if module.kind is ModuleKind.TRUNCATE and module.width > width:
+                raise ConfigError(f"{name} keeps {module.width} values of {width}: reduce the width of truncate")
+            width = module.width or width
     if config.after_pooling and config.pooling is Pooling.NONE:
         raise ConfigError(
             "after_pooling has modules with pooling 'none': choose a pooling, or move them to row_modules"

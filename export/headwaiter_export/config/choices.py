@@ -70,7 +70,8 @@ class Pooling(StrEnum):
 
     CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
     (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
-    ATTENTION: a learned query attends to all rows (https://arxiv.org/abs/2106.04560, section 3.1).
+    ATTENTION: a learned query attends to all rows (https://arxiv.org/abs/2106.04560, section 3.1). CONCATENATED: the
+    vectors of several poolings, one after another.
     """
 
     NONE = "none"
@@ -81,8 +82,11 @@ class Pooling(StrEnum):
     WEIGHTED_MEAN = "weighted_mean"
     MEAN_SQRT_LEN = "mean_sqrt_len"
     ATTENTION = "attention"
+    CONCATENATED = "concatenated"
 
 
+# The poolings that need neither weights nor a list of poolings.
+PLAIN_POOLINGS = tuple(each for each in Pooling if each not in (Pooling.NONE, Pooling.ATTENTION, Pooling.CONCATENATED))
 # The choices of each field of EncoderConfig.
 CHOICES_OF_FIELDS: dict[str, type[StrEnum]] = {
     "mask": Mask,

@@ -7,6 +7,7 @@ from typing import Any
 from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
 from headwaiter_export.config.choices import (
     CHOICES_OF_FIELDS,
+    PLAIN_POOLINGS,
     Activation,
     DecoderInput,
     Mask,
@@ -136,6 +137,7 @@ class EncoderConfig:
     Pooling, and what follows it:
         pooling: how the hidden rows of a sequence become one vector; attention pooling has the heads, the widths,
             the activation and the norm of a layer.
+        concatenated: the poolings whose vectors follow one another if pooling is concatenated, in order.
         after_pooling: modules that transform the pooled vector, in order; `from_dict` takes them as objects of fields.
         row_modules: modules that transform each hidden row in the same way, after pooling and the head have read it.
         normalize: whether pooled vectors are scaled to unit length in the end.
@@ -217,6 +219,7 @@ class EncoderConfig:
     decoder: DecoderConfig | None = None
     # Pooling, and what follows it
     pooling: Pooling = Pooling.MEAN
+    concatenated: tuple[Pooling, ...] = ()
     after_pooling: tuple[PooledModule, ...] = ()
     row_modules: tuple[PooledModule, ...] = ()
     normalize: bool = False
@@ -271,6 +274,7 @@ class EncoderConfig:
             raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:
             raise ConfigError(f"pooling is attention, and {self.heads} heads do not divide the width {self.width}")
+        _resolve_concatenated(self)
         resolve_modules(self)
         resolve_rotary(self)
         if self.decoder is not None:
@@ -492,7 +496,14 @@ class EncoderConfig:
         """Width of a pooled vector after all modules; without pooling, of a hidden row after them."""
         if self.pooling is Pooling.NONE:
             return self.hidden_width
-        return self.vocabulary_size if self.vocabulary_head else output_width(self.after_pooling, self.width)
+        if self.vocabulary_head:
+            return self.vocabulary_size
+        return output_width(self.after_pooling, self.pooling_width)
+
+    @property
+    def pooling_width(self) -> int:
+        """Width of a pooled vector before all modules."""
+        return self.width * max(1, len(self.concatenated))
 
     @property
     def hidden_width(self) -> int:
@@ -574,6 +585,20 @@ def _resolve_local_layers(config: Any) -> None:
         raise ConfigError(f"window is {config.window} without local_layers: name these layers, or set window to 0")
     if config.window < 1 and layers and config.mask is Mask.SELF_EXCLUDING:
         raise ConfigError(f"window is {config.window}: it must be 1 or more when mask is {config.mask}")
+
+
+def _resolve_concatenated(config: Any) -> None:
+    """Turn a list of concatenated poolings into a tuple, and check them."""
+    listed = config.concatenated
+    plain = {str(each): each for each in PLAIN_POOLINGS}
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) and each in plain for each in listed):
+        raise ConfigError(f"concatenated is {listed!r:.99}: it must be a list of {', '.join(plain)}")
+    if (len(listed) > 1) != (config.pooling is Pooling.CONCATENATED) or len(listed) == 1:
+        raise ConfigError(
+            f"concatenated has {len(listed)} poolings, and pooling is {config.pooling}: list two or more poolings if "
+            "pooling is concatenated, and none otherwise"
+        )
+    object.__setattr__(config, "concatenated", tuple(plain[each] for each in listed))
 
 
 def _resolve_experts(config: Any) -> None:

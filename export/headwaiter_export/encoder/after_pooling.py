@@ -58,6 +58,18 @@ class UnitLength(nn.Module):
         return F.normalize(vectors, dim=-1)
 
 
+class FirstValues(nn.Module):
+    """Keeps the first values of vectors."""
+
+    def __init__(self, config: PooledModule, width: int) -> None:
+        super().__init__()
+        self._width = config.width
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Transform vectors [B, d_in] to [B, d_out]."""
+        return vectors[:, : self._width]
+
+
 def build_modules(modules: Iterable[PooledModule], width: int) -> nn.Sequential:
     """Return modules of vectors of this width, in order."""
     built = nn.Sequential()
@@ -131,4 +143,5 @@ _MODULES: Mapping[ModuleKind, Callable[[PooledModule, int], nn.Module]] = {
     ModuleKind.DENSE: Dense,
     ModuleKind.LAYER_NORM: VectorNorm,
     ModuleKind.NORMALIZE: UnitLength,
+    ModuleKind.TRUNCATE: FirstValues,
 }

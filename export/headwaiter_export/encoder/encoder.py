@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         self.norm = make_norm(config, config.width) if config.final_norm and config.layers else nn.Identity()
         self.decoder = Decoder(config) if config.decoder else None
         self.attention_pooling = AttentionPooling(config) if config.pooling is Pooling.ATTENTION else None
-        self.after_pooling = build_modules(config.after_pooling, config.width)
+        self.after_pooling = build_modules(config.after_pooling, config.pooling_width)
         self.row_modules = build_modules(config.row_modules, config.width)
         self.vocabulary_head = VocabularyHead(config.vocabulary_head, config) if config.vocabulary_head else None
         self.head = Head(config.head, config) if config.head else None
@@ -112,7 +112,8 @@ class Encoder(nn.Module):
         elif self.attention_pooling is not None:
             pooled = self.after_pooling(self.attention_pooling(x, layout))
         elif self.config.pooling is not Pooling.NONE:
-            pooled = self.after_pooling(pool(x, layout, self.config.pooling))
+            poolings = self.config.concatenated or (self.config.pooling,)
+            pooled = self.after_pooling(torch.cat([pool(x, layout, each) for each in poolings], 1))
         hidden = self.row_modules(x.float()).to(x.dtype) if self.config.row_modules else x
         return pooled, hidden, self._logits(x, layout)
 

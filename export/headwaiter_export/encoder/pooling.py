@@ -11,7 +11,7 @@ from headwaiter_export.encoder.attention_layout import AttentionLayout
 
 
 def pool(x: Tensor, layout: AttentionLayout, pooling: Pooling) -> Tensor:
-    """Pool rows [R, width] to float32 [B, width]; the pooling is not none."""
+    """Pool rows [R, width] to float32 [B, width]; the pooling is one of `PLAIN_POOLINGS`."""
     cells = layout.pad(x).float()
     if pooling is Pooling.CLS:
         return cells[:, 0]

@@ -7,7 +7,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import read_head
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS
 from headwaiter_proto.rules.target import takes_target
 from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens, wrong_model
 
@@ -60,7 +60,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
     """
     head = read_head(options, manifest)
     pooling = options.pooling or manifest.pooling
-    if pooling not in (*POOLINGS, pb.POOLING_ATTENTION, pb.POOLING_NONE):
+    if pooling not in (*POOLINGS, *POOLINGS_OF_GRAPHS, pb.POOLING_NONE):
         names = ", ".join(map(_pooling_name, POOLINGS))
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):

@@ -1,4 +1,4 @@
-"""Pool hidden rows on the host, for requests whose pooling differs from the graph's or leaves out the prompt."""
+"""The poolings of models and requests: those that the host can compute from hidden rows, and those of graphs alone."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import (
+    POOLING_ATTENTION,
     POOLING_CLS,
+    POOLING_CONCATENATED,
     POOLING_LAST,
     POOLING_MAX,
     POOLING_MEAN,
@@ -17,6 +19,8 @@ from headwaiter_proto.encoder_pb2 import (
 
 _Rows = NDArray[np.float32]
 
+# The poolings that only the graphs of a model compute.
+POOLINGS_OF_GRAPHS = (POOLING_ATTENTION, POOLING_CONCATENATED)
 # Functions of the rows, and of the number of rows that the sequence has before them.
 POOLINGS: dict[Pooling, Callable[[_Rows, int], _Rows]] = {
     POOLING_MEAN: lambda rows, _: rows.mean(axis=0, dtype=np.float64),

@@ -6,10 +6,10 @@ from math import isfinite
 
 from google.protobuf.message import Message
 
-from headwaiter_proto.encoder_pb2 import POOLING_ATTENTION, POOLING_MAX, POOLING_NONE, Head, ImageFormat, Prompt
+from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, ImageFormat, Prompt
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
-from headwaiter_proto.rules.pooling import POOLINGS
+from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS
 from headwaiter_proto.rules.target import takes_target
 from headwaiter_proto.rules.tasks import weighs_tokens
 from headwaiter_server.runtime.errors import BundleRefused
@@ -95,10 +95,10 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"has min_tokens {manifest.min_tokens:,} above max_tokens {tokens:,}"
     if prefix_rows(manifest) > tokens:
         yield f"has prefix_rows {manifest.prefix_rows:,} above max_tokens {tokens:,}"
-    if manifest.pooling not in (*POOLINGS, POOLING_ATTENTION, POOLING_NONE):
+    if manifest.pooling not in (*POOLINGS, *POOLINGS_OF_GRAPHS, POOLING_NONE):
         yield "has no pooling"
-    if manifest.pooling == POOLING_ATTENTION and not manifest.fixed_pooling:
-        yield "has pooling ATTENTION without fixed_pooling"
+    if manifest.pooling in POOLINGS_OF_GRAPHS and not manifest.fixed_pooling:
+        yield "has pooling ATTENTION or CONCATENATED without fixed_pooling"
     if manifest.pooling == POOLING_NONE and (manifest.fixed_pooling or manifest.normalized):
         yield "has fixed_pooling or normalized, and pooling NONE"
     if manifest.sparse and not (

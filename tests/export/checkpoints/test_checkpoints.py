@@ -95,6 +95,7 @@ def test_without_pooling_nothing_is_normalized(text_checkpoint: Path) -> None:
         ({"pooling_mode": "weightedmean"}, Pooling.WEIGHTED_MEAN),
         ({"pooling_mode": "mean_sqrt_len_tokens"}, Pooling.MEAN_SQRT_LEN),
         ({"pooling_mode": "cls", "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, Pooling.CLS),
+        ({"pooling_mode": ["max"]}, Pooling.MAX),
     ],
 )
 def test_the_pooling_of_a_sentence_transformer_is_used(
@@ -103,7 +104,7 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
     save_sentence_transformer(folder, modules=("Transformer", "Pooling"))
     write_json(folder / "1_Pooling" / "config.json", settings)
     config = read_checkpoint(folder).encoder.config
-    assert (config.pooling, config.normalize) == (pooling, False)
+    assert (config.pooling, config.concatenated, config.normalize) == (pooling, (), False)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,9 @@ def test_a_prompt_without_tokens_is_refused_if_pooling_leaves_prompts_out(folder
     ("settings", "facts"),
     [
         ({"pooling_mode_attention_tokens": True}, ["1_Pooling/config.json", "attention_tokens", "weightedmean"]),
-        ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, ["cls and max", "one of cls, mean"]),
-        ({"pooling_mode": ["cls", "max"]}, ["1_Pooling/config.json", "pooling_mode ['cls', 'max']"]),
+        ({"pooling_mode": ["cls", "median"]}, ["1_Pooling/config.json", "pooling_mode ['cls', 'median']", "cls, max"]),
+        ({"pooling_mode": []}, ["1_Pooling/config.json", "pooling_mode []"]),
+        ({"pooling_mode": ["cls", "mean"], "pooling_mode_mean_tokens": True}, ["the flags name mean"]),
         ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, ["pooling_mode 'cls'", "the flags name mean"]),
         ({}, ["1_Pooling/config.json", "pooling_mode"]),
     ],

@@ -115,9 +115,14 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
         ("sentence_bert_config.json", {"module_output_name": "x"}, ["module_output_name 'x'", "token_embeddings"]),
         ("sentence_bert_config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
         ("1_Pooling/config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean"]}, ["pooling_mode ['mean']", "cls"]),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": [["mean"]], "pooling_mode_mean_tokens": False},
+            ["pooling_mode", "cls, max"],
+        ),
         ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
-        ("config_sentence_transformers.json", {"truncate_dim": 8}, ["truncate_dim 8"]),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, ["truncate_dim 0", "from 1 to"]),
+        ("config_sentence_transformers.json", {"truncate_dim": "8"}, ["truncate_dim '8'", "from 1 to"]),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),
         ("config_sentence_transformers.json", {"model_type": None}, ["model_type None", "SentenceTransformer"]),
         ("adapter_config.json", {}, ["adapter_config.json", "adapter"]),
@@ -151,7 +156,7 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
             {"default_prompt_name": "query", "prompts": ["query: "]},
             ["prompts", "['query: ']", "object"],
         ),
-        ("sentence_bert_config.json", {"do_lower_case": True}, ["do_lower_case", "True"]),
+        ("sentence_bert_config.json", {"do_lower_case": 1}, ["do_lower_case 1", "true or false"]),
         # Positions after padding need the id of the padding token.
         *(
             ("config.json", {"model_type": "roberta", "pad_token_id": value}, [f"pad_token_id {value!r}", "from 0 to"])
