@@ -81,7 +81,8 @@ def own_fields(name: str) -> list[str]:
 def save_feature_model(folder: Path, name: str, kind: str = "Model", **settings: Any) -> transformers.PreTrainedModel:
     """Save a random checkpoint of a family."""
     torch.manual_seed(0)
-    config = config_class(name)(**{**FAMILIES[name], **settings}, attn_implementation="eager")
+    sizes = FAMILIES[name] if name in FAMILIES else {"vision_config": FAMILIES[f"{name}Vision"]}
+    config = config_class(name)(**{**sizes, **settings}, attn_implementation="eager")
     model = getattr(transformers, f"{name}{kind}")(config).eval()
     randomize(model)
     model.save_pretrained(folder)
@@ -94,7 +95,7 @@ def draw_input(model: transformers.PreTrainedModel, seed: int = 0) -> Array:
     Return an image [C, H, W], a spectrogram in the model's own order, or the samples of a sound; a larger seed makes
     the sound longer.
     """
-    config = model.config
+    config = getattr(model.config, "vision_config", model.config)
     shape: tuple[int, ...]
     if config.model_type in _WAVEFORM_TYPES:
         window, hop = window_and_hop(config)
@@ -118,7 +119,7 @@ def window_and_hop(config: Any) -> tuple[int, int]:
 
 def input_rows(model: transformers.PreTrainedModel, values: Array, prefix_rows: int) -> Array:
     """Return the features of an input of `draw_input`."""
-    config = model.config
+    config = getattr(model.config, "vision_config", model.config)
     if config.model_type == "whisper":
         with torch.inference_mode():
             frames: Array = convolved(model.base_model.encoder, torch.from_numpy(values)).numpy()

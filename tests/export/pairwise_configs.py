@@ -18,7 +18,7 @@ from headwaiter_export.config.choices import Activation, DecoderInput, Mask, Nor
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, HeadPooling, ScoreFunction
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
@@ -119,7 +119,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         HeadConfig(
             ("one", "two", "three", "four"),
             ScoreFunction.SIGMOID,
-            pooling=Pooling.MEAN,
+            pooling=HeadPooling.MEAN,
             activation=HeadActivation.GELU,
             norm=True,
         ),
@@ -127,7 +127,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         HeadConfig(
             ("one", "two", "three"),
             ScoreFunction.SOFTMAX,
-            pooling=Pooling.LAST,
+            pooling=HeadPooling.LAST,
             activation=HeadActivation.TANH,
             bias=False,
         ),

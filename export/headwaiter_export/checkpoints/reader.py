@@ -55,7 +55,7 @@ from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.config.head import HeadConfig, HeadPooling
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat, SoundFormat
@@ -240,8 +240,8 @@ def read_checkpoint(
         if text.default_prompt:
             assumptions.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
     if text is not None:
-        own_pooling = head.pooling if head else pooling if is_own_pooling else None
-        if family.end_id_field and own_pooling is Pooling.LAST:
+        takes_end = head.pooling is HeadPooling.LAST if head else is_own_pooling and pooling is Pooling.LAST
+        if family.end_id_field and takes_end:
             _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
         elif head and text.pair_template is None:
             check_last_token(head, text, config_json)

@@ -3,7 +3,21 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headwaiter_export.config.choices import Pooling
+
+class HeadPooling(StrEnum):
+    """How the hidden rows of a sequence become the vector that a head scores.
+
+    CLS: the first row. MEAN: the mean of all rows. LAST: the last row. PREFIX_MEAN: the mean of the first `prefix_rows`
+    rows. PATCH_MEAN: the mean of the rows after them, the patches of an image. CLS_AND_PATCH_MEAN: the first row, and
+    then PATCH_MEAN.
+    """
+
+    CLS = "cls"
+    MEAN = "mean"
+    LAST = "last"
+    PREFIX_MEAN = "prefix_mean"
+    PATCH_MEAN = "patch_mean"
+    CLS_AND_PATCH_MEAN = "cls_and_patch_mean"
 
 
 class HeadActivation(StrEnum):
@@ -27,22 +41,22 @@ class ScoreFunction(StrEnum):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """A head computes logits from hidden rows x: W_2 norm(activation(W_1 x + b_1)) + b_2, or W_2 x + b_2.
+    """A head computes logits from vectors x: W_2 norm(activation(W_1 x + b_1)) + b_2, or W_2 norm(x) + b_2.
 
     Attributes:
         labels: names of the labels, one for each logit.
         function: how logits become scores.
         per_token: whether each token has logits; otherwise each sequence has.
-        pooling: how the rows of a sequence become the vector that its logits are computed from: cls, mean or last.
+        pooling: how the rows of a sequence become x; with `per_token`, x is each row.
         activation: the activation; None for a head without W_1.
-        norm: whether a head with W_1 has the norm, which is that of the encoder.
+        norm: whether there is the norm, which is of the encoder's kind.
         bias: whether there is b_2.
     """
 
     labels: tuple[str, ...]
     function: ScoreFunction
     per_token: bool = False
-    pooling: Pooling = Pooling.CLS
+    pooling: HeadPooling = HeadPooling.CLS
     activation: HeadActivation | None = None
     norm: bool = False
     bias: bool = True

@@ -20,7 +20,7 @@ from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.attention_pooling import AttentionPooling
 from headwaiter_export.encoder.decoder import Decoder
 from headwaiter_export.encoder.embedding import Embedding
-from headwaiter_export.encoder.head import Head
+from headwaiter_export.encoder.head import Head, pool_for_head
 from headwaiter_export.encoder.layers import AttentionLayer, EncoderLayer
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.pooling import pool
@@ -145,11 +145,13 @@ class Encoder(nn.Module):
         head = self.config.head
         if head is None or self.head is None:
             return None
+        if head.per_token:
+            return layout.from_rows(self.head(x))
         if self.decoder is not None and not self.config.decodes_rows:
-            pooled = self.decoder(self.embedding.tokens, None, x, layout)
+            vectors = self.decoder(self.embedding.tokens, None, x, layout)
         else:
-            pooled = None if head.per_token or head.pooling is Pooling.CLS else pool(x, layout, head.pooling)
-        logits: Tensor = self.head(x, layout, pooled)
+            vectors = pool_for_head(x, layout, head.pooling, self.config.prefix_rows).to(x.dtype)
+        logits: Tensor = self.head(vectors)
         return logits
 
 

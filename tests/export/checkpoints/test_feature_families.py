@@ -42,7 +42,7 @@ OTHER_VALUES: dict[str, Any] = {
     "adapter_attn_dim": 4,
     "ctc_loss_reduction": "mean",
 }
-REFUSED: list[tuple[str, str, Any]] = [("Dinov2", "use_swiglu_ffn", True), ("ViT", "image_size", [12, 12])]
+REFUSED: list[tuple[str, str, Any]] = [("DINOv3ViT", "rope_theta", 50.0), ("ViT", "image_size", [12, 12])]
 CHANGES = [(name, field) for name in FAMILIES for field in [*own_fields(name), "head_dim"]]
 
 
@@ -61,6 +61,9 @@ def other_value(field: str, value: Any) -> Any:
     [
         *((name, "Model", {}) for name in FAMILIES),
         ("ViT", "Model", {"qkv_bias": False, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+        ("Dinov2", "Model", {"use_swiglu_ffn": True, "hidden_act": "relu"}),
+        ("Dinov2WithRegisters", "Model", {"use_swiglu_ffn": True, "mlp_ratio": 3}),
+        ("DINOv3ViT", "Model", {"use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False}),
         # Other parts of a model are ignored.
         ("ViT", "ForMaskedImageModeling", {"encoder_stride": 4}),
         ("Whisper", "ForConditionalGeneration", {}),

@@ -23,7 +23,7 @@ from headwaiter_export.graphs.portable import Portable
 from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
 from tests.export.family_checkpoints import assert_equals_transformers, save_family
 from tests.export.family_examples import save_example
-from tests.export.feature_checkpoints import save_feature_model
+from tests.export.feature_checkpoints import draw_input, input_rows, save_feature_model
 from tests.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
@@ -302,16 +302,22 @@ def test_a_decoders_head_of_tokens_without_a_bias_equals_transformers(tmp_path: 
     assert_equal_logits(read_checkpoint(tmp_path).encoder, model, (1, 20))
 
 
-@pytest.mark.parametrize("name", ["ViT", "DeiT"])
-def test_a_classifier_of_images_equals_transformers(name: str, tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, name, "ForImageClassification", id2label=LABELS, label2id={})
-    encoder = read_checkpoint(tmp_path).encoder
-    image = torch.randn(3, 12, 12)
-    patches = image.reshape(3, 3, 4, 3, 4).permute(1, 3, 0, 2, 4).reshape(9, 48)
-    layout = SingleSequence(encoder.config.max_tokens)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "Image") for name in ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "CLIP", "Siglip")),
+        ("AST", "Audio"),
+    ],
+)
+def test_a_classifier_of_images_or_sounds_equals_transformers(name: str, kind: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name, f"For{kind}Classification", id2label=LABELS, label2id={})
+    encoder, values = read_checkpoint(tmp_path).encoder, draw_input(model)
+    assert encoder.config.head is not None
+    assert encoder.config.head.labels == tuple(LABELS.values())
+    rows = input_rows(model, values, encoder.config.prefix_rows)
     with torch.inference_mode():
-        logits = encoder(torch.cat([torch.zeros(encoder.config.prefix_rows, 48), patches]), layout)[2]
-        expected = model(image[None]).logits
+        logits = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[2]
+        expected = model(torch.from_numpy(values)[None]).logits
     assert logits is not None
     assert_close(logits.numpy(), expected.numpy())
 

@@ -12,6 +12,7 @@ from headwaiter_client import patches
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.checkpoints import randomize, save_sentence_transformer, write_json
 from tests.export.feature_checkpoints import (
@@ -198,8 +199,17 @@ def test_settings_of_sentence_transformers_are_read_for_images_too(field: str, v
 def test_the_head_of_a_model_of_images_and_texts_is_named(part: dict[str, Any], tmp_path: Path) -> None:
     model = save_both_parts(tmp_path, "Siglip")
     vision = {**model.config.to_diff_dict(), **part}
-    edit_json(tmp_path / "config.json", architectures=["SiglipForImageClassification"], vision_config=vision)
-    assert_checkpoint_refused(tmp_path, "SiglipForImageClassification")
+    edit_json(tmp_path / "config.json", architectures=["SiglipForCaptions"], vision_config=vision)
+    assert_checkpoint_refused(tmp_path, "SiglipForCaptions")
+
+
+def test_the_labels_of_a_model_of_images_and_texts_are_those_of_the_whole(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "Siglip", "ForImageClassification", num_labels=3)
+    settings = {"id2label": {"0": "no", "1": "yes"}, "num_labels": 2, "problem_type": "regression"}
+    edit_json(tmp_path / "config.json", vision_config={**model.config.vision_config.to_diff_dict(), **settings})
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert (head.labels, head.function) == (("LABEL_0", "LABEL_1", "LABEL_2"), ScoreFunction.SOFTMAX)
 
 
 @pytest.mark.parametrize("value", [None, 0, "no"])

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from typing_extensions import override
 
-from headwaiter_export.checkpoints.families.family import Family
+from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.families.images import DEIT, SIGLIP_VISION, VIT, PatchInput
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadPooling
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ AST = replace(
     input=SpectrogramInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
     tensor_prefix="audio_spectrogram_transformer.",
     default_pooling=Pooling.NONE,
+    sequence_head=SequenceHead("classifier.dense", norm="classifier.layernorm", pooling=HeadPooling.PREFIX_MEAN),
 )
 WHISPER = Family(
     input=FrameInput(),

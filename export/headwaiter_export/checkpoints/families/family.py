@@ -22,7 +22,7 @@ from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import PooledModule
 from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation
+from headwaiter_export.config.head import HeadActivation, HeadPooling
 
 # The names of the sizes in most families, for `size_fields`.
 USUAL_SIZES: dict[str, str] = {
@@ -75,7 +75,7 @@ class SequenceHead:
     activation: HeadActivation | None = None
     activation_field: str = ""
     norm: str = ""
-    pooling: Pooling = Pooling.CLS
+    pooling: HeadPooling = HeadPooling.CLS
     pooling_field: str = ""
     bias: bool = True
     bias_field: str = ""
@@ -104,9 +104,11 @@ class VocabularyNames:
     activation_field: str = ""
 
 
+# Fields of config.json that describe the head of the whole model.
+_HEAD_FIELDS = ("architectures", "id2label", "num_labels", "problem_type", "sentence_transformers")
 # The head that transformers gives an encoder with a decoder: it scores the last row of the decoder.
 DECODER_HEAD = SequenceHead(
-    "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=Pooling.LAST
+    "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=HeadPooling.LAST
 )
 
 
@@ -226,9 +228,11 @@ class Family(TensorNames):
         if named and not isinstance(config_json.values[named[0]], dict):
             raise config_json.error(named[0], "it must be an object")
         values = config_json.values[named[0]] if named else {} if self.config_fields else config_json.values
-        # The part that describes the encoder does not name the architecture.
-        architectures = {"architectures": config_json.values.get("architectures")}
-        return replace(config_json, values={**self.default_values, **values, **architectures})
+        if self.config_fields:
+            # The part that describes the encoder does not describe the head.
+            of_head = {name: config_json.values[name] for name in _HEAD_FIELDS if name in config_json.values}
+            values = {name: value for name, value in values.items() if name not in _HEAD_FIELDS} | of_head
+        return replace(config_json, values={**self.default_values, **values})
 
     @override
     def tensor_name(self, name: str) -> str:

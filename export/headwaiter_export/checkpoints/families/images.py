@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family
+from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.families.rotary import pair_neighbours
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadPooling
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
 
@@ -134,7 +135,26 @@ class DinoInput(ImageInput):
     @override
     def sizes(self, config_json: CheckpointJson) -> dict[str, int]:
         d_ff = config_json.size("hidden_size") * config_json.size("mlp_ratio")
+        if config_json.is_true("use_swiglu_ffn"):
+            # The rounding of transformers.
+            d_ff = (int(d_ff * 2 / 3) + 7) // 8 * 8
         return {**super().sizes(config_json), "d_ff": d_ff}
+
+    @override
+    def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
+        """Also take the gate of the feed-forward blocks out of the linear layer that computes two halves."""
+        super().fold_tensors(tensors, config_json, config)
+        for layer in range(config.layers if config.gated else 0):
+            block = f"encoder.layer.{layer}.mlp"
+            for kind, shape in (("weight", (config.d_model,)), ("bias", ())):
+                both = take_tensor(tensors, f"{block}.weights_in.{kind}", (2 * config.d_ff, *shape))
+                tensors[f"{block}.gate.{kind}"], tensors[f"{block}.fc1.{kind}"] = (
+                    both[: config.d_ff],
+                    both[config.d_ff :],
+                )
+                name = f"{block}.weights_out.{kind}"
+                out = (config.d_model, config.d_ff) if shape else (config.d_model,)
+                tensors[f"{block}.fc2.{kind}"] = take_tensor(tensors, name, out)
 
     @override
     def resized(self, config: EncoderConfig, config_json: CheckpointJson, image: ImageFormat) -> EncoderConfig:
@@ -197,6 +217,13 @@ class SiglipImageInput(ImageInput):
         tensors |= {"head.value.weight": weight[2 * width :].float(), "head.value.bias": bias[2 * width :].float()}
 
 
+def _with_silu(config_json: CheckpointJson) -> CheckpointJson:
+    """Return a configuration of DINOv2 with the activation of its gated feed-forward blocks."""
+    if not config_json.is_true("use_swiglu_ffn"):
+        return config_json
+    return replace(config_json, values={**config_json.values, "hidden_act": "silu"})
+
+
 VIT = Family(
     input=ImageInput(),
     tensor_prefix="vit.",
@@ -221,6 +248,7 @@ VIT = Family(
     },
     ignored_prefixes=("embeddings.mask_token", "pooler.", "decoder."),
     boolean_fields={"query_bias": "qkv_bias", "key_bias": "qkv_bias", "value_bias": "qkv_bias"},
+    sequence_head=SequenceHead("classifier"),
     fixed_fields={
         "norm": Norm.PRE,
         "final_norm": True,
@@ -242,13 +270,16 @@ DINOV2 = replace(
     layer_module_names={
         **VIT.layer_module_names,
         "attention_norm": "norm1",
+        "feed_forward.gate": "mlp.gate",
         "feed_forward.up": "mlp.fc1",
         "feed_forward.down": "mlp.fc2",
         "feed_forward_norm": "norm2",
     },
     layer_scales={"attention.output": "layer_scale1.lambda1", "feed_forward.down": "layer_scale2.lambda1"},
     default_norm_eps=1e-6,
-    required_fields={"use_swiglu_ffn": False},
+    boolean_fields={**VIT.boolean_fields, "gated": "use_swiglu_ffn"},
+    translate=_with_silu,
+    sequence_head=SequenceHead("classifier", pooling=HeadPooling.CLS_AND_PATCH_MEAN),
 )
 DINOV2_WITH_REGISTERS = replace(
     DINOV2,
@@ -273,6 +304,7 @@ DINOV3 = replace(
         "attention.value": "attention.v_proj",
         "attention.output": "attention.o_proj",
         "attention_norm": "norm1",
+        "feed_forward.gate": "mlp.gate_proj",
         "feed_forward.up": "mlp.up_proj",
         "feed_forward.down": "mlp.down_proj",
         "feed_forward_norm": "norm2",
@@ -282,10 +314,15 @@ DINOV3 = replace(
         "key_bias": "key_bias",
         "value_bias": "value_bias",
         "output_bias": "proj_bias",
+        "gated": "use_gated_mlp",
+        "up_bias": "mlp_bias",
+        "down_bias": "mlp_bias",
     },
     fixed_fields={**VIT.fixed_fields, "positions": Positions.ROTARY_GRID},
-    required_fields={"use_gated_mlp": False, "mlp_bias": True, "rope_theta": 100.0},
+    required_fields={"rope_theta": 100.0},
     default_norm_eps=1e-5,
+    translate=VIT.translate,
+    sequence_head=None,
 )
 _SIGLIP_INPUT = SiglipImageInput(
     projection="embeddings.patch_embedding",
@@ -333,6 +370,7 @@ SIGLIP_VISION = Family(
     ignored_prefixes=("embeddings.position_ids", "head."),
     fixed_fields=VIT.fixed_fields,
     default_pooling=Pooling.ATTENTION,
+    sequence_head=SequenceHead("classifier", pooling=HeadPooling.MEAN),
 )
 SIGLIP = replace(
     SIGLIP_VISION,
@@ -379,6 +417,7 @@ CLIP_VISION = replace(
     fixed_fields={"norm": Norm.PRE, "fixed_length": True},
     default_pooling=Pooling.CLS,
     own_modules=_clip_modules,
+    sequence_head=SequenceHead("classifier", pooling=HeadPooling.PATCH_MEAN),
 )
 CLIP = replace(
     CLIP_VISION,

@@ -1,7 +1,6 @@
 """The supported families of checkpoints, by `model_type` in config.json."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from headwaiter_export.checkpoints.families.audio import AST, WHISPER
@@ -24,7 +23,7 @@ from headwaiter_export.checkpoints.families.clip_text import CLIP_TEXT, SIGLIP_T
 from headwaiter_export.checkpoints.families.deberta import DEBERTA, DEBERTA_V2
 from headwaiter_export.checkpoints.families.decoders import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from headwaiter_export.checkpoints.families.esm import ESM
-from headwaiter_export.checkpoints.families.family import Family, SequenceHead
+from headwaiter_export.checkpoints.families.family import Family
 from headwaiter_export.checkpoints.families.gemma import GEMMA, GEMMA2, GEMMA3
 from headwaiter_export.checkpoints.families.images import (
     CLIP,
@@ -145,8 +144,8 @@ TOKENIZER_CLASSES = {
 }
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
-    "vit": replace(VIT, sequence_head=SequenceHead("classifier")),
-    "deit": replace(DEIT, sequence_head=SequenceHead("classifier")),
+    "vit": VIT,
+    "deit": DEIT,
     "audio-spectrogram-transformer": AST,
     "clip": CLIP,
     "clip_vision_model": CLIP_VISION,
