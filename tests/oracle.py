@@ -280,7 +280,7 @@ class Oracle:
         if cap := self.choices["score_cap"]:
             products = cap * np.tanh(products / cap)
         if self.choices["distance_bias"]:
-            numbers, places = self.weights[f"{name}.distances.table"][head], np.arange(len(q))
+            numbers, places = self.weights[f"{name}.distances.table"][head], self._places(len(q))
             products = products + numbers[places - places[:, None] + len(numbers) // 2]
         if self.choices["positions"] == "alibi":
             places = np.arange(len(q))
@@ -294,6 +294,15 @@ class Oracle:
         scores = np.where(self._allowed_pairs(len(q), len(k), name), products, -np.inf)
         weights = softmax(scores)
         return weights, weights @ v
+
+    def _places(self, n: int) -> Array:
+        """Return the place of each row: its number, or a place in a grid of patches after a class row."""
+        side = self.choices["distance_grid"]
+        if not side:
+            return np.arange(n)
+        row, column = np.divmod(np.arange(side * side), side)
+        patches = row * (2 * side - 1) + column
+        return np.concatenate(([-(patches.max() + 1)], patches))
 
     def _products_by_distance(self, rows: Array, name: str, head: int) -> Array:
         """Return the product of each row [n, head_dim] with the vector of its distance to each row, [n, n]."""

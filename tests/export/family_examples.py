@@ -89,7 +89,7 @@ class Example:
         if (self.model_types[0], f"{self.name}ForCTC") in FAMILIES_WITH_HEADS:
             return "sequence, CTC"
         if self.takes_features:
-            return "image"
+            return "sound" if self.name == "AST" else "image"
         return "sequence" if self.name in _WITHOUT_TOKEN_HEADS else "sequence, token"
 
     def save_in(self, folder: Path) -> Any:
@@ -327,6 +327,8 @@ EXAMPLES = [
     ),
     Example("ViT", ("vit",), ("google/vit-base-patch16-224",), "ViT"),
     Example("DeiT", ("deit",), ("facebook/deit-base-distilled-patch16-224",), "DeiT"),
+    Example("BEiT", ("beit",), ("microsoft/beit-base-patch16-224", "microsoft/dit-base"), "Beit"),
+    Example("data2vec (images)", ("data2vec-vision",), ("facebook/data2vec-vision-base-ft1k",), "Data2VecVision"),
     Example("DINOv2", ("dinov2",), ("facebook/dinov2-base",), "Dinov2"),
     Example(
         "DINOv2 with registers",

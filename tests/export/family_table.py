@@ -1,4 +1,4 @@
-"""Write the tables of families into docs/models.md: `python -m tests.export.family_table` takes two minutes."""
+"""Write the tables of families into docs/models.md: `python -m tests.export.family_table` takes eight minutes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -60,6 +60,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Hubert": {**WAVEFORMS, "feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True},
     "WavLM": {**WAVEFORMS, "num_buckets": 20, "max_bucket_distance": 12},
     "Dinov2": {**LAYERS, **IMAGES},
+    "Beit": {**LAYERS, **FEED_FORWARD, **IMAGES, "use_relative_position_bias": True},
+    "Data2VecVision": {**LAYERS, **FEED_FORWARD, **IMAGES, "use_shared_relative_position_bias": True},
     "DINOv3ViT": {**LAYERS, **FEED_FORWARD, **IMAGES, "num_register_tokens": 2},
     "Dinov2WithRegisters": {**LAYERS, **IMAGES, "num_register_tokens": 3},
 }

@@ -58,7 +58,13 @@ class Refused:
 
 
 REFUSED = (
-    Refused("mBART", "facebook/mbart-large-50", _NOT_READ, "MBart", settings=_MBART),
+    Refused(
+        "mBART",
+        "facebook/mbart-large-50",
+        "its decoder begins with the last token of the text",
+        "MBart",
+        settings=_MBART,
+    ),
     Refused(
         "BERT with relative positions",
         "zhiheng-huang/bert-base-uncased-embedding-relative-key",
@@ -102,13 +108,6 @@ REFUSED = (
         "each image has a grid of its own, with positions resized to it",
         "Siglip2Vision",
         settings={"num_patches": 16, "patch_size": 8},
-    ),
-    Refused(
-        "BEiT",
-        "microsoft/beit-base-patch16-224",
-        "scores depend on distances in a grid",
-        "Beit",
-        settings={"image_size": 32, "patch_size": 8},
     ),
     Refused(
         "ViT-MAE",

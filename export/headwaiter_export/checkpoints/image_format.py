@@ -24,6 +24,7 @@ _CLIP = {
 }
 # The processors that ImagePreparation can describe, with the values of fields that their files may leave out.
 _PROCESSORS: dict[str, dict[str, Any]] = {
+    "BeitImageProcessor": {**_ALWAYS, **_HALVES, "size": _SQUARE, "resample": 3, "crop_size": _SQUARE},
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
     "DeiTImageProcessor": {
@@ -38,7 +39,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": {**_ALWAYS, **_HALVES, "size": _SQUARE, "resample": 2},
 }
 # A size that is one number is the length of both sides for these processors, and of the shorter side for all others.
-_SQUARE_PROCESSORS = ("DeiTImageProcessor", "ViTImageProcessor")
+_SQUARE_PROCESSORS = ("BeitImageProcessor", "DeiTImageProcessor", "ViTImageProcessor")
 
 
 def read_image_format(folder: Path, config_json: CheckpointJson) -> ImageFormat:

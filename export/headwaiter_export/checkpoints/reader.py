@@ -23,7 +23,7 @@ from headwaiter_export.checkpoints.families.model_types import (
     FAMILIES_WITH_HEADS,
     FEATURE_FAMILIES,
     WORD_FAMILIES,
-    family_of_code,
+    family_of_fields,
 )
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
@@ -373,7 +373,7 @@ def _input_assumptions(
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    family = family_of_code(config_json.values) or family
+    family = family_of_fields(config_json.values) or family
     if "HF_ColBERT" in config_json.strings("architectures"):
         raise config_json.error("architectures", CONVERT_COLBERT)
     for architecture in config_json.strings("architectures") if with_head else ():
@@ -465,6 +465,8 @@ def _load_encoder(
     """
     tensors: dict[str, Tensor] = {}
     for full_name, tensor in read_tensors(folder).items():
+        if full_name.endswith(family.ignored_suffixes):
+            continue
         name = full_name.removeprefix(family.outer_prefix).removeprefix(family.tensor_prefix)
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -24,8 +24,8 @@ from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.config.waveform import WaveformConfig
 
 _SIZES_OR_ZERO = (
-    "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim window experts "
-    "active_experts convolution_kernel"
+    "vocabulary_size token_types feature_width prefix_rows embedding_width d_ff head_dim value_dim distance_grid "
+    "window experts active_experts convolution_kernel"
 )
 
 # Fields that only checkpoints have.
@@ -70,6 +70,10 @@ class EncoderConfig:
         mask: which tokens a token attends to.
         distance_bias: whether each head adds to the score of a query and a key a number that depends only on the
             distance between them, as in T5 (https://arxiv.org/abs/1910.10683, section 2.1) and MPNet.
+        distance_grid: the side W of a square grid of patches, whose rows follow a class row; 0 without a grid. With a
+            grid, the distances of distance_bias are those between places: the patch in row r and column c has the place
+            r (2W − 1) + c, so each shift by rows and columns is another distance, as in BEiT
+            (https://arxiv.org/abs/2106.08254). The class row has the place −M, where M is the number of places.
         distance_keys, distance_queries: whether each head adds q · K / √head_dim to the score of a query q and a key k,
             or k · Q / √head_dim, where the vectors K and Q depend only on the distance between the tokens, as in
             DeBERTa (https://arxiv.org/abs/2006.03654, section 3.1).
@@ -180,6 +184,7 @@ class EncoderConfig:
     active_experts: int = 0
     mask: Mask = Mask.NONE
     distance_bias: bool = False
+    distance_grid: int = 0
     distance_keys: bool = False
     distance_queries: bool = False
     score_cap: float = 0.0
@@ -259,6 +264,8 @@ class EncoderConfig:
         _resolve_experts(self)
         if self.distance_bias and self.positions is Positions.ALIBI:
             raise ConfigError("distance_bias is true and positions is alibi: add the slopes of alibi to the table")
+        if self.distance_grid:
+            self._check_grid()
         if self.gated and not self.d_ff:
             raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
         if self.max_tokens < self.min_tokens:
@@ -343,6 +350,15 @@ class EncoderConfig:
             raise ConfigError(f"residual is true, but {widths}: set residual to false, or output_projection to true")
         if self.layers > 1:
             raise ConfigError(f"layers is {self.layers}, but {widths}: set layers to 1, or output_projection to true")
+
+    def _check_grid(self) -> None:
+        """Check that sequences consist of a class row and the patches of the grid, and that all rows attend to all."""
+        rows = 1 + self.distance_grid**2
+        wanted: dict[str, Any] = {"distance_bias": True, "prefix_rows": 1, "max_tokens": rows, "fixed_length": True}
+        wanted |= {"mask": Mask.NONE, "local_layers": ()}
+        for name, value in wanted.items():
+            if (found := getattr(self, name)) != value:
+                raise ConfigError(f"{name} is {found}: with distance_grid {self.distance_grid}, set it to {value}")
 
     def _check_convolution(self) -> None:
         """Check that the convolution has a middle, and that the first layer can have one."""
@@ -477,6 +493,21 @@ class EncoderConfig:
     def gates_distances(self) -> bool:
         """Whether attention adds gated numbers of distances to the scores."""
         return self.waveform is not None and self.waveform.gates_distances
+
+    @property
+    def distance_places(self) -> tuple[int, ...]:
+        """The place of each row, whose differences are the distances of distance_bias; empty for the row's position."""
+        side = self.distance_grid
+        if not side:
+            return ()
+        places = [row * (2 * side - 1) + column for row in range(side) for column in range(side)]
+        return (-1 - places[-1], *places)
+
+    @property
+    def largest_distance(self) -> int:
+        """The largest distance of distance_bias."""
+        places = self.distance_places
+        return places[-1] - places[0] if places else self.max_tokens - 1
 
     @property
     def multiplies_distances(self) -> bool:

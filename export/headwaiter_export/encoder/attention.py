@@ -88,6 +88,7 @@ class Attention(nn.Module):
         self.slopes = alibi_slopes(config.heads) if config.positions is Positions.ALIBI else ()
         self.temperature = LearnedTemperature(config) if config.learned_temperature else nn.Identity()
         self.distances = DistanceBias(config) if config.distance_bias else None
+        self.places = config.distance_places
         self.distance_keys = DistanceVectors(config) if config.distance_keys else None
         self.distance_queries = DistanceVectors(config) if config.distance_queries else None
         self.gated_distances = GatedDistances(config) if config.gates_distances else None
@@ -114,7 +115,7 @@ class Attention(nn.Module):
             distance_keys = self.gated_distances
         by_distance = (self.distances, distance_keys, self.distance_queries)
         tables = (None if each is None else each.table for each in by_distance)
-        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes, cap=self.score_cap)
+        terms = ScoreTerms(self.mask, self.window, *tables, slopes=self.slopes, places=self.places, cap=self.score_cap)
         context = attend(query, key, self.value(source), self.heads, terms)
         projected: Tensor = self.output(context, x) if isinstance(self.output, ExpertOutput) else self.output(context)
         return projected
@@ -154,11 +155,11 @@ class CrossAttention(Attention):
 
 
 class DistanceBias(nn.Module):
-    """A number for each head and each distance from query to key, −(max_tokens − 1) to max_tokens − 1."""
+    """A number for each head and each distance from query to key, from the lowest negative one to the largest."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.max_tokens - 1))
+        self.table = nn.Parameter(torch.randn(config.heads, 2 * config.largest_distance + 1))
 
 
 class DistanceVectors(nn.Module):

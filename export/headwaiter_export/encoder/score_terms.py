@@ -26,11 +26,13 @@ class ScoreTerms:
         pattern: which tokens of its sequence a token attends to.
         window: largest distance from a query to the keys that it attends to; None for any distance.
         table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
+            The distances are between positions, or between `places`.
         distance_keys: the vectors that each head multiplies with a query, or with its last n values, for the same
             distances, [H, 2M − 1, head_dim or n], or None.
         distance_queries: the vectors that each head multiplies with a key, for the same distances from key to query.
         slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
             slopes or a table, not both.
+        places: `EncoderConfig.distance_places`.
         cap: `EncoderConfig.score_cap`.
     """
 
@@ -40,6 +42,7 @@ class ScoreTerms:
     distance_keys: Tensor | None = None
     distance_queries: Tensor | None = None
     slopes: tuple[float, ...] = field(default=(), kw_only=True)
+    places: tuple[int, ...] = field(default=(), kw_only=True)
     cap: float = field(default=0.0, kw_only=True)
 
     @property
@@ -128,8 +131,11 @@ class ScoreTerms:
         """
         terms = []
         if self.table is not None or self.slopes:
-            distances = _distances(query.shape[-2], key.shape[-2], queries, keys)
-            terms.append(self._numbers_by_distance(distances))
+            query_place, key_place = (
+                self.place(torch.arange(each.shape[-2]) if positions is None else positions)
+                for each, positions in ((query, queries), (key, keys))
+            )
+            terms.append(self._numbers_by_distance(key_place - query_place[:, None]))
         first_query, first_key = (
             torch.zeros(1, dtype=torch.int64) if each is None else each[:1] for each in (queries, keys)
         )
@@ -151,6 +157,14 @@ class ScoreTerms:
             terms.append(blocks.movedim((-4, -2), (-2, -1)).flatten(-2)[..., : key.shape[-2]])
         return terms
 
+    def place(self, positions: Tensor) -> Tensor:
+        """Return the places of positions, whose differences are the distances of `table` and `slopes`."""
+        if not self.places:
+            return positions
+        # Cells of padding have positions that no row has.
+        places = torch.tensor(self.places, dtype=positions.dtype)
+        return places.index_select(0, positions.clamp(max=len(self.places) - 1))
+
     def _numbers_by_distance(self, distances: Tensor) -> Tensor:
         """Return the numbers of each head for distances [n, K] from queries to keys, [H, n, K].
 
@@ -171,13 +185,6 @@ def cap_scores(scores: Tensor, cap: float) -> Tensor:
 def _masked(dtype: torch.dtype) -> float:
     """Return the number to add to a masked score. The kernel multiplies it by log₂e in float32: it must stay finite."""
     return torch.finfo(dtype).min / (2 if dtype == torch.float32 else 1)
-
-
-def _distances(n: int, k: int, queries: Tensor | None, keys: Tensor | None) -> Tensor:
-    """Return the distances from n queries to k keys, given their positions, [n, k]."""
-    query = torch.arange(n) if queries is None else queries
-    key = torch.arange(k) if keys is None else keys
-    return key - query[:, None]
 
 
 def multiply_by_distance(rows: Tensor, vectors: Tensor, columns: int, first: Tensor) -> Tensor:

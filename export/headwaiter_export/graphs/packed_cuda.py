@@ -89,13 +89,15 @@ class PackedCuda(CudaLayout):
         kind = terms.pattern, terms.window, terms.slopes, id(terms.table)
         if kind not in self._biases:
             tokens = self.inputs["token_offset"].shape[1]
-            by_distance = terms.by_distance(tokens, dtype)
-            # The place of each pair's distance. int32, because there are N² places.
-            positions = torch.arange(tokens, dtype=torch.int32)
-            places = positions + (tokens - 1) - positions[:, None]
+            # One more than the largest distance.
+            span = terms.places[-1] - terms.places[0] + 1 if terms.places else tokens
+            by_distance = terms.by_distance(span, dtype)
+            # The column of each pair's distance. int32, because there are N² columns.
+            places = terms.place(torch.arange(tokens, dtype=torch.int32))
+            columns = places + (span - 1) - places[:, None]
             shape = by_distance.shape[0], tokens, tokens
-            # `index_select` would be traced with places in int64.
-            bias = torch.onnx.ops.symbolic("Gather", (by_distance, places), {"axis": 1}, dtype=dtype, shape=shape)
+            # `index_select` would be traced with columns in int64.
+            bias = torch.onnx.ops.symbolic("Gather", (by_distance, columns), {"axis": 1}, dtype=dtype, shape=shape)
             self._biases[kind] = bias[None]
         return self._biases[kind]
 

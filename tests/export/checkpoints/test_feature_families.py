@@ -64,7 +64,12 @@ def other_value(field: str, value: Any) -> Any:
         ("Dinov2", "Model", {"use_swiglu_ffn": True, "hidden_act": "relu"}),
         ("Dinov2WithRegisters", "Model", {"use_swiglu_ffn": True, "mlp_ratio": 3}),
         ("DINOv3ViT", "Model", {"use_gated_mlp": True, "hidden_act": "silu", "mlp_bias": False}),
+        ("Beit", "Model", {"use_relative_position_bias": False, "use_absolute_position_embeddings": True}),
+        ("Beit", "Model", {"use_shared_relative_position_bias": True, "use_absolute_position_embeddings": True}),
+        ("Beit", "Model", {"use_mean_pooling": False, "layer_scale_init_value": 0.0}),
+        ("Data2VecVision", "Model", {"use_mean_pooling": False, "use_relative_position_bias": True}),
         # Other parts of a model are ignored.
+        ("Beit", "ForMaskedImageModeling", {"use_mask_token": True}),
         ("ViT", "ForMaskedImageModeling", {"encoder_stride": 4}),
         ("Whisper", "ForConditionalGeneration", {}),
         ("Wav2Vec2", "ForPreTraining", {}),

@@ -303,14 +303,20 @@ def test_a_decoders_head_of_tokens_without_a_bias_equals_transformers(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "settings"),
     [
-        *((name, "Image") for name in ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "CLIP", "Siglip")),
-        ("AST", "Audio"),
+        *((name, {}) for name in ("ViT", "DeiT", "Dinov2", "Dinov2WithRegisters", "CLIP", "Siglip", "AST")),
+        ("Beit", {}),
+        ("Beit", {"use_mean_pooling": False}),
+        ("Data2VecVision", {}),
+        ("Data2VecVision", {"use_mean_pooling": False}),
     ],
 )
-def test_a_classifier_of_images_or_sounds_equals_transformers(name: str, kind: str, tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, name, f"For{kind}Classification", id2label=LABELS, label2id={})
+def test_a_classifier_of_images_or_sounds_equals_transformers(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    kind = "ForAudioClassification" if name == "AST" else "ForImageClassification"
+    model = save_feature_model(tmp_path, name, kind, id2label=LABELS, label2id={}, **settings)
     encoder, values = read_checkpoint(tmp_path).encoder, draw_input(model)
     assert encoder.config.head is not None
     assert encoder.config.head.labels == tuple(LABELS.values())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
@@ -28,6 +29,8 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "vit": (ViTImageProcessorPil, SMALL),
     "vit-one-number": (ViTImageProcessorPil, {"size": 12, "image_mean": 0.25}),
     "deit": (DeiTImageProcessorPil, {"size": {"height": 16, "width": 15}, "crop_size": {"height": 12, "width": 12}}),
+    "beit": (BeitImageProcessorPil, {**SMALL, "resample": 2}),
+    "beit-cropped": (BeitImageProcessorPil, {"size": 16, "do_center_crop": True, "crop_size": 12}),
     "dinov2": (BitImageProcessorPil, CROPPED),
     "clip": (CLIPImageProcessorPil, CROPPED),
     "clip-one-number": (CLIPImageProcessorPil, {"size": 13, "crop_size": 12}),

@@ -1,4 +1,4 @@
-"""Masks, windows, linear biases and tables of distances in graphs for CUDA equal the formulas, in fp32 and in fp16.
+"""Masks, windows, linear biases and tables of distances in graphs equal the formulas, on CUDA in fp32 and in fp16.
 
 Packed attention adds them to the scores as one array over N × N positions, and N is rounded up to a multiple of 16. So
 the longest sequence of these encoders is no multiple of 16.
@@ -12,9 +12,15 @@ import pytest
 import torch
 
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.float16 import to_float16
+from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.packing import pack
 from tests.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
@@ -23,6 +29,7 @@ from tests.export.helpers import (
     random_encoder,
     random_sequences,
     run_graph,
+    write_graphs,
 )
 from tests.export.standard_attention import missing_kernel
 
@@ -87,3 +94,28 @@ def test_biases_and_masks_equal_the_formulas_at_lengths_that_are_rounded_up(
                 assert cosines(hidden, expected).min() >= 0.9999
             else:
                 assert_close_to_scale(hidden, expected)
+
+
+@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, Portable])
+def test_distances_in_a_grid_equal_the_formulas(layout: type[Packed | Portable], tmp_path: Path) -> None:
+    # 17 rows, which are rounded up.
+    grid = {"distance_bias": True, "distance_grid": 4, "prefix_rows": 1, "max_tokens": 17, "fixed_length": True}
+    encoder = random_encoder(feature_width=6, **grid)
+    path = write_graphs(encoder, tmp_path, layout)[layout]
+    for count in (1, 3):
+        sequences = random_sequences(encoder.config, [17] * count)
+        expected = np.concatenate([oracle_of(encoder).hidden(each) for each in sequences])
+        assert_close_to_scale(run_in_pytorch(encoder, sequences[:1])[0].hidden, expected[:17])
+        for runtime in RUNTIMES[layout]:
+            assert_close_to_scale(run_graph(path, runtime, sequences).hidden, expected)
+
+
+def test_a_grid_in_blocks_of_queries_equals_the_formulas(tmp_path: Path) -> None:
+    grid = {"distance_bias": True, "distance_grid": 5, "prefix_rows": 1, "max_tokens": 26, "fixed_length": True}
+    encoder = random_encoder(feature_width=6, **grid)
+    graph = EncoderGraph.open(write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu], "cpu", threads=1)
+    sequences = random_sequences(encoder.config, [26, 26])
+    expected = np.concatenate([oracle_of(encoder).hidden(each) for each in sequences])
+    for block_cells in (1, 2 * 26 * 7, 2 * 26 * 26):
+        hidden = graph.run(pack(sequences, block_cells=block_cells), hidden=True).hidden
+        assert_close_to_scale(hidden, expected)

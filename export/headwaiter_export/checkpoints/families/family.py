@@ -152,6 +152,7 @@ class Family(TensorNames):
         activation_field: field of config.json that names the activation.
         decoder_names: names of the tensors of the decoder; None for a family without a decoder.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
+        ignored_suffixes: suffixes of tensors that every checkpoint of the family has with the same content.
         boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.
@@ -188,6 +189,7 @@ class Family(TensorNames):
     size_fields: Mapping[str, str]
     activation_field: str
     ignored_prefixes: tuple[str, ...]
+    ignored_suffixes: tuple[str, ...] = ()
     boolean_fields: Mapping[str, str] = field(default_factory=dict)
     fixed_fields: Mapping[str, Any] = field(default_factory=dict)
     outer_prefix: str = ""

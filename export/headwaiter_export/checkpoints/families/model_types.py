@@ -5,6 +5,12 @@ from typing import Any
 
 from headwaiter_export.checkpoints.families.audio import AST, WHISPER
 from headwaiter_export.checkpoints.families.bart import BART
+from headwaiter_export.checkpoints.families.beit import (
+    BEIT,
+    BEIT_OF_CLASS_ROW,
+    DATA2VEC_VISION,
+    DATA2VEC_VISION_OF_CLASS_ROW,
+)
 from headwaiter_export.checkpoints.families.bert import (
     ALBERT,
     BERT,
@@ -142,6 +148,8 @@ TOKENIZER_CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
+# Families whose heads score the class row, of models of images that mostly score the mean of the patches.
+_OF_CLASS_ROW = {"beit": BEIT_OF_CLASS_ROW, "data2vec-vision": DATA2VEC_VISION_OF_CLASS_ROW}
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
     "vit": VIT,
@@ -149,6 +157,8 @@ FEATURE_FAMILIES: dict[str, Family] = {
     "audio-spectrogram-transformer": AST,
     "clip": CLIP,
     "clip_vision_model": CLIP_VISION,
+    "beit": BEIT,
+    "data2vec-vision": DATA2VEC_VISION,
     "dinov2": DINOV2,
     "dinov2_with_registers": DINOV2_WITH_REGISTERS,
     "dinov3_vit": DINOV3,
@@ -161,11 +171,13 @@ FEATURE_FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of_code(values: Mapping[str, Any]) -> Family | None:
-    """Return the family of custom code whose model type belongs to another family too; None for other checkpoints.
+def family_of_fields(values: Mapping[str, Any]) -> Family | None:
+    """Return the family of a checkpoint whose model type belongs to another family too; None for other checkpoints.
 
-    `values` are the fields of config.json.
+    `values` are the fields of config.json: they name custom code, or other modules after the layers.
     """
+    if values.get("use_mean_pooling") is False:
+        return _OF_CLASS_ROW.get(values.get("model_type", ""))
     if not values.get("auto_map"):
         return None
     if values.get("model_type") == "nomic_bert" and "activation_function" in values:
