@@ -19,7 +19,7 @@ from headwaiter_server.runtime.packing import pack
 from tests.checkpoints import bert_hidden
 from tests.export.family_checkpoints import DEBERTA_V3, SIZES, save_family
 from tests.export.feature_checkpoints import draw_input, expected_hidden, input_rows, save_feature_model
-from tests.export.hub_checkpoints import save_jina, save_new, save_nomic, save_nomic_experts
+from tests.export.hub_checkpoints import save_jina, save_jina_v2, save_new, save_nomic, save_nomic_experts
 from tests.oracle import Array
 
 WINDOW = 5
@@ -226,6 +226,13 @@ EXAMPLES = [
         ("jinaai/jina-embeddings-v3-hf",),
         "JinaEmbeddingsV3",
         {"pad_token_id": 0},
+    ),
+    Example(
+        "jina-embeddings-v2, layout of its code",
+        ("bert",),
+        ("jinaai/jina-embeddings-v2-base-en", "jinaai/jina-embeddings-v2-small-en"),
+        save=save_jina_v2,
+        takes_heads=False,
     ),
     Example(
         "jina-embeddings-v3, layout of its code",

@@ -248,6 +248,108 @@ def save_nomic_experts(folder: Path, **changes: Any) -> NomicExperts:
     return model
 
 
+# config.json of jina-embeddings-v2-base-en, with small sizes; the numbers of heads are no power of 2.
+JINA_V2: dict[str, Any] = {
+    **SIZES,
+    "model_type": "bert",
+    "architectures": ["JinaBertForMaskedLM"],
+    "auto_map": {
+        "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
+        "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
+        "AutoModelForMaskedLM": "jinaai/jina-bert-implementation--modeling_bert.JinaBertForMaskedLM",
+        "AutoModelForSequenceClassification": (
+            "jinaai/jina-bert-implementation--modeling_bert.JinaBertForSequenceClassification"
+        ),
+    },
+    "attention_probs_dropout_prob": 0.0,
+    "attn_implementation": "torch",
+    "classifier_dropout": None,
+    "emb_pooler": "mean",
+    "feed_forward_type": "geglu",
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "model_max_length": 24,
+    "num_attention_heads": 6,
+    "hidden_size": 36,
+    "pad_token_id": 0,
+    "position_embedding_type": "alibi",
+    "torch_dtype": "float32",
+    "type_vocab_size": 2,
+    "use_cache": True,
+}
+
+
+class JinaV2(torch.nn.Module):
+    """jina-embeddings-v2 in the names of its code; no class of `transformers` computes it.
+
+    Sources: https://arxiv.org/abs/2310.19923, section 2, https://arxiv.org/abs/2108.12409, section 3, and the names of
+    tensors of jina-embeddings-v2-base-en. The gate is the first half of `gated_layers`.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        super().__init__()
+        self.fields = fields
+        d, inner = fields["hidden_size"], fields["intermediate_size"]
+        norms, shapes = ["embeddings.LayerNorm"], {"embeddings.word_embeddings.weight": (fields["vocab_size"], d)}
+        shapes["embeddings.token_type_embeddings.weight"] = (fields["type_vocab_size"], d)
+        linears = {"pooler.dense": (d, d)}
+        for layer in range(fields["num_hidden_layers"]):
+            block = f"encoder.layer.{layer}"
+            linears |= {f"{block}.attention.self.{name}": (d, d) for name in ("query", "key", "value")}
+            linears |= {f"{block}.attention.output.dense": (d, d), f"{block}.mlp.wo": (d, inner)}
+            shapes[f"{block}.mlp.gated_layers.weight"] = (2 * inner, d)
+            norms += [f"{block}.attention.output.LayerNorm", f"{block}.mlp.layernorm"]
+        for name, shape in {**linears, **dict.fromkeys(norms, (d,))}.items():
+            shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+        self.tensors = {name: torch.randn(shape) / 2 for name, shape in shapes.items()}
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        words, types = (self.tensors[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type"))
+        x = self._norm(words[ids[0]] + types[0], "embeddings.LayerNorm")
+        for layer in range(self.fields["num_hidden_layers"]):
+            block = f"encoder.layer.{layer}"
+            attended = self._linear(self._attend(x, f"{block}.attention.self"), f"{block}.attention.output.dense")
+            x = self._norm(x + attended, f"{block}.attention.output.LayerNorm")
+            gates, values = (x @ self.tensors[f"{block}.mlp.gated_layers.weight"].T).chunk(2, -1)
+            inner = torch.nn.functional.gelu(gates) * values
+            x = self._norm(x + self._linear(inner, f"{block}.mlp.wo"), f"{block}.mlp.layernorm")
+        return (x[None],)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        weight, bias = (self.tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.fields["layer_norm_eps"])
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def _attend(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        heads, positions = self.fields["num_attention_heads"], torch.arange(len(x))
+        q, k, v = (
+            self._linear(x, f"{name}.{part}").view(len(x), heads, -1).transpose(0, 1)
+            for part in ("query", "key", "value")
+        )
+        # For six heads: the slopes of four heads, and two of those of eight heads.
+        slopes = {6: [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3], 4: [2**-2, 2**-4, 2**-6, 2**-8]}[heads]
+        biases = torch.tensor(slopes)[:, None, None] * (positions - positions[:, None]).abs()
+        weights = (q @ k.transpose(1, 2) / q.shape[2] ** 0.5 - biases).softmax(-1)
+        context: torch.Tensor = weights @ v
+        return context.transpose(0, 1).flatten(1)
+
+
+def save_jina_v2(folder: Path, **changes: Any) -> JinaV2:
+    """Save a jina-embeddings-v2 in the layout of its code, and return its formulas."""
+    torch.manual_seed(0)
+    fields = {**JINA_V2, **changes}
+    model = JinaV2(fields)
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", fields)
+    safetensors.torch.save_file(model.tensors, folder / "model.safetensors")
+    return model
+
+
 def save_new(folder: Path, kind: str = "Model", **changes: Any) -> transformers.PreTrainedModel:
     """Save a GTE in the layout of its code; the returned model has the frequencies that this code computes."""
     fields = {**NEW, **changes}

@@ -62,6 +62,9 @@ _JINA_VALUES = {
     "rotary_emb_dim": None,
 }
 _JINA_DEFAULTS = {**_JINA_VALUES, "rotary_emb_base": 10_000.0, "layer_norm_eps": 1e-5, "type_vocab_size": 1}
+# The same for the code of jina-embeddings-v2.
+_JINA_V2_VALUES = {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "hidden_act": "gelu"}
+_JINA_V2_DEFAULTS = {**_JINA_V2_VALUES, "position_embedding_type": "absolute", "feed_forward_type": "original"}
 
 
 def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
@@ -110,6 +113,14 @@ def jina_json(config_json: CheckpointJson) -> CheckpointJson:
     custom = _checked(config_json, _JINA_DEFAULTS, _JINA_VALUES)
     theta = custom.values["rotary_emb_base"]
     return _translated(custom, {"rope_parameters": {"rope_type": "default", "rope_theta": theta}})
+
+
+def jina_v2_json(config_json: CheckpointJson) -> CheckpointJson:
+    """Translate the fields of the code of jina-embeddings-v2, whose model type is "bert".
+
+    Source: class JinaBertConfig of the code, https://huggingface.co/jinaai/jina-bert-implementation.
+    """
+    return _translated(_checked(config_json, _JINA_V2_DEFAULTS, _JINA_V2_VALUES), {})
 
 
 def gte_json(config_json: CheckpointJson) -> CheckpointJson:

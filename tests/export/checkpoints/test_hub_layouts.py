@@ -27,6 +27,7 @@ from tests.export.hub_checkpoints import (
     NOMIC_EXPERTS,
     TASKS,
     save_jina,
+    save_jina_v2,
     save_new,
     save_nomic,
     save_nomic_experts,
@@ -127,6 +128,62 @@ def test_each_adapter_of_jina_equals_its_formula_in_transformers(adapter: str | 
     loaded = read_checkpoint(tmp_path, adapter=adapter)
     assert_equals_transformers(loaded.encoder, model, (1, 2, 13, 24))
     assert any("--adapter" in line for line in loaded.assumptions) == (adapter is None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"num_attention_heads": 4, "type_vocab_size": 1}, {"layer_norm_eps": 0.1, "intermediate_size": 20}],
+)
+def test_a_jina_v2_equals_its_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = save_jina_v2(tmp_path, **changes)
+    encoder = read_checkpoint(tmp_path, Pooling.MEAN).encoder
+    for tokens in (1, 2, 13, 24):
+        ids = np.random.default_rng(tokens).integers(0, 60, tokens)
+        (outputs,) = run_in_pytorch(encoder, [ids])
+        assert_close_to_scale(outputs.hidden, model(torch.from_numpy(ids)[None])[0][0].numpy())
+
+
+# Other values of fields of the code of jina-embeddings-v2; the export names the field.
+JINA_V2_CHANGES: dict[str, list[Any]] = {
+    "auto_map": [
+        {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"},
+        {"AutoModel": "modeling_bert.JinaBertModel"},
+        {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.OtherModel"},
+        {"AutoModel": None},
+        "modeling_bert.JinaBertModel",
+        {},
+    ],
+    "position_embedding_type": ["absolute", None],
+    "feed_forward_type": ["reglu", "original", None],
+    "hidden_act": ["gelu_new", "relu"],
+    "is_decoder": [True],
+    "num_attention_heads": [5],
+    "intermediate_size": [32],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in JINA_V2_CHANGES.items() for value in values]
+)
+def test_a_field_of_the_code_of_jina_v2_that_the_encoder_lacks_is_named(field: str, value: Any, tmp_path: Path) -> None:
+    save_jina_v2(tmp_path)
+    edit_json(tmp_path / "config.json", **{field: value})
+    with pytest.raises(CheckpointError) as refusal:
+        read_checkpoint(tmp_path, Pooling.MEAN)
+    # Without known code, the family is BERT itself.
+    assert any(part in str(refusal.value) for part in (field, "position_embedding_type", "heads", "gated_layers"))
+
+
+@pytest.mark.parametrize("field", ["position_embedding_type", "feed_forward_type", "type_vocab_size"])
+def test_a_missing_field_of_jina_v2_has_the_default_of_its_code(field: str, tmp_path: Path) -> None:
+    save_jina_v2(tmp_path)
+    config_json = json.loads((tmp_path / "config.json").read_text())
+    del config_json[field]
+    write_json(tmp_path / "config.json", config_json)
+    if field == "type_vocab_size":
+        read_checkpoint(tmp_path, Pooling.MEAN)
+    else:
+        assert_checkpoint_refused(tmp_path, field, "lacks")
 
 
 # Other values of each field of the code; the export follows the change, or names the field.

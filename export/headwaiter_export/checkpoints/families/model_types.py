@@ -42,6 +42,7 @@ from headwaiter_export.checkpoints.families.images import (
     SIGLIP_VISION,
     VIT,
 )
+from headwaiter_export.checkpoints.families.jina_v2 import JINA_V2_CODE
 from headwaiter_export.checkpoints.families.modernbert import MODERNBERT
 from headwaiter_export.checkpoints.families.nomic_gte_jina import (
     GTE_OR_ITS_CODE,
@@ -148,6 +149,7 @@ TOKENIZER_CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
+_JINA_V2_REPOSITORY = "jinaai/jina-bert-implementation--"
 # Families whose heads score the class row, of models of images that mostly score the mean of the patches.
 _OF_CLASS_ROW = {"beit": BEIT_OF_CLASS_ROW, "data2vec-vision": DATA2VEC_VISION_OF_CLASS_ROW}
 # Families of images and audio.
@@ -178,8 +180,13 @@ def family_of_fields(values: Mapping[str, Any]) -> Family | None:
     """
     if values.get("use_mean_pooling") is False:
         return _OF_CLASS_ROW.get(values.get("model_type", ""))
-    if not values.get("auto_map"):
+    code = values.get("auto_map")
+    if not code:
         return None
+    if values.get("model_type") == "bert" and isinstance(code, dict):
+        # Other code of Jina has classes of the same names.
+        known = all(isinstance(name, str) and name.startswith(_JINA_V2_REPOSITORY) for name in code.values())
+        return JINA_V2_CODE if known else None
     if values.get("model_type") == "nomic_bert" and "activation_function" in values:
         return None if values["activation_function"] in ("swiglu", "geglu") else NOMIC_EXPERTS
     is_jina = values.get("model_type") == "xlm-roberta" and values.get("position_embedding_type") == "rotary"
