@@ -112,7 +112,7 @@ REFUSED = (
     Refused(
         "ViT-MAE",
         "facebook/vit-mae-base",
-        "it leaves random patches out",
+        "it leaves random patches out; saved as ViTModel, it does not",
         "ViTMAE",
         settings={"image_size": 32, "patch_size": 8},
     ),

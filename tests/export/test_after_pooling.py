@@ -269,7 +269,7 @@ def test_a_setting_of_a_dense_module_that_is_not_supported_is_named(
         (("Transformer", "Dense", "Pooling"), ["modules.json", "Transformer, Dense, Pooling"]),
         (("Transformer", "Pooling", "CNN"), ["modules.json", "CNN"]),
         (("Transformer", "Pooling", "Pooling"), ["modules.json", "Pooling, Pooling"]),
-        (("Transformer", "Normalize"), ["modules.json", "Transformer, Normalize"]),
+        (("Transformer", "Normalize"), ["modules.json", "add a Pooling"]),
         (("StaticEmbedding",), ["modules.json", "StaticEmbedding", "without attention"]),
     ],
 )

@@ -85,6 +85,7 @@ class Modules:
         truncated_width: how many values of these vectors the model keeps, after they were scaled; None for all values.
         prompts: content of config_sentence_transformers.json; None in a plain folder and for a cross-encoder.
         cross_encoder: content of the same file for a cross-encoder; otherwise without fields.
+        pools_itself: whether the transformer has encoders of images and of texts, which give pooled vectors.
         logit_score: settings of LogitScore, which scores pairs by the logits of a language model; None without it.
         splade: settings of SpladePooling, which makes sparse vectors; None without it.
         mask: settings of MultiVectorMask, with which each hidden row is a vector; None without it.
@@ -100,6 +101,7 @@ class Modules:
     truncated_width: int | None = None
     prompts: CheckpointJson | None = None
     cross_encoder: CheckpointJson = field(default_factory=lambda: CheckpointJson(Path(), {}))
+    pools_itself: bool = False
     logit_score: CheckpointJson | None = None
     splade: CheckpointJson | None = None
     mask: CheckpointJson | None = None
@@ -142,6 +144,11 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
             elif kind != _DROPOUT:
                 raise CheckpointError(f"{source} lists {kind} beside MultiVectorMask: the export cannot apply it")
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
+    if kinds[:1] in (["CLIPModel"], ["Transformer"]) and set(kinds[1:]) <= {"Normalize", _DROPOUT}:
+        if "model_type" in settings.values:
+            settings.choice("model_type", _MODEL_TYPE)
+        settings.require({"truncate_dim": None})
+        return Modules(paths[0], normalize="Normalize" in kinds, prompts=settings, pools_itself=True)
     if kinds[:1] in (["StaticEmbedding"], ["SparseStaticEmbedding"]):
         raise CheckpointError(
             f"{source} lists {kinds[0]}, a table without attention: look its numbers up in the "
@@ -151,7 +158,8 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         raise CheckpointError(
             f"{source} lists {', '.join(kinds)}: it must be Transformer, Pooling, and then any of "
             f"{', '.join((*_READERS, _DROPOUT))}; or Transformer and SpladePooling for sparse vectors; or Transformer "
-            "and LogitScore for a reranker; or Transformer, MultiVectorMask, and any of Dense and Normalize"
+            "and LogitScore for a reranker; or Transformer, MultiVectorMask, and any of Dense and Normalize; or "
+            "CLIPModel"
         )
     transformer, pooling, *others = paths
     config_json = CheckpointJson.read(pooling / "config.json")

@@ -157,6 +157,10 @@ def read_checkpoint(
     config_json = CheckpointJson.read(folder / "config.json")
     # With a pooling, sentence-transformers loads the encoder alone.
     family = _read_family(config_json, with_head=modules.pooling is None, scores_words=question is not None)
+    if modules.pools_itself and not family.config_fields:
+        raise CheckpointError(
+            f"{folder} has no encoders of images and texts, as in CLIP: add a Pooling to modules.json"
+        )
     if adapter is not None and not family.has_adapters:
         raise CheckpointError(f"{folder} has no adapters of several tasks: leave the adapter out")
     if m3_folder is not None and not isinstance(family.input, TokenInput):
@@ -213,6 +217,7 @@ def read_checkpoint(
         question.template if question else None,
         TASK_FIELDS if modules.mask else (),
         "image" if image is not None else "audio",
+        pools_itself=modules.pools_itself,
     )
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")

@@ -33,6 +33,14 @@ _ENCODER_FIELDS = {
     "modality_config": {"text": _ROWS},
     "module_output_name": "token_embeddings",
 }
+# Those of a model of images and texts that gives pooled vectors.
+_FEATURES_FIELDS = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {
+        kind: {"method": f"get_{kind}_features", "method_output_name": "pooler_output"} for kind in ("text", "image")
+    },
+    "module_output_name": "sentence_embedding",
+}
 _CROSS_ENCODER_FIELDS = {
     "transformer_task": "sequence-classification",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
@@ -128,19 +136,23 @@ def read_text(
     question: str | None = None,
     known_fields: Collection[str] = (),
     modality: str = "text",
+    *,
+    pools_itself: bool = False,
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
     `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
     has `question`. The caller reads the fields `known_fields` of sentence_bert_config.json. `modality` is what
-    sentence-transformers calls the inputs of a model without texts.
+    sentence-transformers calls the inputs of a model without texts, and `pools_itself` is that of `Modules`.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
     """
     pairs, template = config.head is not None and not config.head.weighs_tokens, None
-    if not config.takes_tokens:
+    if pools_itself:
+        fields = _FEATURES_FIELDS
+    elif not config.takes_tokens:
         fields = {**_ENCODER_FIELDS, "modality_config": {modality: _ROWS}}
     elif chat_settings is not None:
         fields = _LOGIT_SCORE_FIELDS

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from headwaiter_client import patches
 from headwaiter_export.checkpoints.json_files import CheckpointError
@@ -14,7 +16,8 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import randomize, save_sentence_transformer, write_json
+from headwaiter_export.encoder.reference import run_in_pytorch
+from tests.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
 from tests.export.feature_checkpoints import (
     FEED_FORWARD,
     IMAGES,
@@ -26,6 +29,7 @@ from tests.export.feature_checkpoints import (
     save_feature_model,
 )
 from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.export.tokenizer_folders import clip
 from tests.oracle import Array
 
 VISION = {**LAYERS, **FEED_FORWARD, **IMAGES}
@@ -39,11 +43,11 @@ TEXT = {
 }
 
 
-def save_both_parts(folder: Path, name: str) -> transformers.PreTrainedModel:
+def save_both_parts(folder: Path, name: str, **text: Any) -> transformers.PreTrainedModel:
     """Save a model of images and texts, and return its image part."""
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(
-        vision_config=VISION, text_config={**TEXT, "bos_token_id": 0, "eos_token_id": 1}
+        vision_config=VISION, text_config={**TEXT, "bos_token_id": 0, "eos_token_id": 1, **text}
     )
     config.vision_config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}Model")(config).eval()
@@ -217,3 +221,55 @@ def test_whether_siglip_has_its_pooling_is_true_or_false(value: object, tmp_path
     save_feature_model(tmp_path, "SiglipVision")
     edit_json(tmp_path / "config.json", vision_use_head=value)
     assert_checkpoint_refused(tmp_path, "vision_use_head")
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+@pytest.mark.parametrize("is_saved_again", [False, True])
+def test_a_clip_of_sentence_transformers_gives_the_same_vectors_of_images(
+    is_saved_again: bool, normalizes: bool, tmp_path: Path
+) -> None:
+    """Older releases have the module CLIPModel in a folder of its own, and newer ones settings beside the model."""
+    st = pytest.importorskip("sentence_transformers")
+    folder, image = tmp_path / "clip", Image.fromarray(np.arange(12 * 12 * 3, dtype=np.uint8).reshape(12, 12, 3))
+    part = save_both_parts(folder / "0_CLIPModel", "CLIP", vocab_size=clip().get_vocab_size())
+    CLIPImageProcessorPil(size=12, crop_size=12).save_pretrained(folder / "0_CLIPModel")
+    clip().save(str(folder / "0_CLIPModel" / "tokenizer.json"))
+    write_json(folder / "0_CLIPModel" / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer"})
+    paths = {"CLIPModel": "0_CLIPModel", **({"Normalize": "1_Normalize"} if normalizes else {})}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in paths.items()]
+    write_json(folder / "modules.json", [{"idx": i, "name": str(i), **each} for i, each in enumerate(modules)])
+    (folder / "1_Normalize").mkdir()
+    reference = st.SentenceTransformer(str(folder), device="cpu")
+    if is_saved_again:
+        folder = tmp_path / "again"
+        reference.save(str(folder))
+    values = reference.preprocess([image])["pixel_values"][0].numpy()
+    encoder = read_checkpoint(folder).encoder
+    (outputs,) = run_in_pytorch(encoder, [input_rows(part, values, encoder.config.prefix_rows)])
+    assert outputs.pooled is not None
+    assert_close_to_scale(outputs.pooled, reference.encode([image]))
+
+
+def test_a_model_without_a_pooling_that_is_no_clip_is_refused(tmp_path: Path) -> None:
+    save_feature_model(tmp_path, "ViT")
+    write_modules_json(tmp_path, "Transformer", "Normalize")
+    assert_checkpoint_refused(tmp_path, "images and texts", "Pooling", "modules.json")
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("sentence_bert_config.json", {"module_output_name": "token_embeddings"}),
+        ("sentence_bert_config.json", {"modality_config": {"image": {"method": "forward"}}}),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}),
+        ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}),
+    ],
+)
+def test_a_setting_of_a_clip_of_sentence_transformers_is_named(
+    file: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    save_both_parts(tmp_path, "CLIP")
+    write_modules_json(tmp_path, "CLIPModel")
+    read_checkpoint(tmp_path)
+    write_json(tmp_path / file, changes)
+    assert_checkpoint_refused(tmp_path, file, *changes)
