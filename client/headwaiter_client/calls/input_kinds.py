@@ -240,7 +240,9 @@ class ImageInput:
             return bytes(image)
         if not isinstance(image, PathLike):
             kind = type(image).__name__
-            raise _invalid(index, "images.values", f"is of type {kind}: pass the bytes or the path of an image file")
+            raise _invalid(
+                index, "images.values", f"is of type {kind}: pass the bytes of an image file, or a pathlib.Path"
+            )
         try:
             return Path(image).read_bytes()
         except OSError as error:

@@ -64,11 +64,12 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         names = ", ".join(map(_pooling_name, POOLINGS))
         raise InvalidInput(f"output.pooling {pooling} is unknown: send {names} or NONE", field="output.pooling")
     if pooling not in (*poolings(manifest), pb.POOLING_NONE):
+        offered = ", ".join(map(_pooling_name, poolings(manifest) or (manifest.pooling,)))
         what = "sparse vectors come from" if manifest.sparse else "the model has only vectors of the pooling"
         what = "the pooling of a model with targets is" if takes_target(manifest) else what
         raise InvalidInput(
-            f"output.pooling is {_pooling_name(pooling)}; {what} {_pooling_name(manifest.pooling)}: leave the field "
-            "empty, or send NONE for hidden rows",
+            f"output.pooling is {_pooling_name(pooling)}; {what} {offered}: leave the field empty, or send NONE for "
+            "hidden rows",
             field="output.pooling",
         )
     pools = pooling != pb.POOLING_NONE
