@@ -7,7 +7,7 @@ and the gated feed-forward block from https://arxiv.org/abs/1910.07467 and https
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -147,7 +147,14 @@ class Oracle:
         if self.choices["pooling"] == "attention":
             return self._modules("after_pooling", self._attention_pooled(rows))
         poolings = self.choices["concatenated"] or [self.choices["pooling"]]
-        return self._modules("after_pooling", np.concatenate([POOLINGS[each](rows) for each in poolings], -1))
+        return self._modules("after_pooling", self._pool(rows, poolings))
+
+    def _pool(self, rows: Array, poolings: Iterable[str]) -> Array:
+        """Return the vectors of some poolings of rows [n, width], one after another."""
+        count = self.choices["prefix_rows"]
+        parts = {"prefix_mean": rows[:count], "patch_mean": rows[count:]}
+        vectors = [parts[each].mean(0) if each in parts else POOLINGS[each](rows) for each in poolings]
+        return np.concatenate(vectors)
 
     def _attention_pooled(self, rows: Array) -> Array:
         """Return the vector of a query that attends to all rows [n, width], "Scaling Vision Transformers", MAP head."""
@@ -180,15 +187,14 @@ class Oracle:
         head = self.choices["head"]
         if head is None:
             return None
-        pooled = {"cls": hidden[:1], "mean": hidden.mean(0, keepdims=True), "last": hidden[-1:]}
         decoder = self.choices["decoder"]
         if decoder and decoder["input"] == "start":
             rows = self._decode(np.array([decoder["start_id"]]), hidden)
         else:
-            rows = hidden if head["per_token"] else pooled[head["pooling"]]
+            rows = hidden if head["per_token"] else self._pool(hidden, head["poolings"])[None]
         if head["activation"]:
             rows = HEAD_ACTIVATIONS[head["activation"]](self._linear(rows, "head.dense"))
-            rows = self._norm(rows, "head.norm") if head["norm"] else rows
+        rows = self._norm(rows, "head.norm") if head["norm"] else rows
         return self._linear(rows, "head.output")
 
     def attention(self, sequence: Array) -> list[tuple[Array, Array]]:

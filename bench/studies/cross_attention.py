@@ -17,7 +17,7 @@ from headwaiter_export.checkpoints.families.t5 import T5
 from headwaiter_export.config.choices import DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation, HeadConfig, HeadPooling, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.graphs.packed_cpu import PackedCpu
@@ -40,7 +40,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "layers": 6,
         "decoder": DecoderConfig(layers=6, d_ff=3072, start_id=2),
         "head": HeadConfig(
-            ("no", "perhaps", "yes"), ScoreFunction.SOFTMAX, pooling=HeadPooling.LAST, activation=HeadActivation.TANH
+            ("no", "perhaps", "yes"), ScoreFunction.SOFTMAX, poolings=(Pooling.LAST,), activation=HeadActivation.TANH
         ),
     },
     "monoT5, the first row of the decoder": {

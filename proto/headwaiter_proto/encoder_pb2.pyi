@@ -28,6 +28,8 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_MEAN_SQRT_LEN: _ClassVar[Pooling]
     POOLING_ATTENTION: _ClassVar[Pooling]
     POOLING_CONCATENATED: _ClassVar[Pooling]
+    POOLING_PREFIX_MEAN: _ClassVar[Pooling]
+    POOLING_PATCH_MEAN: _ClassVar[Pooling]
 
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -112,6 +114,8 @@ POOLING_WEIGHTED_MEAN: Pooling
 POOLING_MEAN_SQRT_LEN: Pooling
 POOLING_ATTENTION: Pooling
 POOLING_CONCATENATED: Pooling
+POOLING_PREFIX_MEAN: Pooling
+POOLING_PATCH_MEAN: Pooling
 PRECISION_UNSPECIFIED: Precision
 PRECISION_FP32: Precision
 PRECISION_FP16: Precision

@@ -13,7 +13,7 @@ from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Activation, DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation, HeadConfig, HeadPooling, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -77,7 +77,7 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
                 "distance_grid": 14,
                 "max_tokens": 197,
                 "fixed_length": True,
-                "head": HeadConfig(("yes", "no"), ScoreFunction.SOFTMAX, pooling=HeadPooling.PATCH_MEAN, norm=True),
+                "head": HeadConfig(("yes", "no"), ScoreFunction.SOFTMAX, poolings=(Pooling.PATCH_MEAN,), norm=True),
             },
         ),
         "concatenated": Form(

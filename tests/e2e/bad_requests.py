@@ -220,7 +220,13 @@ TO_TEXT_MODEL = (
         limit=96,
         actual=128,
     ),
-    BadRequest("an unknown pooling", with_output(pooling=9), ("9", "MEAN"), field="output.pooling"),
+    BadRequest("an unknown pooling", with_output(pooling=99), ("99", "MEAN"), field="output.pooling"),
+    BadRequest(
+        "a pooling of other models",
+        with_output(pooling=pb.POOLING_CONCATENATED),
+        ("CONCATENATED", "MEAN"),
+        field="output.pooling",
+    ),
     BadRequest("too many dimensions", with_output(dimensions=33), field="output.dimensions", limit=32, actual=33),
     BadRequest("offsets of tokens", with_output(offsets=True), ("tokens",), field="output.offsets"),
     BadRequest(

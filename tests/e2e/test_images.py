@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import InvalidInput
@@ -24,6 +25,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_server.app import Server
 from tests.checkpoints import save_vit
 from tests.e2e.in_process_server import connect, metrics_url, serving
+from tests.export.feature_checkpoints import save_feature_model
 from tests.oracle import Array
 from tests.shared_folders import SharedFolders
 
@@ -92,6 +94,27 @@ async def test_vectors_and_scores_equal_those_of_transformers(
         with pytest.raises(InvalidInput) as refused:
             await client.encode_images([FILES[0], b"no image"])
         assert (refused.value.sequence, refused.value.field) == (1, "images.values")
+
+
+async def test_a_classifier_that_scores_the_mean_of_patches_equals_transformers(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, "Beit", "ForImageClassification", num_labels=3)
+    processor = BeitImageProcessorPil(size={"height": 12, "width": 12})
+    processor.save_pretrained(tmp_path)
+    images = [Image.open(BytesIO(file)).convert("RGB") for file in FILES]
+    with torch.inference_mode():
+        inputs = processor(images, return_tensors="pt")
+        expected, pooled = model(**inputs).logits.numpy(), model.beit(**inputs).pooler_output.numpy()
+    loaded = read_checkpoint(tmp_path, Pooling.PATCH_MEAN)
+    export_bundle(loaded.encoder, None, tmp_path / "bundle", "beit", plans=GRAPHS[:1], image=loaded.image)
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        assert (await client.model()).poolings == ("patch_mean",)
+        classified = await client.classify(FILES, raw_scores=True)
+        np.testing.assert_allclose(classified.scores, expected, rtol=0, atol=2e-5)
+        encoded = await client.encode_images(FILES)
+        np.testing.assert_allclose(encoded.pooled, pooled, rtol=0, atol=2e-5)
+        with pytest.raises(InvalidInput) as refused:
+            await client.encode_images(FILES, pooling="mean")
+        assert refused.value.field == "output.pooling"
 
 
 async def test_a_model_of_texts_takes_no_images(text_bundle: Path) -> None:

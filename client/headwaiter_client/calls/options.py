@@ -26,7 +26,16 @@ from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
 Pooling: TypeAlias = Literal[
-    "mean", "cls", "max", "last", "weighted_mean", "mean_sqrt_len", "attention", "concatenated"
+    "mean",
+    "cls",
+    "max",
+    "last",
+    "weighted_mean",
+    "mean_sqrt_len",
+    "attention",
+    "concatenated",
+    "prefix_mean",
+    "patch_mean",
 ]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
 _PairTruncation: TypeAlias = Literal["longest_first", "only_second"]
@@ -83,8 +92,9 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
             False).
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
-        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; "attention" or "concatenated"
-            only for a model that has it; the model's own pooling when None (default).
+        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; "attention",
+            "concatenated", "prefix_mean" or "patch_mean" only for a model that has it; the model's own pooling when
+            None (default).
         normalize: whether to scale pooled vectors to unit length; the model's own choice when None (default).
         dimensions: number of leading dimensions of a pooled vector to return, for models trained to be shortened in
             this way; all dimensions when None (default).

@@ -58,7 +58,9 @@ from headwaiter_proto.encoder_pb2 import (
     SoundFormat,
     TargetFormat,
 )
+from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
 from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
+from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
@@ -169,7 +171,8 @@ class _Written:
         config, text = self.config, self.text
         template = text.pair_template if text else None
         changes_vectors = bool(config.after_pooling or config.row_modules or config.vocabulary_head)
-        graphs_pool = config.pooling in (Pooling.ATTENTION, Pooling.CONCATENATED)
+        pooling = f"POOLING_{config.pooling.name}"
+        graphs_pool = ProtoPooling.Value(pooling) in POOLINGS_OF_GRAPHS
         fixed_pooling = graphs_pool or (config.pooling is not Pooling.NONE and changes_vectors)
         prompts = text.prompts if text else ()
         # What the server does with texts of some prompts, besides putting a text before them.
@@ -208,7 +211,7 @@ class _Written:
             bias_heads=bias_heads(config),
             head_dim=config.head_dim,
             value_dim=config.value_dim,
-            pooling=f"POOLING_{config.pooling.name}",
+            pooling=pooling,
             normalized=config.normalize,
             largest_magnitude=Magnitude(name=limiting, value=magnitude),
             residual_norm_ratio=self.ranges.norm_ratio,
@@ -279,6 +282,7 @@ def _write_graphs(
     if compare is not None:
         report(compare_with_code(compare, reference))
     checked = reference.with_long_sequences(encoder)
+    _check_finite(checked)
     chosen = _suitable_plans(plans, ranges, report)
     sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config)
     folded, float32_layers, measured = encoder.fold_temperatures().merge_dense(), list[str](), None
@@ -336,6 +340,18 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
     write_golden(written.reference, folder / GOLDEN)
     if written.text is not None:
         (folder / TOKENIZER).write_text(written.text.tokenizer, encoding="utf-8")
+
+
+def _check_finite(reference: Reference) -> None:
+    """Check that PyTorch's outputs are numbers, which no graph could be compared with otherwise."""
+    for sequence, outputs in zip(reference.sequences, reference.outputs, strict=True):
+        for name, values in (("hidden", outputs.hidden), ("pooled", outputs.pooled), ("logits", outputs.logits)):
+            arrays = values if isinstance(values, list) else [values]
+            if not all(np.isfinite(each).all() for each in arrays if each is not None):
+                raise BundleError(
+                    f"PyTorch gives {name} outputs with NaN or infinity for a sequence of {len(sequence)} tokens: "
+                    "correct the weights"
+                )
 
 
 def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) -> None:

@@ -7,7 +7,7 @@ from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.config.head import HeadActivation, HeadConfig, HeadPooling, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
 _SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")
@@ -47,7 +47,7 @@ _FUNCTION_OF_PROBLEM = {
     "multi_label_classification": ScoreFunction.SIGMOID,
     "single_label_classification": ScoreFunction.SOFTMAX,
 }
-_POOLINGS = {"cls": HeadPooling.CLS, "mean": HeadPooling.MEAN}
+_POOLINGS = {"cls": (Pooling.CLS,), "mean": (Pooling.MEAN,)}
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -99,7 +99,7 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         labels,
         function,
         per_token=per_token,
-        pooling=HeadPooling.CLS if per_token else _read_pooling(config_json, names),
+        poolings=(Pooling.CLS,) if per_token else _read_poolings(config_json, names),
         activation=_read_activation(config_json, family, names),
         norm=bool(names.norm),
         bias=_has_bias(config_json, names, per_token=per_token),
@@ -112,7 +112,7 @@ def check_last_token(head: HeadConfig, text: TextConfig, config_json: Checkpoint
     Raises:
         CheckpointError: the tokenizer adds the padding token after texts.
     """
-    if head.pooling is HeadPooling.LAST and config_json.values.get("pad_token_id") in text.last_ids():
+    if head.poolings == (Pooling.LAST,) and config_json.values.get("pad_token_id") in text.last_ids():
         raise config_json.error(
             "pad_token_id", "the tokenizer ends texts with this token, and the head scores the token before it"
         )
@@ -227,9 +227,9 @@ def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, la
     return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
 
 
-def _read_pooling(config_json: CheckpointJson, names: SequenceHead) -> HeadPooling:
+def _read_poolings(config_json: CheckpointJson, names: SequenceHead) -> tuple[Pooling, ...]:
     """Return how the rows of a sequence become the vector that the head scores."""
-    return config_json.choice(names.pooling_field, _POOLINGS) if names.pooling_field else names.pooling
+    return config_json.choice(names.pooling_field, _POOLINGS) if names.pooling_field else names.poolings
 
 
 def _has_bias(config_json: CheckpointJson, names: SequenceHead, *, per_token: bool) -> bool:

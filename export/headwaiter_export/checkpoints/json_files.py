@@ -77,6 +77,14 @@ class CheckpointJson:
             raise self.error(name, f"it must be one of {', '.join(choices)}")
         return choices[value]
 
+    def listed(self, name: str, choices: Mapping[str, Choice]) -> tuple[Choice, ...]:
+        """Return the values in `choices` of a field that must be one of their keys, or a list of one or more."""
+        value = self._required(name)
+        listed = value if isinstance(value, list) else [value]
+        if not listed or not all(isinstance(each, str) and each in choices for each in listed):
+            raise self.error(name, f"it must be one of {', '.join(choices)}, or a list of these")
+        return tuple(choices[each] for each in listed)
+
     def limit(self, name: str) -> float | None:
         """Return a field that must be a number of at least 1; None if the field is missing or null."""
         value = self.values.get(name)

@@ -144,7 +144,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
             elif kind != _DROPOUT:
                 raise CheckpointError(f"{source} lists {kind} beside MultiVectorMask: the export cannot apply it")
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
-    if kinds[:1] in (["CLIPModel"], ["Transformer"]) and set(kinds[1:]) <= {"Normalize", _DROPOUT}:
+    if set(kinds[1:]) <= {"Normalize", _DROPOUT} and _pools_itself(kinds[0], paths[0]):
         if "model_type" in settings.values:
             settings.choice("model_type", _MODEL_TYPE)
         settings.require({"truncate_dim": None})
@@ -182,6 +182,14 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         truncated_width=settings.size("truncate_dim") if settings.values.get("truncate_dim") is not None else None,
         prompts=settings,
     )
+
+
+def _pools_itself(kind: str, folder: Path) -> bool:
+    """Return whether a module is a transformer that gives pooled vectors, such as CLIP."""
+    if kind != "Transformer":
+        return kind == "CLIPModel"
+    settings = CheckpointJson.read_if_present(folder / "sentence_bert_config.json")
+    return settings.values.get("module_output_name") == _VECTOR
 
 
 def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path], str]:
@@ -334,16 +342,12 @@ def _read_poolings(config_json: CheckpointJson) -> tuple[Pooling, ...]:
     config_json.require({}, known=[*flags, *_POOLING_FIELDS])
     set_flags = [flag.removeprefix(_FLAG_PREFIX) for flag in flags if values[flag]]
     modes = [_FLAG_NAMES.get(name, name) for name in set_flags]
-    if unknown := [mode for mode in modes if mode not in _POOLINGS]:
-        raise CheckpointError(f"{config_json.path} has pooling {unknown[0]}: it must be one of {', '.join(_POOLINGS)}")
-    modes.sort(key=list(_POOLINGS).index)
-    if modes and "pooling_mode" not in values:
-        return tuple(_POOLINGS[mode] for mode in modes)
-    listed = values.get("pooling_mode")
-    if not isinstance(listed, list) or not listed:
-        listed = [listed]
-    if modes and modes != listed:
-        raise config_json.error("pooling_mode", f"the flags name {' and '.join(modes)}; remove the wrong ones")
-    if not all(isinstance(mode, str) and mode in _POOLINGS for mode in listed):
-        return (config_json.choice("pooling_mode", _POOLINGS),)
-    return tuple(_POOLINGS[mode] for mode in listed)
+    for mode in modes:
+        if mode not in _POOLINGS:
+            raise CheckpointError(f"{config_json.path} has pooling {mode}: it must be one of {', '.join(_POOLINGS)}")
+    if not modes or "pooling_mode" in values:
+        listed = config_json.listed("pooling_mode", _POOLINGS)
+        if modes and {_POOLINGS[mode] for mode in modes} != set(listed):
+            raise config_json.error("pooling_mode", f"the flags name {' and '.join(modes)}; remove the wrong ones")
+        return listed
+    return tuple(_POOLINGS[mode] for mode in sorted(modes, key=list(_POOLINGS).index))

@@ -55,7 +55,7 @@ from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.config.head import HeadConfig, HeadPooling
+from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat, SoundFormat
@@ -132,7 +132,8 @@ def read_checkpoint(
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
     if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
         raise CheckpointError(f"{folder} is a bundle, not a checkpoint: serve it with headwaiter-server {folder}")
-    if is_present(folder / "modules.json"):
+    has_modules = is_present(folder / "modules.json")
+    if has_modules:
         modules = read_modules(folder, route)
     elif route is not None:
         raise CheckpointError(f"{folder} has no modules.json, so there is no route to choose: leave it out")
@@ -193,7 +194,7 @@ def read_checkpoint(
     check_widths(after_pooling, config.pooling_width)
     check_widths(modules.row_modules, config.width)
     if modules.truncated_width is not None and pooling is not Pooling.NONE:
-        config = _truncated(config, modules.truncated_width, normalize=bool(normalize))
+        config = _truncated(config, modules.truncated_width, normalize=bool(normalize), assumptions=assumptions)
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
@@ -217,6 +218,7 @@ def read_checkpoint(
         question.template if question else None,
         TASK_FIELDS if modules.mask else (),
         "image" if image is not None else "audio",
+        has_modules=has_modules,
         pools_itself=modules.pools_itself,
     )
     if text is None and modules.mask is not None:
@@ -227,10 +229,11 @@ def read_checkpoint(
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family, route)
         if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):
-            other = after_pooling[0].folder.name if after_pooling else "truncate_dim or a second pooling"
+            other = "the model has several poolings" if config.concatenated else "the vectors have truncate_dim"
+            other = f"{after_pooling[0].folder.name} follows" if after_pooling else other
             raise CheckpointError(
-                f"the pooling has include_prompt False, and {other} follows: the export supports only one of the two; "
-                "remove the prompts to serve texts without prompts"
+                f"the pooling has include_prompt False, and {other}: the export supports only one of the two; remove "
+                "the prompts to serve texts without prompts"
             )
     if text is not None and family.fills_texts:
         if modules != Modules(folder):
@@ -245,7 +248,7 @@ def read_checkpoint(
         if text.default_prompt:
             assumptions.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
     if text is not None:
-        takes_end = head.pooling is HeadPooling.LAST if head else is_own_pooling and pooling is Pooling.LAST
+        takes_end = head.poolings == (Pooling.LAST,) if head else is_own_pooling and pooling is Pooling.LAST
         if family.end_id_field and takes_end:
             _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
         elif head and text.pair_template is None:
@@ -354,6 +357,8 @@ def _pooling_assumptions(
         lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
         return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]
     lines = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]
+    if chosen and named and chosen is not named:
+        lines.append(f"--pooling {chosen} replaces the pooling of modules.json, {named}")
     if not chosen and not named:
         lines.append(
             f"the checkpoint names no pooling: {family.default_pooling}, as usual for "
@@ -378,7 +383,7 @@ def _input_assumptions(
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
     family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
-    family = family_of_fields(config_json.values) or family
+    family = family_of_fields(config_json) or family
     if "HF_ColBERT" in config_json.strings("architectures"):
         raise config_json.error("architectures", CONVERT_COLBERT)
     for architecture in config_json.strings("architectures") if with_head else ():
@@ -442,13 +447,16 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any)
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
 
 
-def _truncated(config: EncoderConfig, width: int, *, normalize: bool) -> EncoderConfig:
+def _truncated(config: EncoderConfig, width: int, *, normalize: bool, assumptions: list[str]) -> EncoderConfig:
     """Return the configuration of a model that keeps the first values of its vectors, scaled to unit length before.
 
-    `normalize` is whether the shorter vectors are scaled again, which sentence-transformers does only when asked.
+    `normalize` is whether the shorter vectors are scaled again, which sentence-transformers does only when asked. A
+    line about the truncation is added to `assumptions`.
     """
     if width >= config.pooled_width:
         return config
+    shorter = ", of less than unit length; --normalize scales them again" if config.normalize and not normalize else ""
+    assumptions.append(f"vectors keep their first {width} of {config.pooled_width} values (truncate_dim){shorter}")
     scaled = [PooledModule(kind=ModuleKind.NORMALIZE)] if config.normalize else []
     truncated = PooledModule(kind=ModuleKind.TRUNCATE, width=width)
     return replace(config, after_pooling=(*config.after_pooling, *scaled, truncated), normalize=normalize)
@@ -468,7 +476,7 @@ def _load_encoder(
 
     A line about the tensors that are left out is added to `assumptions`.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors, full_names = dict[str, Tensor](), dict[str, str]()
     for full_name, tensor in read_tensors(folder).items():
         if full_name.endswith(family.ignored_suffixes):
             continue
@@ -476,8 +484,10 @@ def _load_encoder(
         # Checkpoints converted from TensorFlow keep its names for the parameters of LayerNorm.
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if name in tensors and not torch.equal(tensors[name], tensor):
-            raise CheckpointError(f"the checkpoint has two tensors for {name}, one of them {full_name}: remove one")
-        tensors[name] = tensor
+            raise CheckpointError(
+                f"the checkpoint has two tensors for {name}, {full_names[name]} and {full_name}: remove one"
+            )
+        tensors[name], full_names[name] = tensor, full_name
     for name, tensor in tensors.items():
         if not name.startswith(family.ignored_prefixes):
             check_precision(name, tensor)

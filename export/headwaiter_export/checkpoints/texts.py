@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, models, normalizers
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
@@ -137,6 +137,7 @@ def read_text(
     known_fields: Collection[str] = (),
     modality: str = "text",
     *,
+    has_modules: bool = False,
     pools_itself: bool = False,
 ) -> TextConfig | None:
     """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
@@ -144,7 +145,8 @@ def read_text(
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
     `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
     has `question`. The caller reads the fields `known_fields` of sentence_bert_config.json. `modality` is what
-    sentence-transformers calls the inputs of a model without texts, and `pools_itself` is that of `Modules`.
+    sentence-transformers calls the inputs of a model without texts. `has_modules` is whether modules.json names the
+    folder, and `pools_itself` is that of `Modules`.
 
     Raises:
         CheckpointError: the tokenizer cannot be reproduced, or gives other ids than `transformers`.
@@ -176,8 +178,6 @@ def read_text(
     elif question is not None:
         template = template_of_question(question, tokenizer)
     if template is not None:
-        if settings.is_true("do_lower_case"):
-            raise settings.error("do_lower_case", "it must be false for a model that reads pairs in a template")
         tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
         if tokens >= config.max_tokens:
             raise CheckpointError(
@@ -190,7 +190,9 @@ def read_text(
             "pip install transformers, and export again"
         )
     if settings.is_true("do_lower_case"):
-        _lower_cased(tokenizer)
+        _check_lower_case(settings, path, tokenizer, has_modules=has_modules, has_template=template is not None)
+        _add_lower_case(tokenizer)
+        assumptions.append("texts become lower case (do_lower_case of sentence-transformers)")
         text = replace(text, tokenizer=tokenizer.to_str())
     limit, source = _text_limit(folder, settings)
     if limit >= config.max_tokens:
@@ -266,7 +268,21 @@ def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collect
     return sentence
 
 
-def _lower_cased(tokenizer: Tokenizer) -> None:
+def _check_lower_case(
+    settings: CheckpointJson, path: Path, tokenizer: Tokenizer, *, has_modules: bool, has_template: bool
+) -> None:
+    """Check that sentence-transformers turns the texts of a checkpoint with do_lower_case into lower case."""
+    # The class of such a tokenizer is Python code, which has no normalizer.
+    is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
+    if has_template or is_python or not has_modules:
+        raise settings.error(
+            "do_lower_case",
+            "it must be false with a template of pairs, with EsmTokenizer, and in a folder that modules.json does not "
+            "name, where sentence-transformers does not read it",
+        )
+
+
+def _add_lower_case(tokenizer: Tokenizer) -> None:
     """Let a tokenizer turn texts into lower case before all else, as sentence-transformers does for `do_lower_case`."""
     normalizer = json.loads(tokenizer.to_str())["normalizer"] or {"type": "Sequence", "normalizers": []}
     steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]

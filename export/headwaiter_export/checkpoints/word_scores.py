@@ -69,7 +69,7 @@ def word_score_head(config_json: CheckpointJson, family: Family, cross_encoder: 
     # The field is one of heads that classify.
     values = {name: value for name, value in config_json.values.items() if name != "problem_type"}
     function = read_function(CheckpointJson(config_json.path, values), cross_encoder, 1)
-    return HeadConfig(("LABEL_0",), function, pooling=names.pooling, bias=names.bias)
+    return HeadConfig(("LABEL_0",), function, poolings=names.poolings, bias=names.bias)
 
 
 def logit_score_ids(logit_score: CheckpointJson, vocabulary_size: int) -> tuple[int, int | None]:

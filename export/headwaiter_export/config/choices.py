@@ -71,7 +71,8 @@ class Pooling(StrEnum):
     CLS: the first row. LAST: the last row. WEIGHTED_MEAN: row i, counted from 1, has weight i
     (https://arxiv.org/abs/2202.08904, section 3.1). MEAN_SQRT_LEN: the sum divided by the square root of the length.
     ATTENTION: a learned query attends to all rows (https://arxiv.org/abs/2106.04560, section 3.1). CONCATENATED: the
-    vectors of several poolings, one after another.
+    vectors of several poolings, one after another. PREFIX_MEAN: the mean of the first `prefix_rows` rows. PATCH_MEAN:
+    the mean of the rows after them, which are the patches of an image.
     """
 
     NONE = "none"
@@ -83,10 +84,12 @@ class Pooling(StrEnum):
     MEAN_SQRT_LEN = "mean_sqrt_len"
     ATTENTION = "attention"
     CONCATENATED = "concatenated"
+    PREFIX_MEAN = "prefix_mean"
+    PATCH_MEAN = "patch_mean"
 
 
 # The poolings that need neither weights nor a list of poolings.
-PLAIN_POOLINGS = tuple(each for each in Pooling if each not in (Pooling.NONE, Pooling.ATTENTION, Pooling.CONCATENATED))
+ROW_POOLINGS = tuple(each for each in Pooling if each not in (Pooling.NONE, Pooling.ATTENTION, Pooling.CONCATENATED))
 # The choices of each field of EncoderConfig.
 CHOICES_OF_FIELDS: dict[str, type[StrEnum]] = {
     "mask": Mask,

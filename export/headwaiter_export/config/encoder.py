@@ -7,7 +7,7 @@ from typing import Any
 from headwaiter_export.config.after_pooling import PooledModule, output_width, resolve_modules
 from headwaiter_export.config.choices import (
     CHOICES_OF_FIELDS,
-    PLAIN_POOLINGS,
+    ROW_POOLINGS,
     Activation,
     DecoderInput,
     Mask,
@@ -268,6 +268,7 @@ class EncoderConfig:
             self._check_grid()
         if self.gated and not self.d_ff:
             raise ConfigError("gated is true and d_ff is 0: set gated to false, or d_ff to the width of the block")
+        _resolve_poolings(self)
         if self.max_tokens < self.min_tokens:
             reason = "with a target" if self.takes_target else f"when mask is {self.mask}"
             raise ConfigError(f"max_tokens is {self.max_tokens}: it must be {self.min_tokens} or more {reason}")
@@ -281,7 +282,6 @@ class EncoderConfig:
             raise ConfigError(f"score_cap is {self.score_cap!r}: it must be a finite number of at least 0")
         if self.pooling is Pooling.ATTENTION and self.width % self.heads:
             raise ConfigError(f"pooling is attention, and {self.heads} heads do not divide the width {self.width}")
-        _resolve_concatenated(self)
         resolve_modules(self)
         resolve_rotary(self)
         if self.decoder is not None:
@@ -355,7 +355,7 @@ class EncoderConfig:
         """Check that sequences consist of a class row and the patches of the grid, and that all rows attend to all."""
         rows = 1 + self.distance_grid**2
         wanted: dict[str, Any] = {"distance_bias": True, "prefix_rows": 1, "max_tokens": rows, "fixed_length": True}
-        wanted |= {"mask": Mask.NONE, "local_layers": ()}
+        wanted |= {"mask": Mask.NONE, "local_layers": (), "distance_keys": False, "distance_queries": False}
         for name, value in wanted.items():
             if (found := getattr(self, name)) != value:
                 raise ConfigError(f"{name} is {found}: with distance_grid {self.distance_grid}, set it to {value}")
@@ -532,6 +532,12 @@ class EncoderConfig:
         return output_width(self.after_pooling, self.pooling_width)
 
     @property
+    def pools_patches(self) -> bool:
+        """Whether a pooling of vectors, or one of the head, tells the first `prefix_rows` rows from the others."""
+        used = {self.pooling, *self.concatenated, *(self.head.poolings if self.head else ())}
+        return not used.isdisjoint((Pooling.PREFIX_MEAN, Pooling.PATCH_MEAN))
+
+    @property
     def pooling_width(self) -> int:
         """Width of a pooled vector before all modules."""
         return self.width * max(1, len(self.concatenated))
@@ -543,7 +549,12 @@ class EncoderConfig:
 
     @property
     def min_tokens(self) -> int:
-        """Fewest tokens of a sequence: 2 if a token cannot attend to itself, or if there is a target; else 1."""
+        """Fewest tokens of a sequence: 2 if a token cannot attend to itself, or if there is a target; else 1.
+
+        If a pooling tells the model's own tokens from patches, there is a patch.
+        """
+        if self.pools_patches:
+            return self.prefix_rows + 1
         return 2 if self.mask is Mask.SELF_EXCLUDING or self.takes_target else 1
 
     @property
@@ -618,18 +629,22 @@ def _resolve_local_layers(config: Any) -> None:
         raise ConfigError(f"window is {config.window}: it must be 1 or more when mask is {config.mask}")
 
 
-def _resolve_concatenated(config: Any) -> None:
-    """Turn a list of concatenated poolings into a tuple, and check them."""
+def _resolve_poolings(config: Any) -> None:
+    """Turn a list of concatenated poolings into a tuple, and check all poolings."""
     listed = config.concatenated
-    plain = {str(each): each for each in PLAIN_POOLINGS}
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) and each in plain for each in listed):
-        raise ConfigError(f"concatenated is {listed!r:.99}: it must be a list of {', '.join(plain)}")
-    if (len(listed) > 1) != (config.pooling is Pooling.CONCATENATED) or len(listed) == 1:
+    known = {str(each): each for each in ROW_POOLINGS}
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, str) and each in known for each in listed):
+        raise ConfigError(f"concatenated is {listed!r:.99}: it must be a list of {', '.join(known)}")
+    if config.pooling is Pooling.CONCATENATED and len(listed) < 2:
+        raise ConfigError(f"pooling is concatenated, and concatenated is {listed!r}: list two poolings or more")
+    if config.pooling is not Pooling.CONCATENATED and listed:
+        raise ConfigError(f"pooling is {config.pooling}, and concatenated is {listed!r}: leave concatenated out")
+    object.__setattr__(config, "concatenated", tuple(known[each] for each in listed))
+    if config.pools_patches and not (0 < config.prefix_rows < config.max_tokens and config.fixed_length):
         raise ConfigError(
-            f"concatenated has {len(listed)} poolings, and pooling is {config.pooling}: list two or more poolings if "
-            "pooling is concatenated, and none otherwise"
+            f"a pooling is prefix_mean or patch_mean, and prefix_rows is {config.prefix_rows}: it must be from 1 to "
+            "max_tokens - 1, with fixed_length true"
         )
-    object.__setattr__(config, "concatenated", tuple(plain[each] for each in listed))
 
 
 def _resolve_experts(config: Any) -> None:

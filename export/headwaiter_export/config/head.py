@@ -3,21 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class HeadPooling(StrEnum):
-    """How the hidden rows of a sequence become the vector that a head scores.
-
-    CLS: the first row. MEAN: the mean of all rows. LAST: the last row. PREFIX_MEAN: the mean of the first `prefix_rows`
-    rows. PATCH_MEAN: the mean of the rows after them, the patches of an image. CLS_AND_PATCH_MEAN: the first row, and
-    then PATCH_MEAN.
-    """
-
-    CLS = "cls"
-    MEAN = "mean"
-    LAST = "last"
-    PREFIX_MEAN = "prefix_mean"
-    PATCH_MEAN = "patch_mean"
-    CLS_AND_PATCH_MEAN = "cls_and_patch_mean"
+from headwaiter_export.config.choices import Pooling
 
 
 class HeadActivation(StrEnum):
@@ -47,7 +33,8 @@ class HeadConfig:
         labels: names of the labels, one for each logit.
         function: how logits become scores.
         per_token: whether each token has logits; otherwise each sequence has.
-        pooling: how the rows of a sequence become x; with `per_token`, x is each row.
+        poolings: how the rows of a sequence become x, the vectors of these poolings one after another; with
+            `per_token`, x is each row.
         activation: the activation; None for a head without W_1.
         norm: whether there is the norm, which is of the encoder's kind.
         bias: whether there is b_2.
@@ -56,7 +43,7 @@ class HeadConfig:
     labels: tuple[str, ...]
     function: ScoreFunction
     per_token: bool = False
-    pooling: HeadPooling = HeadPooling.CLS
+    poolings: tuple[Pooling, ...] = (Pooling.CLS,)
     activation: HeadActivation | None = None
     norm: bool = False
     bias: bool = True

@@ -20,7 +20,7 @@ from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.attention_pooling import AttentionPooling
 from headwaiter_export.encoder.decoder import Decoder
 from headwaiter_export.encoder.embedding import Embedding
-from headwaiter_export.encoder.head import Head, pool_for_head
+from headwaiter_export.encoder.head import Head
 from headwaiter_export.encoder.layers import AttentionLayer, EncoderLayer
 from headwaiter_export.encoder.norms import make_norm
 from headwaiter_export.encoder.pooling import pool
@@ -113,7 +113,7 @@ class Encoder(nn.Module):
             pooled = self.after_pooling(self.attention_pooling(x, layout))
         elif self.config.pooling is not Pooling.NONE:
             poolings = self.config.concatenated or (self.config.pooling,)
-            pooled = self.after_pooling(torch.cat([pool(x, layout, each) for each in poolings], 1))
+            pooled = self.after_pooling(pool(x, layout, poolings, self.config.prefix_rows))
         hidden = self.row_modules(x.float()).to(x.dtype) if self.config.row_modules else x
         return pooled, hidden, self._logits(x, layout)
 
@@ -150,7 +150,7 @@ class Encoder(nn.Module):
         if self.decoder is not None and not self.config.decodes_rows:
             vectors = self.decoder(self.embedding.tokens, None, x, layout)
         else:
-            vectors = pool_for_head(x, layout, head.pooling, self.config.prefix_rows).to(x.dtype)
+            vectors = pool(x, layout, head.poolings, self.config.prefix_rows).to(x.dtype)
         logits: Tensor = self.head(vectors)
         return logits
 

@@ -20,7 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.nn.utils.parametrize import is_parametrized
 
-from headwaiter_export.config.choices import PLAIN_POOLINGS, Activation, DecoderInput, Mask, Norm, Pooling, Positions
+from headwaiter_export.config.choices import ROW_POOLINGS, Activation, DecoderInput, Mask, Norm, Pooling, Positions
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -217,7 +217,7 @@ def from_transformer_decoder(
 
 
 def _check_pooling(pooling: Pooling) -> None:
-    if pooling not in (*PLAIN_POOLINGS, Pooling.NONE):
+    if pooling not in (*ROW_POOLINGS, Pooling.NONE):
         raise ConfigError(f"pooling is {pooling}, which the module lacks: choose another pooling")
 
 

@@ -25,10 +25,10 @@ class ScoreTerms:
     Attributes:
         pattern: which tokens of its sequence a token attends to.
         window: largest distance from a query to the keys that it attends to; None for any distance.
-        table: the numbers of each head for the distances −(M − 1) to M − 1 from query to key, [H, 2M − 1], or None.
-            The distances are between positions, or between `places`.
-        distance_keys: the vectors that each head multiplies with a query, or with its last n values, for the same
-            distances, [H, 2M − 1, head_dim or n], or None.
+        table: the numbers of each head for the distances −D to D from query to key, between their positions or their
+            places, [H, 2D + 1], or None.
+        distance_keys: the vectors that each head multiplies with a query, or with its last n values, for the distances
+            −D to D between positions, [H, 2D + 1, head_dim or n], or None.
         distance_queries: the vectors that each head multiplies with a key, for the same distances from key to query.
         slopes: the number of each head that is multiplied by the distance and subtracted, H numbers or none. There are
             slopes or a table, not both.

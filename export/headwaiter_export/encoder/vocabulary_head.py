@@ -33,7 +33,7 @@ class VocabularyHead(nn.Module):
         rows = self.norm(self._activation(self.dense(x)))
         # The logits of all rows for the whole vocabulary would be the largest array of a model.
         parts = torch.split(self.output.weight, LOGITS_AT_ONCE)
-        largest = torch.cat([pool(F.linear(rows, part), layout, Pooling.MAX) for part in parts], 1)
+        largest = torch.cat([pool(F.linear(rows, part), layout, (Pooling.MAX,)) for part in parts], 1)
         # The bias and the logarithm change no order, so they follow the maximum.
         vectors = (largest + self.output.bias.float()).relu().log1p()
         return vectors.log1p() if self._log_twice else vectors

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import POOLING_CONCATENATED, POOLING_NONE, Pooling
+from headwaiter_proto.encoder_pb2 import POOLING_NONE, Pooling
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.images import prefix_rows
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_proto.rules.pooling import POOLINGS, pool
+from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS, pool
 from headwaiter_proto.rules.target import divided, takes_target
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.graph import Outputs
@@ -241,10 +241,10 @@ def _check_pooling(golden: Golden, manifest: Manifest) -> None:
     """Check that the pooled vectors are what the manifest's pooling makes of the hidden rows.
 
     With `fixed_pooling`, modules may have changed the pooled vectors. If so, nothing shows the pooling, and no request
-    can use another one. Vectors that are the plain result of another pooling are refused. Those of several poolings are
-    not checked: truncated, they may be those of the first one.
+    can use another one. Vectors that are the plain result of another pooling are refused, unless only graphs compute
+    the pooling.
     """
-    if golden.outputs.pooled is None or manifest.pooling == POOLING_CONCATENATED:
+    if golden.outputs.pooled is None or manifest.pooling in POOLINGS_OF_GRAPHS:
         return
     if manifest.width != hidden_width(manifest):
         if manifest.fixed_pooling:

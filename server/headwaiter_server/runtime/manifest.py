@@ -6,7 +6,7 @@ from math import isfinite
 
 from google.protobuf.message import Message
 
-from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, ImageFormat, Prompt
+from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE, Head, ImageFormat, Pooling, Prompt
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND, Graph, Lowering, Manifest, PairTemplate
 from headwaiter_proto.rules.images import min_tokens, prefix_rows
 from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS
@@ -98,7 +98,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     if manifest.pooling not in (*POOLINGS, *POOLINGS_OF_GRAPHS, POOLING_NONE):
         yield "has no pooling"
     if manifest.pooling in POOLINGS_OF_GRAPHS and not manifest.fixed_pooling:
-        yield "has pooling ATTENTION or CONCATENATED without fixed_pooling"
+        yield f"has {Pooling.Name(manifest.pooling)} without fixed_pooling"
     if manifest.pooling == POOLING_NONE and (manifest.fixed_pooling or manifest.normalized):
         yield "has fixed_pooling or normalized, and pooling NONE"
     if manifest.sparse and not (

@@ -206,4 +206,4 @@ def test_a_template_of_pairs_and_lower_case_are_refused_together(tmp_path: Path)
     write_json(tmp_path / "sentence_bert_config.json", {"do_lower_case": True})
     with pytest.raises(CheckpointError) as error:
         read_checkpoint(tmp_path, question=MONOT5)
-    assert_mentions(error.value, "sentence_bert_config.json", "do_lower_case True", "template")
+    assert_mentions(error.value, "sentence_bert_config.json", "do_lower_case True", "template of pairs")

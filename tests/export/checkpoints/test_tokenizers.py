@@ -22,7 +22,7 @@ from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, che
 from headwaiter_export.config.encoder import EncoderConfig
 from tests.checkpoints import save_tokenizer, write_json
 from tests.documents import MODELS, blocks
-from tests.export.helpers import assert_mentions, edit_json
+from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
 from tests.export.tokenizer_cases import CASES, LINES, Case, config, save_case
 from tests.export.tokenizer_folders import (
     BERT_TOKENS,
@@ -186,6 +186,23 @@ def test_texts_become_lower_case_where_sentence_transformers_makes_them_so(name:
     reference = SentenceTransformer(str(folder), device="cpu").tokenizer
     assert found == reference(texts)["input_ids"]
     assert found[0] == found[1]
+
+
+def test_lower_case_is_refused_where_sentence_transformers_does_not_apply_it(folder: Path) -> None:
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
+    read_checkpoint(folder)
+    (folder / "modules.json").unlink()
+    assert_checkpoint_refused(folder, "do_lower_case True", "modules.json")
+
+
+def test_lower_case_is_refused_with_a_tokenizer_of_proteins(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    save_case(LINES["ESM"], folder, lines=True)
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
+    config = EncoderConfig(vocabulary_size=VOCABULARY_SIZE, d_model=8, heads=1, layers=1, d_ff=8, max_tokens=64)
+    with pytest.raises(CheckpointError) as error:
+        read_text(folder, CheckpointJson.read(folder / "config.json"), config, [], has_modules=True)
+    assert_mentions(error.value, "do_lower_case True", "EsmTokenizer")
 
 
 def test_a_difference_from_auto_tokenizer_is_refused_with_the_text_and_both_ids(

@@ -253,6 +253,8 @@ def test_a_clip_of_sentence_transformers_gives_the_same_vectors_of_images(
 def test_a_model_without_a_pooling_that_is_no_clip_is_refused(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "ViT")
     write_modules_json(tmp_path, "Transformer", "Normalize")
+    assert_checkpoint_refused(tmp_path, "Transformer, Normalize", "modules.json")
+    write_json(tmp_path / "sentence_bert_config.json", {"module_output_name": "sentence_embedding"})
     assert_checkpoint_refused(tmp_path, "images and texts", "Pooling", "modules.json")
 
 

@@ -13,6 +13,14 @@ from headwaiter_export.config.head import HeadConfig, ScoreFunction
 from tests.export.helpers import assert_mentions
 
 HEAD = HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True)
+IMAGES: dict[str, Any] = {
+    "vocabulary_size": 0,
+    "feature_width": 8,
+    "prefix_rows": 1,
+    "fixed_length": True,
+    "max_tokens": 17,
+}
+GRID = {**IMAGES, "distance_bias": True, "distance_grid": 4}
 SIZES: dict[str, Any] = {"vocabulary_size": 50, "d_model": 32, "heads": 4, "layers": 2, "d_ff": 64, "max_tokens": 16}
 
 
@@ -60,11 +68,14 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"pooling": "sum"}, ["pooling is 'sum'", "none, mean, cls, max, last, weighted_mean"]),
         ({"positions": "absolute"}, ["positions is 'absolute'", "sinusoidal, rotary, rotary_grid, alibi, none"]),
         ({"positions": "alibi", "distance_bias": True}, ["distance_bias is true", "positions is alibi"]),
-        ({"distance_grid": 4}, ["distance_bias is False", "distance_grid 4", "True"]),
-        (
-            {"distance_grid": 4, "distance_bias": True, "vocabulary_size": 0, "feature_width": 8},
-            ["prefix_rows is 0", "set it to 1"],
-        ),
+        ({**GRID, "distance_bias": False}, ["distance_bias is False", "distance_grid 4", "True"]),
+        ({**GRID, "prefix_rows": 2}, ["prefix_rows is 2", "set it to 1"]),
+        ({**GRID, "max_tokens": 16}, ["max_tokens is 16", "set it to 17"]),
+        ({**GRID, "fixed_length": False}, ["fixed_length is False"]),
+        ({**GRID, "mask": "causal"}, ["mask is causal", "none"]),
+        ({**GRID, "local_layers": [0], "window": 3}, ["local_layers is (0,)"]),
+        ({**GRID, "distance_keys": True}, ["distance_keys is True"]),
+        ({**GRID, "distance_queries": True}, ["distance_queries is True"]),
         ({"positions": "rotary", "head_dim": 5}, ["head_dim is 5", "even", "rotary"]),
         ({"positions": "rotary_grid", "head_dim": 6}, ["head_dim is 6", "multiple of 4", "rotary_grid"]),
         ({"positions": "sinusoidal", "d_model": 33, "head_dim": 8}, ["d_model is 33", "even", "sinusoidal"]),
@@ -73,9 +84,13 @@ def test_a_configuration_is_the_same_after_json() -> None:
         ({"norm_eps": 0.0}, ["norm_eps is 0.0", "between 0 and 1"]),
         ({"embedding_norm": 1}, ["embedding_norm is 1", "true or false"]),
         ({"pooling": "none", "normalize": True}, ["normalize", "pooling 'none'"]),
-        ({"pooling": "concatenated"}, ["concatenated has 0 poolings", "pooling is concatenated"]),
-        ({"concatenated": ["cls", "mean"]}, ["concatenated has 2 poolings", "pooling is mean"]),
-        ({"pooling": "concatenated", "concatenated": ["cls"]}, ["concatenated has 1 poolings"]),
+        ({"pooling": "concatenated"}, ["pooling is concatenated", "concatenated is ()", "two poolings or more"]),
+        ({"concatenated": ["cls", "mean"]}, ["pooling is mean", "concatenated is ['cls', 'mean']", "leave"]),
+        ({"pooling": "concatenated", "concatenated": ["cls"]}, ["concatenated is ['cls']", "two poolings or more"]),
+        ({"pooling": "patch_mean"}, ["patch_mean", "prefix_rows is 0", "from 1"]),
+        ({"pooling": "concatenated", "concatenated": ["cls", "prefix_mean"]}, ["prefix_mean", "prefix_rows is 0"]),
+        ({**IMAGES, "max_tokens": 1, "pooling": "patch_mean"}, ["patch_mean", "prefix_rows is 1"]),
+        ({**IMAGES, "fixed_length": False, "pooling": "patch_mean"}, ["patch_mean", "fixed_length"]),
         ({"pooling": "concatenated", "concatenated": "cls"}, ["concatenated is 'cls'", "list of mean, cls"]),
         ({"pooling": "concatenated", "concatenated": ["cls", "attention"]}, ["concatenated is ['cls', 'attention']"]),
         ({"after_pooling": [{"kind": "truncate"}]}, ["width is 0"]),

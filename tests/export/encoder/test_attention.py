@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwaiter_export.config.choices import Mask, Pooling
+from headwaiter_export.config.choices import ROW_POOLINGS, Mask, Pooling
 from headwaiter_export.encoder.attention import attention
 from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
@@ -38,11 +38,11 @@ def test_the_number_of_masked_pairs_stays_finite_in_the_kernel_and_is_below_all_
     assert (terms[3:] <= -65_504).all()
 
 
-@pytest.mark.parametrize("pooling", [each for each in Pooling if each is not Pooling.NONE])
+@pytest.mark.parametrize("pooling", ROW_POOLINGS)
 def test_infinity_in_a_cell_of_padding_changes_no_pooled_vector(pooling: Pooling) -> None:
     cells = torch.tensor([[1.0, -2.0], [3.0, 5.0], [torch.inf, -torch.inf]])
     padded, alone = (
-        pool(cells[: len(mask)], Portable({"attention_mask": torch.tensor([mask])}), pooling)
+        pool(cells[: len(mask)], Portable({"attention_mask": torch.tensor([mask])}), (pooling,), 1)
         for mask in ([1, 1, 0], [1, 1])
     )
     assert padded is not None

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.config.choices import DecoderInput
+from headwaiter_export.config.choices import DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.config.head import HeadActivation, HeadConfig, HeadPooling, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.int8 import quantize
@@ -37,7 +37,7 @@ FORMS: dict[str, dict[str, Any]] = {
     # The classifier's head, as in BART.
     "BART": {
         "head": HeadConfig(
-            ("no", "perhaps", "yes"), ScoreFunction.SOFTMAX, pooling=HeadPooling.LAST, activation=HeadActivation.TANH
+            ("no", "perhaps", "yes"), ScoreFunction.SOFTMAX, poolings=(Pooling.LAST,), activation=HeadActivation.TANH
         ),
     },
     "T5": {

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput
 from headwaiter_proto.rules.outputs import read_output
+from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.engine.description import description
 from headwaiter_server.requests.replies import (
@@ -252,7 +253,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     )
     assert not reply.attends
     assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")
-    not_from_rows = {pb.POOLING_UNSPECIFIED, pb.POOLING_NONE, pb.POOLING_ATTENTION}
+    not_from_rows = {pb.POOLING_UNSPECIFIED, pb.POOLING_NONE, *POOLINGS_OF_GRAPHS}
     assert set(reply.poolings) == set(pb.Pooling.values()) - not_from_rows
     assert reply.execution == pb.Execution(
         provider="cpu",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2 import TargetFormat
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, LOWERING_PORTABLE, Manifest
+from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.bundle import GOLDEN, PARITY
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.model import open_model
@@ -259,6 +260,7 @@ def _swap_weights(manifest: Manifest) -> None:
     manifest.graphs[0].weights_file, manifest.graphs[0].file = manifest.graphs[0].file, manifest.graphs[0].weights_file
 
 
+_OF_GRAPHS = [pb.Pooling.Name(each) for each in POOLINGS_OF_GRAPHS]
 # For each field, values that contradict the graphs or no export writes.
 LIES: dict[str, list[Any]] = {
     "max_tokens": [1000, 65],
@@ -268,7 +270,7 @@ LIES: dict[str, list[Any]] = {
     "hidden_width": [7],
     "heads": [3, 0],
     "layers": [2**32 - 1],
-    "pooling": ["POOLING_CLS", "POOLING_NONE", "POOLING_WEIGHTED_MEAN", "POOLING_ATTENTION", 99],
+    "pooling": ["POOLING_CLS", "POOLING_NONE", "POOLING_WEIGHTED_MEAN", *_OF_GRAPHS, 99],
     "normalized": [False],
     "min_tokens": [2, 65],
     "max_text_tokens": [65],

@@ -10,7 +10,6 @@ from headwaiter_export.checkpoints.families.images import DEIT, SIGLIP_VISION, V
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadPooling
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ AST = replace(
     DEIT,
     input=SpectrogramInput(tokens=("embeddings.cls_token", "embeddings.distillation_token")),
     tensor_prefix="audio_spectrogram_transformer.",
-    default_pooling=Pooling.NONE,
-    sequence_head=SequenceHead("classifier.dense", norm="classifier.layernorm", pooling=HeadPooling.PREFIX_MEAN),
+    default_pooling=Pooling.PREFIX_MEAN,
+    sequence_head=SequenceHead("classifier.dense", norm="classifier.layernorm", poolings=(Pooling.PREFIX_MEAN,)),
 )
 WHISPER = Family(
     input=FrameInput(),

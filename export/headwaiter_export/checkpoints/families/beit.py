@@ -8,12 +8,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
-from headwaiter_export.checkpoints.families.images import VIT, ImageInput
+from headwaiter_export.checkpoints.families.images import VIT, ImageInput, norm_of_vectors
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadPooling
 
 _TABLE = "relative_position_bias.relative_position_bias_table"
 
@@ -40,8 +39,11 @@ class GridBiasInput(ImageInput):
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Also arrange the tables of all layers by distance, and add the table that all layers share."""
         super().fold_tensors(tensors, config_json, config)
-        if not config_json.values.get("layer_scale_init_value", 0.1):
-            # Such layers have no scales.
+        first_scale = config_json.values.get("layer_scale_init_value", 0.1)
+        if type(first_scale) not in (int, float):
+            raise config_json.error("layer_scale_init_value", "it must be a number")
+        if not first_scale > 0:
+            # transformers then gives the layers no scales.
             for layer in range(config.layers):
                 tensors |= {f"encoder.layer.{layer}.lambda_{number}": torch.ones(config.d_model) for number in (1, 2)}
         if not config.distance_grid:
@@ -61,8 +63,9 @@ def _by_place(table: Tensor) -> Tensor:
     """Return the numbers of each head for the distances between places, [H, 4M − 1], see `distance_grid`.
 
     `table` [(2W − 1)² + 3, H] has the numbers for the shifts from key to query, and then those from the class row to
-    patches, from patches to the class row, and from the class row to itself. The last has the distance 0, as a patch to
-    itself has. So all numbers of the class row get the difference of the two, which changes no softmax.
+    patches, from patches to the class row, and from the class row to itself. The distance 0 is that of the class row to
+    itself, and that of a patch to itself. So all numbers of the class row are moved by the difference of these two
+    numbers, which changes no softmax.
     """
     *_, to_patch, to_class, to_itself = table
     near = table[:-3].flip(0)
@@ -73,30 +76,34 @@ def _by_place(table: Tensor) -> Tensor:
     return torch.cat((far[0], near, far[1])).T.contiguous()
 
 
-# Checkpoints whose head scores the mean of the patches have no norm after the layers.
+# The mean of the patches has a norm, and there is none after the layers.
 BEIT = replace(
     VIT,
     input=GridBiasInput(),
     tensor_prefix="beit.",
+    module_names={**VIT.module_names, "after_pooling.0.norm": "pooler.layernorm"},
     layer_module_names={**VIT.layer_module_names, "attention.distances": "attention.attention.distances"},
     layer_scales={"attention.output": "lambda_1", "feed_forward.down": "lambda_2"},
     boolean_fields={},
     fixed_fields={**VIT.fixed_fields, "key_bias": False, "final_norm": False},
     ignored_prefixes=("embeddings.mask_token", "pooler.", "layernorm.", "lm_head."),
     ignored_suffixes=(".relative_position_index",),
-    default_pooling=Pooling.MEAN,
-    sequence_head=SequenceHead("classifier", norm="pooler.layernorm", pooling=HeadPooling.PATCH_MEAN),
+    default_values={"layer_norm_eps": 1e-12},
+    default_pooling=Pooling.PATCH_MEAN,
+    own_modules=lambda _, encoder_json: (norm_of_vectors(encoder_json),),
+    sequence_head=SequenceHead("classifier", norm="pooler.layernorm", poolings=(Pooling.PATCH_MEAN,)),
 )
 DATA2VEC_VISION = replace(BEIT, tensor_prefix="data2vec_vision.")
 
 
 def _of_class_row(family: Family) -> Family:
-    """Return the family of checkpoints whose head scores the class row, and that have a norm after the layers."""
+    """Return the family of checkpoints that pool the class row, and that have a norm after the layers."""
     return replace(
         family,
         fixed_fields={**family.fixed_fields, "final_norm": True},
         ignored_prefixes=("embeddings.mask_token", "pooler.", "lm_head."),
         default_pooling=Pooling.CLS,
+        own_modules=VIT.own_modules,
         sequence_head=SequenceHead("classifier"),
     )
 

@@ -10,9 +10,8 @@ from typing_extensions import override
 from headwaiter_export.checkpoints.families.family import NO_BIASES, USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.families.rotary import SplitHalfInput, pair_neighbours, read_layer_types
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.config.choices import Mask, Norm, Positions
+from headwaiter_export.config.choices import Mask, Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadPooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ class QwenInput(DecoderInput):
 # The head that transformers gives all decoders: it scores the last token, which attends to all others.
 _HEAD = SequenceHead(
     "score",
-    pooling=HeadPooling.LAST,
+    poolings=(Pooling.LAST,),
     bias=False,
     bias_field="token_classification_bias",
     scores_tokens=True,

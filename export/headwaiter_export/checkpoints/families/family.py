@@ -22,7 +22,7 @@ from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import PooledModule
 from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadActivation, HeadPooling
+from headwaiter_export.config.head import HeadActivation
 
 # The names of the sizes in most families, for `size_fields`.
 USUAL_SIZES: dict[str, str] = {
@@ -60,7 +60,7 @@ class SequenceHead:
         activation_field: the field that names the activation; empty for the field of the feed-forward layers.
         norm: module of the norm after the activation; empty for a head without a norm.
         pooling: how the rows of a sequence become the vector that the head scores.
-        pooling_field: field of config.json that names this pooling; empty if the pooling is always `pooling`.
+        pooling_field: field of config.json that names the only pooling; empty if the poolings are always `poolings`.
         bias: whether `output` has a bias where it scores sequences.
         bias_field: field of config.json that says whether `output` has a bias where it scores tokens; empty if it
             always has.
@@ -75,7 +75,7 @@ class SequenceHead:
     activation: HeadActivation | None = None
     activation_field: str = ""
     norm: str = ""
-    pooling: HeadPooling = HeadPooling.CLS
+    poolings: tuple[Pooling, ...] = (Pooling.CLS,)
     pooling_field: str = ""
     bias: bool = True
     bias_field: str = ""
@@ -108,7 +108,7 @@ class VocabularyNames:
 _HEAD_FIELDS = ("architectures", "id2label", "num_labels", "problem_type", "sentence_transformers")
 # The head that transformers gives an encoder with a decoder: it scores the last row of the decoder.
 DECODER_HEAD = SequenceHead(
-    "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, pooling=HeadPooling.LAST
+    "classification_head.out_proj", "classification_head.dense", HeadActivation.TANH, poolings=(Pooling.LAST,)
 )
 
 
@@ -152,7 +152,7 @@ class Family(TensorNames):
         activation_field: field of config.json that names the activation.
         decoder_names: names of the tensors of the decoder; None for a family without a decoder.
         ignored_prefixes: prefixes of tensors that do not affect hidden rows.
-        ignored_suffixes: suffixes of tensors that every checkpoint of the family has with the same content.
+        ignored_suffixes: suffixes of tensors that follow from config.json, which older checkpoints have.
         boolean_fields: booleans of EncoderConfig, and their optional fields in config.json.
         fixed_fields: fields of EncoderConfig that have the same value in the whole family.
         default_pooling: pooling of a checkpoint that names no pooling.

@@ -19,7 +19,6 @@ from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadPooling
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
 
@@ -279,7 +278,7 @@ DINOV2 = replace(
     default_norm_eps=1e-6,
     boolean_fields={**VIT.boolean_fields, "gated": "use_swiglu_ffn"},
     translate=_with_silu,
-    sequence_head=SequenceHead("classifier", pooling=HeadPooling.CLS_AND_PATCH_MEAN),
+    sequence_head=SequenceHead("classifier", poolings=(Pooling.CLS, Pooling.PATCH_MEAN)),
 )
 DINOV2_WITH_REGISTERS = replace(
     DINOV2,
@@ -370,7 +369,7 @@ SIGLIP_VISION = Family(
     ignored_prefixes=("embeddings.position_ids", "head."),
     fixed_fields=VIT.fixed_fields,
     default_pooling=Pooling.ATTENTION,
-    sequence_head=SequenceHead("classifier", pooling=HeadPooling.MEAN),
+    sequence_head=SequenceHead("classifier", poolings=(Pooling.MEAN,)),
 )
 SIGLIP = replace(
     SIGLIP_VISION,
@@ -379,12 +378,17 @@ SIGLIP = replace(
 )
 
 
-def _clip_modules(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
-    """Return CLIP's norm of the class token's row, and the projection if the checkpoint has it."""
+def norm_of_vectors(encoder_json: CheckpointJson) -> PooledModule:
+    """Return a norm of pooled vectors with the epsilon of the encoder's norms."""
     eps = encoder_json.values["layer_norm_eps"]
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise encoder_json.error("layer_norm_eps", "it must be a number between 0 and 1")
-    norm = PooledModule(kind=ModuleKind.LAYER_NORM, eps=eps)
+    return PooledModule(kind=ModuleKind.LAYER_NORM, eps=eps)
+
+
+def _clip_modules(config_json: CheckpointJson, encoder_json: CheckpointJson) -> tuple[PooledModule, ...]:
+    """Return CLIP's norm of the class token's row, and the projection if the checkpoint has it."""
+    norm = norm_of_vectors(encoder_json)
     whole = config_json.values["model_type"] == "clip"
     if not whole and not any(name.endswith("WithProjection") for name in config_json.strings("architectures")):
         return (norm,)
@@ -417,7 +421,7 @@ CLIP_VISION = replace(
     fixed_fields={"norm": Norm.PRE, "fixed_length": True},
     default_pooling=Pooling.CLS,
     own_modules=_clip_modules,
-    sequence_head=SequenceHead("classifier", pooling=HeadPooling.PATCH_MEAN),
+    sequence_head=SequenceHead("classifier", poolings=(Pooling.PATCH_MEAN,)),
 )
 CLIP = replace(
     CLIP_VISION,

@@ -1,8 +1,5 @@
 """The supported families of checkpoints, by `model_type` in config.json."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from headwaiter_export.checkpoints.families.audio import AST, WHISPER
 from headwaiter_export.checkpoints.families.bart import BART
 from headwaiter_export.checkpoints.families.beit import (
@@ -54,6 +51,7 @@ from headwaiter_export.checkpoints.families.nomic_gte_jina import (
 )
 from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
 from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, WAVLM, with_ctc_head
+from headwaiter_export.checkpoints.json_files import CheckpointJson
 
 _T5 = {"t5": T5, "mt5": MT5, "umt5": UMT5}
 # Families of texts.
@@ -150,7 +148,7 @@ TOKENIZER_CLASSES = {
     "camembert": "CamembertTokenizer",
 }
 _JINA_V2_REPOSITORY = "jinaai/jina-bert-implementation--"
-# Families whose heads score the class row, of models of images that mostly score the mean of the patches.
+# BEiT and data2vec with use_mean_pooling false, which pool the class row.
 _OF_CLASS_ROW = {"beit": BEIT_OF_CLASS_ROW, "data2vec-vision": DATA2VEC_VISION_OF_CLASS_ROW}
 # Families of images and audio.
 FEATURE_FAMILIES: dict[str, Family] = {
@@ -173,13 +171,15 @@ FEATURE_FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of_fields(values: Mapping[str, Any]) -> Family | None:
+def family_of_fields(config_json: CheckpointJson) -> Family | None:
     """Return the family of a checkpoint whose model type belongs to another family too; None for other checkpoints.
 
-    `values` are the fields of config.json: they name custom code, or other modules after the layers.
+    The fields name custom code, or how BEiT pools.
     """
-    if values.get("use_mean_pooling") is False:
-        return _OF_CLASS_ROW.get(values.get("model_type", ""))
+    if config_json.values.get("model_type") in _OF_CLASS_ROW:
+        pools_patches = config_json.flag("use_mean_pooling", default=True)
+        return None if pools_patches else _OF_CLASS_ROW[config_json.values["model_type"]]
+    values = config_json.values
     code = values.get("auto_map")
     if not code:
         return None

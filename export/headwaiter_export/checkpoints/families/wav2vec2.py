@@ -12,10 +12,9 @@ from headwaiter_export.checkpoints.families.distance_buckets import fold_buckets
 from headwaiter_export.checkpoints.families.family import USUAL_SIZES, Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
-from headwaiter_export.config.choices import Norm, Positions
+from headwaiter_export.config.choices import Norm, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
-from headwaiter_export.config.head import HeadPooling
 from headwaiter_export.config.waveform import WaveformConfig
 
 _MOST_CONVOLUTIONS = 16
@@ -204,7 +203,7 @@ WAV2VEC2 = Family(
     },
     default_norm_eps=1e-5,
     required_fields={**_REQUIRED, "feat_proj_layer_norm": True},
-    sequence_head=SequenceHead("classifier", pooling=HeadPooling.MEAN),
+    sequence_head=SequenceHead("classifier", poolings=(Pooling.MEAN,)),
 )
 HUBERT = replace(WAV2VEC2, tensor_prefix="hubert.", required_fields={**_REQUIRED, "conv_pos_batch_norm": False})
 WAVLM = replace(
