@@ -1,7 +1,7 @@
 """Tiny random checkpoints in the layouts of custom code: their fields, and classes of `transformers` that agree."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import safetensors.torch
 import torch
@@ -156,12 +156,29 @@ NOMIC_EXPERTS: dict[str, Any] = {
 }
 
 
-class NomicExperts(torch.nn.Module):
-    """Nomic BERT with experts, in the names of its code; no class of `transformers` computes it.
+class Formulas(torch.nn.Module):
+    """The formulas of a model that no class of `transformers` computes; `tensors` have the names of its code."""
+
+    EPS: ClassVar[str]
+    fields: dict[str, Any]
+    tensors: dict[str, torch.Tensor]
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        weight, bias = (self.tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.fields[self.EPS])
+
+    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+
+class NomicExperts(Formulas):
+    """Nomic BERT with experts.
 
     Source: technical report of Nomic Embed v2, https://arxiv.org/abs/2502.07972, section 3, and the names of tensors of
     nomic-embed-text-v2-moe.
     """
+
+    EPS = "layer_norm_epsilon"
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__()
@@ -200,13 +217,6 @@ class NomicExperts(torch.nn.Module):
             y = self._experts(x, f"{block}.mlp") if self.has_experts(layer) else self._feed_forward(x, f"{block}.mlp")
             x = self._norm(x + y, f"{block}.norm2")
         return (x[None],)
-
-    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight, bias = (self.tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.fields["layer_norm_epsilon"])
-
-    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
 
     def _feed_forward(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return self._linear(torch.nn.functional.gelu(self._linear(x, f"{name}.fc1")), f"{name}.fc2")
@@ -282,12 +292,14 @@ JINA_V2: dict[str, Any] = {
 }
 
 
-class JinaV2(torch.nn.Module):
-    """jina-embeddings-v2 in the names of its code; no class of `transformers` computes it.
+class JinaV2(Formulas):
+    """jina-embeddings-v2.
 
     Sources: https://arxiv.org/abs/2310.19923, section 2, https://arxiv.org/abs/2108.12409, section 3, and the names of
     tensors of jina-embeddings-v2-base-en. The gate is the first half of `gated_layers`.
     """
+
+    EPS = "layer_norm_eps"
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__()
@@ -317,13 +329,6 @@ class JinaV2(torch.nn.Module):
             inner = torch.nn.functional.gelu(gates) * values
             x = self._norm(x + self._linear(inner, f"{block}.mlp.wo"), f"{block}.mlp.layernorm")
         return (x[None],)
-
-    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight, bias = (self.tensors[f"{name}.{kind}"] for kind in ("weight", "bias"))
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.fields["layer_norm_eps"])
-
-    def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
 
     def _attend(self, x: torch.Tensor, name: str) -> torch.Tensor:
         heads, positions = self.fields["num_attention_heads"], torch.arange(len(x))
