@@ -60,7 +60,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 # The number of configurations in `pairwise_configs`. Drawing them takes seconds, so tests are collected by the names of
 # their configurations, and only a process that runs such a test draws the configurations.
-PAIRWISE_CONFIGS = 102
+PAIRWISE_CONFIGS = 106
 NAMES = [
     *map(str, range(PAIRWISE_CONFIGS)),
     *(f"{name}-{i}" for i, (name, _) in enumerate(VARIANTS)),
@@ -167,9 +167,9 @@ def test_every_preset_is_tested_in_every_run() -> None:
 
 def test_every_field_is_varied() -> None:
     for field in fields(EncoderConfig):
-        if field.name in ("waveform", "feed_forward_experts"):
-            # Sounds are compared with transformers, in checkpoints/test_waveforms.py, and experts with formulas of
-            # their own, in checkpoints/test_hub_layouts.py.
+        if field.name in ("waveform", "feed_forward_experts", "distance_grid"):
+            # Sounds are compared with transformers, in checkpoints/test_waveforms.py, experts with formulas of their
+            # own, in checkpoints/test_hub_layouts.py, and grids of one size in encoder/test_attention_bias.py.
             continue
         assert field.name in VALUES, f"{field.name} is not varied: give it values in tests/export/pairwise_configs.py"
     for name, values in VALUES.items():

@@ -419,8 +419,10 @@ class EncoderConfig:
                 "a decoder has rows of width d_model, an output projection and no experts, and norms unless it has a "
                 f"target: set {norms}experts to 0, and output_projection to true"
             )
-        if decoder.input is DecoderInput.START and (self.head is None or self.head.per_token):
-            raise ConfigError("decoder.input is start: the first row of the decoder needs a head of sequences")
+        if decoder.input is DecoderInput.START and (
+            self.head is None or self.head.per_token or len(self.head.poolings) > 1
+        ):
+            raise ConfigError("decoder.input is start: the first row of the decoder needs a head of one pooling")
         if self.takes_target:
             self._check_target(decoder)
         elif not self.takes_tokens or not decoder.self_attention or decoder.mask is not Mask.CAUSAL:
