@@ -154,7 +154,9 @@ def test_several_poolings_are_concatenated_in_the_order_of_sentence_transformers
 
 
 @pytest.mark.parametrize("flag", [None, False, True])
-@pytest.mark.parametrize("truncate_dim", [7, 2 * WIDTH - 1, 2 * WIDTH, 100])
+@pytest.mark.parametrize(
+    "truncate_dim", [7, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2 * WIDTH - 1, 2 * WIDTH, 100))]
+)
 @pytest.mark.parametrize("normalizes", [False, True])
 def test_a_model_that_truncates_its_vectors_equals_sentence_transformers(
     normalizes: bool, truncate_dim: int, flag: bool | None, folder: Path, tmp_path: Path
