@@ -93,7 +93,8 @@ BEIT = replace(
     own_modules=lambda _, encoder_json: (norm_of_vectors(encoder_json),),
     sequence_head=SequenceHead("classifier", norm="pooler.layernorm", poolings=(Pooling.PATCH_MEAN,)),
 )
-DATA2VEC_VISION = replace(BEIT, tensor_prefix="data2vec_vision.")
+# Its class in transformers has no other width of heads.
+DATA2VEC_VISION = replace(BEIT, tensor_prefix="data2vec_vision.", optional_size_fields={})
 
 
 def _of_class_row(family: Family) -> Family:
