@@ -21,7 +21,7 @@ def pool(x: Tensor, layout: AttentionLayout, poolings: Sequence[Pooling], prefix
 
 def _pool_cells(cells: Tensor, layout: AttentionLayout, pooling: Pooling, prefix_rows: int) -> Tensor:
     """Pool cells [B, N, width] to float32 [B, width]."""
-    lengths, is_token = layout.lengths, layout.token_mask[..., None]
+    lengths = layout.lengths
     if pooling is Pooling.CLS:
         return cells[:, 0].float()
     if pooling is Pooling.LAST:
@@ -29,7 +29,8 @@ def _pool_cells(cells: Tensor, layout: AttentionLayout, pooling: Pooling, prefix
         return cells.gather(1, last)[:, 0].float()
     if pooling is Pooling.PREFIX_MEAN:
         return cells[:, :prefix_rows].float().mean(1)
-    cells = cells.float()
+    # In this order: with the mask first, ONNX Runtime computes the size of the mask on the GPU for some decoders.
+    cells, is_token = cells.float(), layout.token_mask[..., None]
     if pooling is Pooling.MAX:
         return torch.where(is_token, cells, -torch.inf).amax(1)
     if pooling is Pooling.WEIGHTED_MEAN:
