@@ -1,7 +1,8 @@
 """Tiny random checkpoints in the layouts of custom code: their fields, and classes of `transformers` that agree."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import safetensors.torch
 import torch
@@ -171,6 +172,18 @@ class Formulas(torch.nn.Module):
         return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
 
 
+_Model = TypeVar("_Model", bound=Formulas)
+
+
+def _save_formulas(folder: Path, kind: Callable[[dict[str, Any]], _Model], fields: dict[str, Any]) -> _Model:
+    torch.manual_seed(0)
+    model = kind(fields)
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "config.json", fields)
+    safetensors.torch.save_file(model.tensors, folder / "model.safetensors")
+    return model
+
+
 class NomicExperts(Formulas):
     """Nomic BERT with experts.
 
@@ -249,13 +262,7 @@ class NomicExperts(Formulas):
 
 def save_nomic_experts(folder: Path, **changes: Any) -> NomicExperts:
     """Save a Nomic BERT with experts, and return its formulas."""
-    torch.manual_seed(0)
-    fields = {**NOMIC_EXPERTS, **changes}
-    model = NomicExperts(fields)
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "config.json", fields)
-    safetensors.torch.save_file(model.tensors, folder / "model.safetensors")
-    return model
+    return _save_formulas(folder, NomicExperts, {**NOMIC_EXPERTS, **changes})
 
 
 # config.json of jina-embeddings-v2-base-en, with small sizes; the numbers of heads are no power of 2.
@@ -346,13 +353,7 @@ class JinaV2(Formulas):
 
 def save_jina_v2(folder: Path, **changes: Any) -> JinaV2:
     """Save a jina-embeddings-v2 in the layout of its code, and return its formulas."""
-    torch.manual_seed(0)
-    fields = {**JINA_V2, **changes}
-    model = JinaV2(fields)
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "config.json", fields)
-    safetensors.torch.save_file(model.tensors, folder / "model.safetensors")
-    return model
+    return _save_formulas(folder, JinaV2, {**JINA_V2, **changes})
 
 
 def save_new(folder: Path, kind: str = "Model", **changes: Any) -> transformers.PreTrainedModel:

@@ -9,6 +9,7 @@ from torch import Tensor
 from headwaiter_export.checkpoints.activations import DENSE_ACTIVATIONS
 from headwaiter_export.checkpoints.adapters import adapter_names
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, path_inside, read_json
+from headwaiter_export.checkpoints.texts import transformer_settings
 from headwaiter_export.checkpoints.weights import read_tensors, take_tensor
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling
@@ -123,8 +124,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         logit_score.require(_LOGIT_SCORE_FIELDS, known=("true_token_id", "false_token_id"))
         return Modules(paths[0], cross_encoder=settings, logit_score=logit_score)
     if kinds[:1] in (["Transformer"], ["MLMTransformer"]) and kinds[1:] == ["SpladePooling"]:
-        if "model_type" in settings.values:
-            settings.choice("model_type", _SPARSE_MODEL_TYPE)
+        _check_model_type(settings, _SPARSE_MODEL_TYPE)
         splade = CheckpointJson.read(paths[1] / "config.json")
         splade.require({}, known=_SPLADE_FIELDS)
         if kinds[0] == "Transformer":
@@ -145,8 +145,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
                 raise CheckpointError(f"{source} lists {kind} beside MultiVectorMask: the export cannot apply it")
         return Modules(paths[0], row_modules=tuple(rows), prompts=settings, mask=mask)
     if set(kinds[1:]) <= {"Normalize", _DROPOUT} and _pools_itself(kinds[0], paths[0]):
-        if "model_type" in settings.values:
-            settings.choice("model_type", _MODEL_TYPE)
+        _check_model_type(settings, _MODEL_TYPE)
         settings.require({"truncate_dim": None})
         return Modules(paths[0], normalize="Normalize" in kinds, prompts=settings, pools_itself=True)
     if kinds[:1] in (["StaticEmbedding"], ["SparseStaticEmbedding"]):
@@ -168,9 +167,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
     while after_pooling and after_pooling[-1].module.kind is ModuleKind.NORMALIZE:
         after_pooling.pop()
         normalize = True
-    # sentence-transformers replaces the modules of a model of any other type, null included.
-    if "model_type" in settings.values:
-        settings.choice("model_type", _MODEL_TYPE)
+    _check_model_type(settings, _MODEL_TYPE)
     poolings = _read_poolings(config_json)
     return Modules(
         transformer,
@@ -184,12 +181,17 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
     )
 
 
+def _check_model_type(settings: CheckpointJson, supported: Mapping[str, bool]) -> None:
+    """Check the type of a model, whose modules sentence-transformers replaces if the type is another one, or null."""
+    if "model_type" in settings.values:
+        settings.choice("model_type", supported)
+
+
 def _pools_itself(kind: str, folder: Path) -> bool:
     """Return whether a module is a transformer that gives pooled vectors, such as CLIP."""
     if kind != "Transformer":
         return kind == "CLIPModel"
-    settings = CheckpointJson.read_if_present(folder / "sentence_bert_config.json")
-    return settings.values.get("module_output_name") == _VECTOR
+    return transformer_settings(folder).values.get("module_output_name") == _VECTOR
 
 
 def _listed_modules(folder: Path, route: str | None) -> tuple[list[str], list[Path], str]:

@@ -173,6 +173,9 @@ def read_checkpoint(
     own_modules = family.own_modules(whole_json, config_json) if is_own_pooling else ()
     if pooling is Pooling.ATTENTION and not is_own_pooling:
         raise CheckpointError(f"{folder} has no attention pooling: choose another pooling")
+    scales_again = bool(normalize)
+    if normalize is None:
+        normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     row_modules = tuple(each.module for each in modules.row_modules)
     read_added: ReadWeights = partial(read_weights, modules)
@@ -186,7 +189,7 @@ def read_checkpoint(
         concatenated=modules.concatenated if pooling is Pooling.CONCATENATED else (),
         after_pooling=own_modules or tuple(each.module for each in after_pooling),
         row_modules=row_modules,
-        normalize=modules.normalize and pooling is not Pooling.NONE if normalize is None else normalize,
+        normalize=normalize,
         vocabulary_head=use.vocabulary_head,
         head=head,
         token_types=_token_types(folder, config_json, family) if head and not m3_folder else 0,
@@ -194,7 +197,7 @@ def read_checkpoint(
     check_widths(after_pooling, config.pooling_width)
     check_widths(modules.row_modules, config.width)
     if modules.truncated_width is not None and pooling is not Pooling.NONE:
-        config = _truncated(config, modules.truncated_width, normalize=bool(normalize), assumptions=assumptions)
+        config = _truncated(config, modules.truncated_width, normalize=scales_again, assumptions=assumptions)
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)

@@ -284,11 +284,13 @@ def _check_lower_case(
 
 def _add_lower_case(tokenizer: Tokenizer) -> None:
     """Let a tokenizer turn texts into lower case before all else, as sentence-transformers does for `do_lower_case`."""
-    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {"type": "Sequence", "normalizers": []}
-    steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
-    if {"type": "Lowercase"} not in steps:
-        others = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
+    normalizer = json.loads(tokenizer.to_str())["normalizer"] or {}
+    if {"type": "Lowercase"} in normalizer.get("normalizers", [normalizer]):
+        return
+    steps = [normalizers.Lowercase()]
+    if tokenizer.normalizer is not None:
+        steps.append(tokenizer.normalizer)
+    tokenizer.normalizer = normalizers.Sequence(steps)
 
 
 def _text_limit(folder: Path, sentence: CheckpointJson) -> tuple[float, str]:

@@ -356,9 +356,13 @@ class EncoderConfig:
         rows = 1 + self.distance_grid**2
         wanted: dict[str, Any] = {"distance_bias": True, "prefix_rows": 1, "max_tokens": rows, "fixed_length": True}
         wanted |= {"mask": Mask.NONE, "local_layers": (), "distance_keys": False, "distance_queries": False}
+        self._check_values(wanted, f"with distance_grid {self.distance_grid}")
+
+    def _check_values(self, wanted: Mapping[str, Any], reason: str) -> None:
+        """Check that fields have the only values that another field allows; `reason` names the other field."""
         for name, value in wanted.items():
             if (found := getattr(self, name)) != value:
-                raise ConfigError(f"{name} is {found}: with distance_grid {self.distance_grid}, set it to {value}")
+                raise ConfigError(f"{name} is {found}: {reason}, set it to {value}".replace("None", "null"))
 
     def _check_convolution(self) -> None:
         """Check that the convolution has a middle, and that the first layer can have one."""
@@ -419,9 +423,8 @@ class EncoderConfig:
                 "a decoder has rows of width d_model, an output projection and no experts, and norms unless it has a "
                 f"target: set {norms}experts to 0, and output_projection to true"
             )
-        if decoder.input is DecoderInput.START and (
-            self.head is None or self.head.per_token or len(self.head.poolings) > 1
-        ):
+        scores_one_row = self.head is not None and not self.head.per_token and len(self.head.poolings) == 1
+        if decoder.input is DecoderInput.START and not scores_one_row:
             raise ConfigError("decoder.input is start: the first row of the decoder needs a head of one pooling")
         if self.takes_target:
             self._check_target(decoder)
@@ -440,9 +443,7 @@ class EncoderConfig:
             "prefix_rows": 0,
             "fixed_length": False,
         }
-        for name, value in wanted.items():
-            if (found := getattr(self, name)) != value:
-                raise ConfigError(f"{name} is {found}: with a target, set it to {value}".replace("None", "null"))
+        self._check_values(wanted, "with a target")
         for name, mask in (("mask", self.mask), ("decoder.mask", decoder.mask)):
             if mask is Mask.SELF_EXCLUDING:
                 raise ConfigError(f"{name} is self_excluding: with a target it must be none or causal")

@@ -131,11 +131,8 @@ class ScoreTerms:
         """
         terms = []
         if self.table is not None or self.slopes:
-            query_place, key_place = (
-                self.place(torch.arange(each.shape[-2]) if positions is None else positions)
-                for each, positions in ((query, queries), (key, keys))
-            )
-            terms.append(self._numbers_by_distance(key_place - query_place[:, None]))
+            distances = self._distances(query.shape[-2], key.shape[-2], queries, keys)
+            terms.append(self._numbers_by_distance(distances))
         first_query, first_key = (
             torch.zeros(1, dtype=torch.int64) if each is None else each[:1] for each in (queries, keys)
         )
@@ -164,6 +161,12 @@ class ScoreTerms:
         # Cells of padding have positions that no row has.
         places = torch.tensor(self.places, dtype=positions.dtype)
         return places.index_select(0, positions.clamp(max=len(self.places) - 1))
+
+    def _distances(self, n: int, k: int, queries: Tensor | None, keys: Tensor | None) -> Tensor:
+        """Return the distances from n queries to k keys, given their positions, [n, k]."""
+        query = torch.arange(n) if queries is None else queries
+        key = torch.arange(k) if keys is None else keys
+        return self.place(key) - self.place(query)[:, None]
 
     def _numbers_by_distance(self, distances: Tensor) -> Tensor:
         """Return the numbers of each head for distances [n, K] from queries to keys, [H, n, K].

@@ -76,7 +76,7 @@ def _by_place(table: Tensor) -> Tensor:
     return torch.cat((far[0], near, far[1])).T.contiguous()
 
 
-# The mean of the patches has a norm, and there is none after the layers.
+# These checkpoints have a norm of the mean of the patches, and no norm after the layers.
 BEIT = replace(
     VIT,
     input=GridBiasInput(),

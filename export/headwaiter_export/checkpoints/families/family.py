@@ -58,8 +58,8 @@ class SequenceHead:
         dense: module of the linear layer before it; empty for a head of one linear layer.
         activation: activation between the two; None for the activation that config.json names.
         activation_field: the field that names the activation; empty for the field of the feed-forward layers.
-        norm: module of the norm after the activation; empty for a head without a norm.
-        pooling: how the rows of a sequence become the vector that the head scores.
+        norm: module of the norm before `output`; empty for a head without a norm.
+        poolings: how the rows of a sequence become the vector that the head scores, see `HeadConfig.poolings`.
         pooling_field: field of config.json that names the only pooling; empty if the poolings are always `poolings`.
         bias: whether `output` has a bias where it scores sequences.
         bias_field: field of config.json that says whether `output` has a bias where it scores tokens; empty if it

@@ -147,10 +147,7 @@ class DinoInput(ImageInput):
             block = f"encoder.layer.{layer}.mlp"
             for kind, shape in (("weight", (config.d_model,)), ("bias", ())):
                 both = take_tensor(tensors, f"{block}.weights_in.{kind}", (2 * config.d_ff, *shape))
-                tensors[f"{block}.gate.{kind}"], tensors[f"{block}.fc1.{kind}"] = (
-                    both[: config.d_ff],
-                    both[config.d_ff :],
-                )
+                tensors[f"{block}.gate.{kind}"], tensors[f"{block}.fc1.{kind}"] = both.chunk(2)
                 name = f"{block}.weights_out.{kind}"
                 out = (config.d_model, config.d_ff) if shape else (config.d_model,)
                 tensors[f"{block}.fc2.{kind}"] = take_tensor(tensors, name, out)

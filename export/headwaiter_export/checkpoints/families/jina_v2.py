@@ -36,7 +36,7 @@ class LinearBiasInput(TokenInput):
         for layer in range(config.layers):
             block = f"encoder.layer.{layer}.mlp"
             both = take_tensor(tensors, f"{block}.gated_layers.weight", (2 * config.d_ff, config.d_model))
-            tensors[f"{block}.gate.weight"], tensors[f"{block}.up.weight"] = both[: config.d_ff], both[config.d_ff :]
+            tensors[f"{block}.gate.weight"], tensors[f"{block}.up.weight"] = both.chunk(2)
 
 
 JINA_V2_CODE = replace(
