@@ -6,6 +6,7 @@ Fixtures import slow packages inside their functions: the controller of pytest-x
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from functools import cache
@@ -32,6 +33,11 @@ settings.load_profile("headwaiter")
 # The test processes share the cores; OpenMP threads that spin while they wait would slow the tests down many times.
 # This line must run before torch is imported. Processes that tests start inherit the variable.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# A shell script that starts the tests in the background makes them ignore these signals, and each process that a test
+# starts would ignore the signals too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
