@@ -35,6 +35,7 @@ def test_the_rules_choose_as_their_names_say() -> None:
     assert chosen["fewest of all calls"] == [2] * 4
 
 
+@pytest.mark.exhaustive
 def test_a_rule_that_knows_all_calls_avoids_a_slow_replica() -> None:
     slow = [2.0] + [1.0] * 9
     found = {name: Simulation(ONE_BY_ONE, rule, slow).run(0.7 * 1000, run_s=20.0) for name, rule in RULES.items()}

@@ -85,6 +85,7 @@ def test_the_sentences_that_calibrate_int8_are_filled_up(tmp_path: Path) -> None
     assert {len(ids) for ids in tokenize(loaded.text, loaded.encoder.config).calibration} == {PLACES}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_server_fills_up_texts(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()

@@ -156,7 +156,7 @@ def test_a_feature_extractor_that_the_client_lacks_is_refused_by_name(field: str
     assert_checkpoint_refused(tmp_path, field)
 
 
-@pytest.mark.parametrize("name", ["Wav2Vec2", "WavLM"])
+@pytest.mark.parametrize("name", ["Wav2Vec2", pytest.param("WavLM", marks=pytest.mark.exhaustive)])
 def test_int8_stays_close_to_float32(name: str, tmp_path: Path) -> None:
     save_feature_model(tmp_path, name)
     encoder = read_checkpoint(tmp_path).encoder
@@ -198,6 +198,7 @@ def test_the_convolutions_have_the_default_sizes_of_transformers(tmp_path: Path)
     assert_checkpoint_refused(tmp_path, "conv_kernel", "conv_dim")
 
 
+@pytest.mark.exhaustive
 def test_a_long_sound_whose_mean_is_far_from_0_equals_transformers_in_float64(tmp_path: Path) -> None:
     model, rows = save_feature_model(tmp_path, "Wav2Vec2"), 300
     values = np.ones(30 + 20 * (rows - 1), np.float32)

@@ -96,7 +96,7 @@ def test_biases_and_masks_equal_the_formulas_at_lengths_that_are_rounded_up(
                 assert_close_to_scale(hidden, expected)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, Portable])
+@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, pytest.param(Portable, marks=pytest.mark.exhaustive)])
 def test_distances_in_a_grid_equal_the_formulas(layout: type[Packed | Portable], tmp_path: Path) -> None:
     # 17 rows, which are rounded up.
     grid = {"distance_bias": True, "distance_grid": 4, "prefix_rows": 1, "max_tokens": 17, "fixed_length": True}
@@ -110,6 +110,7 @@ def test_distances_in_a_grid_equal_the_formulas(layout: type[Packed | Portable],
             assert_close_to_scale(run_graph(path, runtime, sequences).hidden, expected)
 
 
+@pytest.mark.exhaustive
 def test_a_grid_in_blocks_of_queries_equals_the_formulas(tmp_path: Path) -> None:
     grid = {"distance_bias": True, "distance_grid": 5, "prefix_rows": 1, "max_tokens": 26, "fixed_length": True}
     encoder = random_encoder(feature_width=6, **grid)

@@ -28,7 +28,9 @@ IMAGES: dict[str, Any] = {"feature_width": 6, "prefix_rows": 3, "max_tokens": 11
 LABELS, SOFTMAX = ("no", "yes"), ScoreFunction.SOFTMAX
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, Portable])
+@pytest.mark.parametrize(
+    "layout", [PackedCpu, *(pytest.param(layout, marks=pytest.mark.exhaustive) for layout in (PackedCuda, Portable))]
+)
 @pytest.mark.parametrize(
     "choices",
     [
@@ -37,7 +39,7 @@ LABELS, SOFTMAX = ("no", "yes"), ScoreFunction.SOFTMAX
             "concatenated": (Pooling.PATCH_MEAN, Pooling.LAST, Pooling.PREFIX_MEAN),
             "head": HeadConfig(LABELS, SOFTMAX, poolings=(Pooling.CLS, Pooling.PATCH_MEAN)),
         },
-        # The graphs in every run have each part of this one, or run on the double of CUDA.
+        # The graph in every run has each part of this one.
         pytest.param(
             {
                 "pooling": Pooling.PATCH_MEAN,
