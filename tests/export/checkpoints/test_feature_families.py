@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.export.feature_checkpoints import (
     FAMILIES,
     config_class,
     draw_input,
     expected_hidden,
     exported_hidden,
+    input_rows,
     own_fields,
     save_feature_model,
 )
@@ -88,6 +92,18 @@ def test_a_family_equals_transformers(name: str, kind: str, settings: dict[str, 
     values = draw_input(model, seed=1)
     base = model if kind == "Model" or name == "Whisper" else model.base_model
     assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(base, values))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Data2VecVision", "Model"), ("Beit", "ForMaskedImageModeling")])
+def test_without_a_norm_of_vectors_a_vector_is_the_mean_of_the_patches(name: str, kind: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name, kind, use_mask_token=True)
+    values = draw_input(model, seed=1)
+    encoder = read_checkpoint(tmp_path).encoder
+    rows = torch.from_numpy(input_rows(model, values, encoder.config.prefix_rows))
+    with torch.inference_mode():
+        pooled = encoder(rows, SingleSequence(len(rows)))[0]
+    assert pooled is not None
+    assert_close_to_scale(pooled[0].numpy(), expected_hidden(model.base_model, values)[1:].mean(0))
 
 
 @pytest.mark.parametrize(("name", "field", "value"), REFUSED)

@@ -76,7 +76,14 @@ def _by_place(table: Tensor) -> Tensor:
     return torch.cat((far[0], near, far[1])).T.contiguous()
 
 
-# These checkpoints have a norm of the mean of the patches, and no norm after the layers.
+def _without_missing_norm(tensors: dict[str, Tensor], config: EncoderConfig) -> EncoderConfig:
+    """Leave out the norm of vectors that transformers saves only for models that pool."""
+    if config.pooling is Pooling.PATCH_MEAN and "pooler.layernorm.weight" not in tensors:
+        return replace(config, after_pooling=())
+    return config
+
+
+# Most of these checkpoints have a norm of the mean of the patches. None has a norm after the layers.
 BEIT = replace(
     VIT,
     input=GridBiasInput(),
@@ -91,6 +98,7 @@ BEIT = replace(
     default_values={"layer_norm_eps": 1e-12},
     default_pooling=Pooling.PATCH_MEAN,
     own_modules=lambda _, encoder_json: (norm_of_vectors(encoder_json),),
+    read_stored=_without_missing_norm,
     sequence_head=SequenceHead("classifier", norm="pooler.layernorm", poolings=(Pooling.PATCH_MEAN,)),
 )
 # Its class in transformers has no other width of heads.
