@@ -45,8 +45,9 @@ from tests.oracle import Array, unit
 EVERY_RUN = 21
 RANDOM_CONFIGS, TRACED_RANDOM_CONFIGS = 200, 30
 BATCHES = 30
-# The smallest cosine in fp16 of gated encoders with random weights; a server accepts 0.9999.
-MOST_INEXACT_GATED = 0.9993
+# The smallest cosine in fp16 of encoders with random weights that are gated or have modules after pooling; a server
+# accepts 0.9999.
+MOST_INEXACT_FP16 = 0.9993
 # The largest error of encoders that magnify rounding errors; in float64, they differ by less than 1e-5.
 MAGNIFIED_ERROR = 3e-4
 # Rounding errors of float32 change no choice of experts if their scores differ by this share of the largest score.
@@ -262,7 +263,9 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
             actual = normalize_outputs(config, run_graph(path, runtime, sequences))
             measured = difference(actual, expected)
             # Products of two rounded factors double the error. The worst of these encoders differ in their norms.
-            if not config.gated or measured.min_cosine < MOST_INEXACT_GATED:
+            # Modules after pooling magnify the error of a vector: without them, the cosine of one encoder is 0.999998
+            # instead of 0.99988.
+            if not (config.gated or config.after_pooling) or measured.min_cosine < MOST_INEXACT_FP16:
                 assert violation(measured, PRECISION_FP16) is None
 
 
