@@ -3,7 +3,7 @@
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -263,9 +263,11 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
             actual = normalize_outputs(config, run_graph(path, runtime, sequences))
             measured = difference(actual, expected)
             # Products of two rounded factors double the error. The worst of these encoders differ in their norms.
-            # Modules after pooling magnify the error of a vector: without them, the cosine of one encoder is 0.999998
-            # instead of 0.99988.
-            if not (config.gated or config.after_pooling) or measured.min_cosine < MOST_INEXACT_FP16:
+            if config.after_pooling and measured.min_cosine >= MOST_INEXACT_FP16:
+                # Modules after pooling magnify the error of a vector: without them, the cosine of one encoder is
+                # 0.999998 instead of 0.99988. Its rows and logits must be as exact as those of other encoders.
+                measured = replace(measured, min_cosine=1.0)
+            if not config.gated or measured.min_cosine < MOST_INEXACT_FP16:
                 assert violation(measured, PRECISION_FP16) is None
 
 
