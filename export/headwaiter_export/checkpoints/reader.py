@@ -174,7 +174,7 @@ def read_checkpoint(
     if pooling is Pooling.ATTENTION and not is_own_pooling:
         raise CheckpointError(f"{folder} has no attention pooling: choose another pooling")
     scales_again = bool(normalize)
-    if normalize is None:
+    if normalize is None:  # The caller leaves the choice to the checkpoint.
         normalize = modules.normalize and pooling is not Pooling.NONE
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     row_modules = tuple(each.module for each in modules.row_modules)

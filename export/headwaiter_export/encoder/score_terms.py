@@ -164,9 +164,9 @@ class ScoreTerms:
 
     def _distances(self, n: int, k: int, queries: Tensor | None, keys: Tensor | None) -> Tensor:
         """Return the distances from n queries to k keys, given their positions, [n, k]."""
-        query = torch.arange(n) if queries is None else queries
-        key = torch.arange(k) if keys is None else keys
-        return self.place(key) - self.place(query)[:, None]
+        query_positions = torch.arange(n) if queries is None else queries
+        key_positions = torch.arange(k) if keys is None else keys
+        return self.place(key_positions) - self.place(query_positions)[:, None]
 
     def _numbers_by_distance(self, distances: Tensor) -> Tensor:
         """Return the numbers of each head for distances [n, K] from queries to keys, [H, n, K].
