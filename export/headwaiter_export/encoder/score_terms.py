@@ -151,7 +151,9 @@ class ScoreTerms:
             blocks = multiply_by_distance(
                 key_blocks / scale, self.distance_queries, query.shape[-2], first_query - first_key
             )
-            terms.append(blocks.movedim((-4, -2), (-2, -1)).flatten(-2)[..., : key.shape[-2]])
+            # From [..., C, H, n, n'] to [..., H, n', C · n].
+            by_query = blocks.permute(*range(blocks.dim() - 4), -3, -1, -4, -2)
+            terms.append(by_query.flatten(-2)[..., : key.shape[-2]])
         return terms
 
     def place(self, positions: Tensor) -> Tensor:
