@@ -69,10 +69,10 @@ test-all: lint test-protobuf7 $(VENV)/.installed $(RAY)/.installed $(NODE_PACKAG
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
 soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders, bundles
-	$(BIN)/python -m tests.soak $(SOAK)
+	$(BIN)/python -m tests.support.soak $(SOAK)
 
 test-protobuf7: $(PROTOBUF7)/.installed ## Check the bare client with protobuf 7
-	$(PROTOBUF7)/bin/python -m tests.protobuf7
+	$(PROTOBUF7)/bin/python -m tests.support.protobuf7
 
 coverage: $(VENV)/.installed ## Require 100 % line and branch coverage of the client
 	$(BIN)/coverage run --branch --source=headwaiter_client -m pytest -n0 tests/client

@@ -19,8 +19,8 @@ from hypothesis import settings
 
 from headwaiter_export.cli import main
 from testbed.server_process import FRONT_ENDS
-from tests.shared_folders import SharedFolders
-from tests.stored_costs import store_cost
+from tests.support.shared_folders import SharedFolders
+from tests.support.stored_costs import store_cost
 
 if TYPE_CHECKING:
     from headwaiter_export.encoder.encoder import Encoder
@@ -68,7 +68,7 @@ def _frozen_objects() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence-transformers folder: a BERT of 64 positions; texts of at most 32 tokens; unit-length means."""
-    from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer
+    from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer
 
     folder = tmp_path_factory.mktemp("checkpoint")
     save_bert(folder)
@@ -116,7 +116,7 @@ def text_bundle(text_export: tuple[Path, str]) -> Path:
 @pytest.fixture(scope="session")
 def feature_encoder() -> "Encoder":
     """An encoder for sequences of at most 48 feature vectors of width 6, without positions and embedding norm."""
-    from tests.checkpoints import feature_encoder
+    from tests.support.checkpoints import feature_encoder
 
     return feature_encoder()
 

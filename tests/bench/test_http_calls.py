@@ -15,7 +15,7 @@ import pytest
 from bench.loads.hostile_http import BODIES, KINDS
 from bench.loads.http_calls import closed_loop
 from testbed.server_process import RunningServer, running_server
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.prometheus_metrics import metric_value
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from bench.servers.baseline import PolicyScheduler
 from bench.servers.policies import read_policy
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.graph import EncoderGraph
-from tests.server.rpc.stand_ins import Graph
+from tests.support.server.stand_ins import Graph
 
 # Lengths of the sequences of each request.
 LENGTHS = ([1], [4, 2], [2], [3, 3, 1], [4])

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.studies import sizing
-from tests.documents import DOCS
+from tests.support.documents import DOCS
 
 
 def test_the_table_of_the_page_is_computed() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
-from tests.client.client_runner import ClientRunner
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.client_runner import ClientRunner
+from tests.support.client.fake_server import Call, FakeServer
 
 
 @pytest.fixture

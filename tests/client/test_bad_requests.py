@@ -4,7 +4,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, HeadwaiterError
 from headwaiter_proto.rules.status import code_of
-from tests.e2e.bad_requests import LARGEST_ID, TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
+from tests.support.e2e.bad_requests import LARGEST_ID, TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
 
 TEXT_MODEL = FakeEncoder(
     model="tiny-text",

@@ -13,7 +13,7 @@ import pytest
 from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, SequenceTooLong
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.client_runner import ClientRunner, RecordingEncoder
+from tests.support.client.client_runner import ClientRunner, RecordingEncoder
 
 
 @pytest.mark.parametrize("method", ["classify", "encode_stream"])

@@ -22,7 +22,7 @@ from headwaiter_client import (
 )
 from headwaiter_client.transport.connection import CHANNEL_OPTIONS
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import LOADED, MODEL, Call, FakeServer
+from tests.support.client.fake_server import LOADED, MODEL, Call, FakeServer
 
 
 def test_texts_are_encoded(call: Call, server: FakeServer) -> None:

@@ -17,7 +17,7 @@ from headwaiter_client import (
     SequenceTooLong,
 )
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.client_runner import ClientRunner
+from tests.support.client.client_runner import ClientRunner
 
 DOCUMENTS = ["rain falls on stone", "fresh bread", "rain and bread", "a table"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.client_runner import ClientRunner, RecordingEncoder
+from tests.support.client.client_runner import ClientRunner, RecordingEncoder
 
 
 def sent(runner: ClientRunner, connect: dict[str, Any], method: str, *arguments: Any, **options: Any) -> Any:

@@ -17,9 +17,9 @@ from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import DOMAIN
-from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder, ConcurrencyCounter
-from tests.client.client_runner import TEXTS
-from tests.client.fake_server import FakeServer, encode_response
+from tests.support.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder, ConcurrencyCounter
+from tests.support.client.client_runner import TEXTS
+from tests.support.client.fake_server import FakeServer, encode_response
 
 
 def test_a_failed_list_does_not_wait_for_its_other_requests() -> None:

@@ -22,8 +22,8 @@ from headwaiter_client import (
 )
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
-from tests.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.client_runner import TEXTS, ClientRunner, RecordingEncoder
+from tests.support.client.fake_server import Call, FakeServer
 
 
 def test_a_list_of_any_size_is_answered_in_order(runner: ClientRunner) -> None:

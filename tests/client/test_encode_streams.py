@@ -18,8 +18,8 @@ import pytest
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Cancelled, Client, FakeEncoder, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
-from tests.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
-from tests.client.client_runner import TEXTS, ClientRunner
+from tests.support.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
+from tests.support.client.client_runner import TEXTS, ClientRunner
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -25,7 +25,7 @@ from headwaiter_client import (
     errors,
 )
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.fake_server import Call, FakeServer
 
 _CODES = {
     "INVALID_INPUT": "INVALID_ARGUMENT",

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import DOMAIN
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 # It takes 0.1 s on an idle machine. Threads that are joined would take the 16 s of the calls.
 _EXIT_S = 3.0

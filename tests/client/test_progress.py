@@ -6,7 +6,7 @@ import pytest
 
 from headwaiter_client import FakeEncoder
 from headwaiter_client.calls.progress import progress_function
-from tests.client.client_runner import TEXTS, ClientRunner
+from tests.support.client.client_runner import TEXTS, ClientRunner
 
 
 def test_true_shows_a_line_on_standard_error(runner: ClientRunner, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput
 from headwaiter_client.calls.results import with_failures
-from tests.client.client_runner import TEXTS, ClientRunner
+from tests.support.client.client_runner import TEXTS, ClientRunner
 
 LABELS = ["no", "yes"]
 

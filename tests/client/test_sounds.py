@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput, sound_rows
 from headwaiter_proto import encoder_pb2 as pb
-from tests.documents import MODELS, blocks
+from tests.support.documents import MODELS, blocks
 
 SOUND = pb.SoundFormat(sampling_rate_hz=16_000, hop=2)
 

@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput, source_and_target
 from headwaiter_proto import encoder_pb2 as pb
-from tests.documents import MODELS, blocks
+from tests.support.documents import MODELS, blocks
 
 IDS: dict[str, Any] = {"vocabulary_size": 10, "feature_width": 0, "target": pb.TargetFormat(start_id=3)}
 FEATURES: dict[str, Any] = {"vocabulary_size": 0, "feature_width": 3, "target": pb.TargetFormat()}

@@ -86,7 +86,7 @@ def test_a_sparse_fake_returns_the_numbers_above_zero() -> None:
         np.testing.assert_array_equal(of_stream, entries)
 
 
-# Further bad requests are in tests/e2e/bad_requests.py.
+# Further bad requests are in tests/support/e2e/bad_requests.py.
 @pytest.mark.parametrize(
     ("method", "sequence", "options", "field", "values"),
     [

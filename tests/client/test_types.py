@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import CLIENT, GETTING_STARTED, README, ROOT, blocks
+from tests.support.documents import CLIENT, GETTING_STARTED, README, ROOT, blocks
 
 PAGES = (README, GETTING_STARTED, CLIENT)
 PYRIGHT = Path(__file__).parent / "pyright" / "node_modules" / ".bin" / "pyright"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headwaiter_client import DeadlineExceeded, FakeEncoder, Unauthenticated, Unavailable
-from tests.client.client_runner import ClientRunner, RecordingEncoder
+from tests.support.client.client_runner import ClientRunner, RecordingEncoder
 
 
 def test_wait_ready_returns_when_the_server_serves(runner: ClientRunner) -> None:

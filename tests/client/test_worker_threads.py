@@ -10,7 +10,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, HeadwaiterError, worker_threads
 from headwaiter_client.worker_threads import MIN_THREADS, WorkerThreads
-from tests.client.client_runner import TEXTS
+from tests.support.client.client_runner import TEXTS
 
 _CALLERS = 16
 

@@ -16,10 +16,11 @@ import transformers
 import trustme
 
 from headwaiter_client import AsyncClient, TlsConfig
-from tests.checkpoints import VOCABULARY, randomize, save_sentence_transformer, save_tokenizer, write_json
-from tests.e2e.in_process_server import serving
-from tests.open_inference.separate_environment import package_python, variables
-from tests.shared_folders import SharedFolders
+from tests.support.checkpoints import VOCABULARY, randomize, save_sentence_transformer, save_tokenizer, write_json
+from tests.support.documents import ROOT
+from tests.support.e2e.in_process_server import serving
+from tests.support.open_inference.separate_environment import package_python, variables
+from tests.support.shared_folders import SharedFolders
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.asyncio(loop_scope="module")]
 
@@ -141,7 +142,7 @@ async def test_a_client_works_unmodified(
     script: str, served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = await asyncio.to_thread(package_python, tmp_path / "environment", *SCRIPTS[script])
-    code, table = await run(served, python, Path(__file__).with_name(f"{script}.py"), served.facts)
+    code, table = await run(served, python, ROOT / "tests" / "support" / "clients" / f"{script}.py", served.facts)
     with capsys.disabled():
         print(f"\n{table}")
     assert code == 0, table

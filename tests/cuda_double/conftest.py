@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cuda_double import build
-from tests.shared_folders import SharedFolders
+from tests.support.cuda_double import build
+from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def _double() -> None:
 @pytest.fixture(scope="session")
 def forms(_double: None, operators: None, text_bundle: Path, shared_folders: SharedFolders) -> Mapping[str, Path]:
     """Folders of the models of every run by the name of their form; "bert" is the bundle "tiny-text"."""
-    from tests.cuda_double.models import FORMS, write_models
+    from tests.support.cuda_double.models import FORMS, write_models
 
     folder = shared_folders.get("cuda-forms", partial(write_models, FORMS))
     return {"bert": text_bundle, **{name: folder / name for name in FORMS}}
@@ -29,7 +29,7 @@ def forms(_double: None, operators: None, text_bundle: Path, shared_folders: Sha
 @pytest.fixture(scope="session")
 def other_forms(_double: None, operators: None, shared_folders: SharedFolders) -> Mapping[str, Path]:
     """Folders of the models of exhaustive tests."""
-    from tests.cuda_double.models import OTHER_FORMS, write_models
+    from tests.support.cuda_double.models import OTHER_FORMS, write_models
 
     folder = shared_folders.get("cuda-other-forms", partial(write_models, OTHER_FORMS))
     return {name: folder / name for name in OTHER_FORMS}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cuda_double import build
-from tests.cuda_double.environment import Double, double_in
-from tests.cuda_double.log import (
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import Double, double_in
+from tests.support.cuda_double.log import (
     Allocation,
     Capture,
     Context,
@@ -50,7 +50,7 @@ class Finished:
 
 
 def start(script: str, double: Double) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", f"tests.cuda_double.{script}"]
+    command = [sys.executable, "-m", f"tests.support.cuda_double.{script}"]
     return subprocess.Popen(
         command, env=double.environment, cwd=_REPOSITORY, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -12,12 +12,12 @@ import pytest
 
 from headwaiter_client import Client, RetryPolicy, Unavailable
 from testbed.server_process import RunningServer, running_server
-from tests.cuda_double import build
-from tests.cuda_double.environment import Double, double_in
-from tests.cuda_double.impatient_server import TOKEN_BUDGET
-from tests.cuda_double.log import Allocation, Failure, of
-from tests.e2e.grpc_errors import code_of, is_from_server
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import Double, double_in
+from tests.support.cuda_double.impatient_server import TOKEN_BUDGET
+from tests.support.cuda_double.log import Allocation, Failure, of
+from tests.support.e2e.grpc_errors import code_of, is_from_server
+from tests.support.e2e.prometheus_metrics import metric_value
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
@@ -40,7 +40,7 @@ class Serving:
 def serving(bundle: Path, folder: Path) -> Iterator[Serving]:
     double, log = double_in(folder), folder / "server.log"
     wrapper = ["env", *(f"{name}={value}" for name, value in double.environment.items())]
-    program = [sys.executable, "-m", "tests.cuda_double.impatient_server"]
+    program = [sys.executable, "-m", "tests.support.cuda_double.impatient_server"]
     flags = ["--provider", "cuda", "--warm-up", "off", "--cache-dir", str(folder)]
     with (
         log.open("wb") as errors,

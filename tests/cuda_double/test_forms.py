@@ -12,11 +12,21 @@ from typing import Any
 import pytest
 
 from headwaiter_server.runtime.attention_routes import Route
-from tests.cuda_double import build
-from tests.cuda_double.environment import double_in
-from tests.cuda_double.log import Event, Log, Product, between, copies, invalid_launches, kernel_names, of, waits
-from tests.cuda_double.models import OTHER_FORMS
-from tests.shared_folders import SharedFolders
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import double_in
+from tests.support.cuda_double.log import (
+    Event,
+    Log,
+    Product,
+    between,
+    copies,
+    invalid_launches,
+    kernel_names,
+    of,
+    waits,
+)
+from tests.support.cuda_double.models import OTHER_FORMS
+from tests.support.shared_folders import SharedFolders
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
@@ -101,7 +111,7 @@ def run(graph: str, request: pytest.FixtureRequest, shared_folders: SharedFolder
         folder.mkdir()
         double = double_in(folder, devices=len(CAPABILITIES), capability=CAPABILITIES)
         folders = [f"{name}={path}" for name, path in forms.items()]
-        command = [sys.executable, "-m", "tests.cuda_double.forms", str(len(CAPABILITIES)), *folders]
+        command = [sys.executable, "-m", "tests.support.cuda_double.forms", str(len(CAPABILITIES)), *folders]
         finished = subprocess.run(command, env=double.environment, cwd=_REPOSITORY, stdout=subprocess.PIPE, check=True)
         (folder / "found.json").write_bytes(finished.stdout)
 

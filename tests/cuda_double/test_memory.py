@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.cuda_double import build
-from tests.cuda_double.environment import double_in
-from tests.shared_folders import SharedFolders
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import double_in
+from tests.support.shared_folders import SharedFolders
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
@@ -27,7 +27,12 @@ def found(forms: Mapping[str, Path], shared_folders: SharedFolders) -> Mapping[s
     def measure(folder: Path) -> None:
         folder.mkdir()
         double = double_in(folder, devices=len(MEMORY_GIB), memory_gib=MEMORY_GIB)
-        command = [sys.executable, "-m", "tests.cuda_double.memory", *(f"{name}={forms[name]}" for name in MODELS)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.cuda_double.memory",
+            *(f"{name}={forms[name]}" for name in MODELS),
+        ]
         finished = subprocess.run(command, env=double.environment, cwd=_REPOSITORY, stdout=subprocess.PIPE, check=True)
         (folder / "found.json").write_bytes(finished.stdout)
 

@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from headwaiter_client import Client, Encoding
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
-from tests.cuda_double import build
-from tests.cuda_double.environment import Double, double_in
-from tests.cuda_double.log import Launch, bytes_in_use, of
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import Double, double_in
+from tests.support.cuda_double.log import Launch, bytes_in_use, of
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
 
-_UNCHECKED = (sys.executable, "-m", "tests.cuda_double.unchecked_server")
+_UNCHECKED = (sys.executable, "-m", "tests.support.cuda_double.unchecked_server")
 _START_TIMEOUT_S = 60
 _GIB = 1 << 30
 

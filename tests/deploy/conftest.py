@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.deploy.chart import Chart, find_helm
-from tests.shared_folders import SharedFolders
+from tests.support.deploy.chart import Chart, find_helm
+from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="session")

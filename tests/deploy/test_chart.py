@@ -12,9 +12,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from headwaiter_server.settings.flags import Settings, read_settings, variable
-from tests.deploy.chart import CHART, Chart, Refused
-from tests.deploy.manifest_schemas import custom_problem, is_custom, problem
-from tests.documents import DOCS, ROOT, blocks
+from tests.support.deploy.chart import CHART, Chart, Refused
+from tests.support.deploy.manifest_schemas import custom_problem, is_custom, problem
+from tests.support.documents import DOCS, ROOT, blocks
 
 DIGEST, OTHER_DIGEST = f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"
 NEEDED = {"image": {"repository": "registry.example.com/server", "digest": DIGEST}, "model": {"claimName": "models"}}

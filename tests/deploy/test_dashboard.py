@@ -17,8 +17,8 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import LearntCost
-from tests.documents import ROOT, anchors
-from tests.server.rpc.stand_ins import CALIBRATION
+from tests.support.documents import ROOT, anchors
+from tests.support.server.stand_ins import CALIBRATION
 
 GRAFANA = ROOT / "deploy" / "grafana"
 PROMETHEUS = ROOT / "deploy" / "prometheus"

@@ -16,12 +16,12 @@ from headwaiter_client import Client
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.settings.flags import Settings, flag, read_settings, variable
 from testbed.server_process import RunningServer, running_server
-from tests.deploy.chart import Chart
-from tests.deploy.manifest_schemas import problem
 from tests.deploy.test_chart import NEEDED, at
-from tests.documents import ROOT
-from tests.open_inference.separate_environment import package_python
-from tests.open_inference.separate_environment import variables as variables_of_tests
+from tests.support.deploy.chart import Chart
+from tests.support.deploy.manifest_schemas import problem
+from tests.support.documents import ROOT
+from tests.support.open_inference.separate_environment import package_python
+from tests.support.open_inference.separate_environment import variables as variables_of_tests
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 RUNTIMES: list[dict[str, Any]] = list(YAML(typ="safe").load_all(FOLDER / "kserve" / "serving-runtimes.yaml"))
@@ -181,7 +181,7 @@ def kserve_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., st
     python = package_python(tmp_path_factory.mktemp("kserve"), "kserve==0.21.0", "kserve-storage==0.21.0")
 
     def run(*arguments: object) -> str:
-        command = [str(python), str(Path(__file__).with_name("kserve_program.py")), *map(str, arguments)]
+        command = [str(python), str(ROOT / "tests" / "support" / "deploy" / "kserve_program.py"), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=variables_of_tests()).stdout
 
     return run

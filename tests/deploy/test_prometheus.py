@@ -25,8 +25,8 @@ from headwaiter_client.errors import HeadwaiterError
 from headwaiter_server.runtime.hardware import compute_capability
 from testbed.prometheus import panel_queries, running_prometheus, wait_until
 from testbed.server_process import RunningServer, free_port, running_server
-from tests.deploy.slow_server import SLOW_MODELS
 from tests.deploy.test_dashboard import RULES
+from tests.support.deploy.slow_server import SLOW_MODELS
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -114,7 +114,7 @@ def slow(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     flags = [*CPU, "--models", str(folder / "models"), "--watch-s", "0.5", "--token-budget", "16"]
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(SLOW_MODELS, str(file))
-        program = [sys.executable, "-m", "tests.deploy.slow_server"]
+        program = [sys.executable, "-m", "tests.support.deploy.slow_server"]
         with running_server(None, flags, program=program) as server:
             yield SlowServer(server, folder / "models", file)
 

@@ -1,6 +1,6 @@
 """Real servers in separate processes, reached over gRPC.
 
-`tests.e2e.in_process_server` starts servers inside the test process, for tests that inspect or change their parts.
+`tests.support.e2e.in_process_server` starts servers inside the test process, for tests that inspect or change parts.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ import pytest
 from headwaiter_export.cli import main
 from testbed.minilm import checkpoint
 from testbed.server_process import RunningServer, running_server
-from tests.shared_folders import SharedFolders
-from tests.stored_costs import store_cost
+from tests.support.shared_folders import SharedFolders
+from tests.support.stored_costs import store_cost
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.runtime.bundle import Bundle
-from tests.e2e.in_process_server import connect, serving
-from tests.e2e.open_inference_caller import calling, raw_request
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.e2e.open_inference_caller import calling, raw_request
 
 MAX_ABS = 1e-5
 ROW_WIDTH, VECTOR_WIDTH = 32, 20

@@ -11,10 +11,10 @@ from headwaiter_client import best_answer
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.checkpoints import write_json
-from tests.e2e.in_process_server import connect, serving
-from tests.export.family_examples import save_example
-from tests.export.tokenizer_folders import word_piece
+from tests.support.checkpoints import write_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.family_examples import save_example
+from tests.support.export.tokenizer_folders import word_piece
 
 QUESTION, TEXTS = (
     "is the bread fresh?",

@@ -25,11 +25,11 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights, AttentionWeightsGraph
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer
-from tests.checkpoints import VOCABULARY
-from tests.e2e.grpc_errors import code_of, is_from_server
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.prometheus_metrics import read_metric
-from tests.export.helpers import assert_close, oracle_of
+from tests.support.checkpoints import VOCABULARY
+from tests.support.e2e.grpc_errors import code_of, is_from_server
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.prometheus_metrics import read_metric
+from tests.support.export.helpers import assert_close, oracle_of
 
 TEXT = "Rain falls on tables"
 TOKENS = ["[CLS]", "rain", "falls", "on", "table", "##s", "[SEP]"]

@@ -17,8 +17,8 @@ from headwaiter_client import Client, HeadwaiterError, SequenceTooLong
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
-from tests.checkpoints import VOCABULARY
-from tests.e2e.bad_requests import NOT_A_MESSAGE, TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
+from tests.support.checkpoints import VOCABULARY
+from tests.support.e2e.bad_requests import NOT_A_MESSAGE, TO_FEATURE_MODEL, TO_TEXT_MODEL, BadRequest
 
 TIMEOUT_S = 10.0
 GOOD_STREAMS = 4

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from headwaiter_client import AsyncClient, InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
-from tests.documents import ROOT
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.open_inference_caller import calling, raw_request
-from tests.e2e.prometheus_metrics import read_metric
-from tests.shared_folders import SharedFolders
+from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
+from tests.support.documents import ROOT
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.open_inference_caller import calling, raw_request
+from tests.support.e2e.prometheus_metrics import read_metric
+from tests.support.shared_folders import SharedFolders
 
 # The tests of a module share its event loop, in which the server of the cross-encoder runs.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

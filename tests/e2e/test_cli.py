@@ -14,7 +14,7 @@ from headwaiter_client.calls.results import STAGES
 from headwaiter_client.cli.activity import Series
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer
-from tests.e2e.prometheus_metrics import metrics_page
+from tests.support.e2e.prometheus_metrics import metrics_page
 
 Completed = subprocess.CompletedProcess[str]
 

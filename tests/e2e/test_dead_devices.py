@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headwaiter_client import AsyncClient, Client, DeviceFailed, Encoding, InferenceFailed, RetryPolicy, Unavailable
 from testbed.server_process import running_server
-from tests.e2e.grpc_errors import code_of, is_from_server
-from tests.e2e.in_process_server import serving, wait_until
-from tests.e2e.mortal_devices import HANG, KILL, MortalDevices, mortal_devices
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.grpc_errors import code_of, is_from_server
+from tests.support.e2e.in_process_server import serving, wait_until
+from tests.support.e2e.mortal_devices import HANG, KILL, MortalDevices, mortal_devices
+from tests.support.e2e.prometheus_metrics import metric_value
 
 # The neighbours of a sequence that kills devices.
 INNOCENT = [[length] * length for length in range(1, 9)]
@@ -31,7 +31,7 @@ def mortal() -> Iterator[MortalDevices]:
 
 
 async def test_a_server_whose_device_hangs_answers_unavailable_and_exits_with_3(text_bundle: Path) -> None:
-    program = [sys.executable, "-m", "tests.e2e.mortal_devices"]
+    program = [sys.executable, "-m", "tests.support.e2e.mortal_devices"]
     with running_server(text_bundle, ["--provider", "cpu"], program=program) as server:
         without_retries = AsyncClient(server.address, retry=RetryPolicy(max_attempts=1))
         async with without_retries as client, grpc.aio.insecure_channel(server.address) as channel:
@@ -55,7 +55,7 @@ async def test_a_server_whose_device_hangs_answers_unavailable_and_exits_with_3(
 async def test_a_server_whose_device_dies_answers_all_callers_and_exits_with_3(
     text_bundle: Path, tmp_path: Path, leaving: bool
 ) -> None:
-    program = [sys.executable, "-m", "tests.e2e.mortal_devices"]
+    program = [sys.executable, "-m", "tests.support.e2e.mortal_devices"]
     flags, log = ["--provider", "cpu", "--drain-delay-s", "600"], tmp_path / "server.log"
     with (
         log.open("wb") as errors,

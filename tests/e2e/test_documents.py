@@ -21,7 +21,7 @@ from headwaiter_client import Client
 from headwaiter_client.cli import main, top
 from headwaiter_server.settings.flags import Settings, flag, read_settings
 from testbed.server_process import RunningServer
-from tests.documents import (
+from tests.support.documents import (
     ARCHITECTURE,
     CLIENT,
     COMMAND_LINE,

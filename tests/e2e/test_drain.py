@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headwaiter_client import AsyncClient, RetryPolicy, Unavailable
 from testbed.server_process import RunningServer, running_server
-from tests.e2e.cancelling_load import REQUESTS, CancellingLoad
-from tests.e2e.grpc_errors import is_from_server
-from tests.e2e.http_status import http_status
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.cancelling_load import REQUESTS, CancellingLoad
+from tests.support.e2e.grpc_errors import is_from_server
+from tests.support.e2e.http_status import http_status
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value
 
 EXIT_TIMEOUT_S = 30
 # Both of gRPC's messages for a call that never reached a server hold this: "failed to connect to all addresses" and

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.e2e.in_process_server import connect, serving
+from tests.support.e2e.in_process_server import connect, serving
 
 TEXTS = ["", "bread", " \n", "\u3000"]
 

@@ -29,9 +29,9 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.settings.flags import SettingsError, read_settings
 from testbed.server_process import RunningServer
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value
 
 
 async def asynchronous_texts() -> AsyncIterator[str]:

@@ -16,7 +16,7 @@ from examples import demo
 from headwaiter_client import Client
 from headwaiter_server.settings.flags import read_settings
 from testbed.server_process import RunningServer
-from tests.documents import ROOT
+from tests.support.documents import ROOT
 
 PYTHON = ROOT / "examples" / "client"
 NODE = ROOT / "examples" / "node"

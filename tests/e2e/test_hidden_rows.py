@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from tests.e2e.in_process_server import connect, metrics_url, serving, wait_until
-from tests.e2e.prometheus_metrics import read_metric
+from tests.support.e2e.in_process_server import connect, metrics_url, serving, wait_until
+from tests.support.e2e.prometheus_metrics import read_metric
 
 LENGTH = 32
 ROW_S = 3e-4

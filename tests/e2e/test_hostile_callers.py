@@ -20,8 +20,8 @@ from headwaiter_server import front_end
 from headwaiter_server.app import Server
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import (
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import (
     connect,
     metrics_url,
     one_front_end,
@@ -29,8 +29,8 @@ from tests.e2e.in_process_server import (
     serving,
     wait_until,
 )
-from tests.e2e.prometheus_metrics import metric_value, read_metric
-from tests.e2e.raw_http2 import RawConnection
+from tests.support.e2e.prometheus_metrics import metric_value, read_metric
+from tests.support.e2e.raw_http2 import RawConnection
 
 TIMEOUT_S = 20.0
 SEQUENCES, SEQUENCE_TOKENS, WIDTH = 32, 64, 32

@@ -12,7 +12,7 @@ import pytest
 
 from headwaiter_client import Client
 from testbed.server_process import RunningServer
-from tests.server_processes import memory_bytes
+from tests.support.server_processes import memory_bytes
 
 # Bodies that are refused, and the status of each.
 BODIES = {

@@ -21,11 +21,11 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http import connections
 from headwaiter_server.rpc import endpoint, incoming
 from testbed.server_process import RunningServer, free_port, running_server
-from tests.e2e.in_process_server import connect, metrics_url, one_front_end, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
-from tests.e2e.raw_http2 import RawConnection
-from tests.server_processes import memory_bytes, processes
-from tests.soak.partial_messages import PartialMessages
+from tests.support.e2e.in_process_server import connect, metrics_url, one_front_end, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.raw_http2 import RawConnection
+from tests.support.server_processes import memory_bytes, processes
+from tests.support.soak.partial_messages import PartialMessages
 
 ENCODE, HEALTH, STREAM = (
     "/headwaiter.v1.Encoder/Encode",

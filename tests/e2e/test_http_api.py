@@ -20,10 +20,10 @@ from headwaiter_client import Client
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
-from tests.documents import HTTP, blocks
-from tests.e2e.http_status import http_status
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.documents import HTTP, blocks
+from tests.support.e2e.http_status import http_status
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value
 
 TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 

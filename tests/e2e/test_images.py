@@ -23,11 +23,11 @@ from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_server.app import Server
-from tests.checkpoints import save_vit
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.export.feature_checkpoints import save_feature_model
-from tests.oracle import Array
-from tests.shared_folders import SharedFolders
+from tests.support.checkpoints import save_vit
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.export.feature_checkpoints import save_feature_model
+from tests.support.oracle import Array
+from tests.support.shared_folders import SharedFolders
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 SIDES = [(40, 30), (12, 12), (7, 90)]

@@ -11,10 +11,10 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
-from tests.e2e.in_process_server import connect, serving
 from tests.export.checkpoints.test_monot5 import MONOT5, PAIRS, expected_logits, save_monot5
-from tests.export.language_model_reranker import save_reranker
-from tests.server.runtime.bundles import read_manifest, write_manifest
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.language_model_reranker import save_reranker
+from tests.support.server.bundles import read_manifest, write_manifest
 
 QUERY = "is the bread fresh?"
 LIMIT = 160

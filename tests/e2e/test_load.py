@@ -7,10 +7,10 @@ import pytest
 
 from headwaiter_client import AsyncClient
 from testbed.server_process import running_server
-from tests.e2e.cancelling_load import CANCELLED, REQUESTS, CancellingLoad
-from tests.e2e.in_process_server import wait_until
-from tests.e2e.prometheus_metrics import metric_value, read_metric
-from tests.server_processes import memory_bytes
+from tests.support.e2e.cancelling_load import CANCELLED, REQUESTS, CancellingLoad
+from tests.support.e2e.in_process_server import wait_until
+from tests.support.e2e.prometheus_metrics import metric_value, read_metric
+from tests.support.server_processes import memory_bytes
 
 MEMORY_GROWTH_BYTES = 20e6
 

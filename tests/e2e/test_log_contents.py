@@ -17,9 +17,9 @@ import trustme
 
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
-from tests.e2e.http_status import http_status
-from tests.e2e.prometheus_metrics import metric_value
-from tests.e2e.request_messages import token_request
+from tests.support.e2e.http_status import http_status
+from tests.support.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.request_messages import token_request
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

@@ -16,11 +16,11 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server.app import Server
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.open_inference_caller import calling, raw_request
-from tests.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, M3Outputs, expected_outputs, save_m3
-from tests.oracle import Array
-from tests.shared_folders import SharedFolders
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.open_inference_caller import calling, raw_request
+from tests.support.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, M3Outputs, expected_outputs, save_m3
+from tests.support.oracle import Array
+from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pytest
 from headwaiter_client import AsyncClient
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.prometheus_metrics import read_metric
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.prometheus_metrics import read_metric
 
 LENGTH = 16
 BUDGET_TOKENS = 128

@@ -18,11 +18,11 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.e2e.open_inference_caller import calling, raw_request
-from tests.export.multi_vector_encoder import DOCUMENTS, QUERIES, expected_vectors, save_multi_vector_encoder
-from tests.oracle import Array
-from tests.shared_folders import SharedFolders
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.open_inference_caller import calling, raw_request
+from tests.support.export.multi_vector_encoder import DOCUMENTS, QUERIES, expected_vectors, save_multi_vector_encoder
+from tests.support.oracle import Array
+from tests.support.shared_folders import SharedFolders
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 MASK_TOKENS = 12

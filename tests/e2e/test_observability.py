@@ -16,8 +16,8 @@ from headwaiter_client import Client, InferenceFailed, InvalidInput, ModelNotFou
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
-from tests.e2e.in_process_server import connect, serving
-from tests.e2e.prometheus_metrics import metric_value, metrics_page
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.e2e.prometheus_metrics import metric_value, metrics_page
 
 MODEL = 'model="tiny-text",version="1"'
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")

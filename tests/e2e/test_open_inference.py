@@ -11,9 +11,9 @@ from google.rpc import error_details_pb2
 from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import open_inference_pb2 as oip
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.open_inference_caller import arrays, calling, id_request, raw_request, refusal
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.open_inference_caller import arrays, calling, id_request, raw_request, refusal
+from tests.support.e2e.prometheus_metrics import metric_value
 
 IDS = [[1, 2, 3], [4], [5, 6]]
 TEXTS = ["fresh bread", "rain"]

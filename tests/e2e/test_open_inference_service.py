@@ -9,9 +9,9 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import open_inference_pb2 as oip
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving
-from tests.e2e.open_inference_caller import SERVICE, calling, id_request, raw_request, refusal
-from tests.e2e.prometheus_metrics import read_metric
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving
+from tests.support.e2e.open_inference_caller import SERVICE, calling, id_request, raw_request, refusal
+from tests.support.e2e.prometheus_metrics import read_metric
 
 
 async def test_health_metadata_and_config_describe_the_server(text_bundle: Path) -> None:

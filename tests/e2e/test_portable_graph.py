@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.documents import PORTABLE_GRAPH, blocks
-from tests.e2e.in_process_server import connect, serving
-from tests.export.helpers import cosines
+from tests.support.documents import PORTABLE_GRAPH, blocks
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.helpers import cosines
 
 TEXTS = ["The bread is fresh.", "two tables for rain", "HELLO", "1,234.56 €", ""]
 

@@ -21,8 +21,8 @@ from pyarrow import parquet
 
 from headwaiter_client import Client
 from testbed.server_process import RunningServer, running_server
-from tests.documents import ROOT
-from tests.e2e.prometheus_metrics import metric_value
+from tests.support.documents import ROOT
+from tests.support.e2e.prometheus_metrics import metric_value
 
 PYTHON = ROOT / ".venv-ray" / "bin" / "python"
 FILES, ROWS = 8, 40_000
@@ -54,7 +54,7 @@ def nodes() -> Iterator[Nodes]:
     # The paths of Ray's sockets must be short.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
         environment = {**ENVIRONMENT, "RAY_TMPDIR": folder}
-        command = [str(PYTHON), str(Path(__file__).with_name("ray_nodes.py"))]
+        command = [str(PYTHON), str(ROOT / "tests" / "support" / "e2e" / "ray_nodes.py")]
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:

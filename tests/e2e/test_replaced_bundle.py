@@ -22,9 +22,9 @@ from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.worker import Worker
 from testbed.server_process import running_server
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import connect, local_settings, serving
-from tests.server.runtime.bundles import copy, sign
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import connect, local_settings, serving
+from tests.support.server.bundles import copy, sign
 
 TIMEOUT_S = 30.0
 WEIGHTS = "weights.fp32.bin"

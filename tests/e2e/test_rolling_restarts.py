@@ -25,7 +25,7 @@ from headwaiter_client import Client, HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
 from testbed.server_process import RunningServer, free_port, running_server
-from tests.documents import ROOT
+from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.exhaustive
 CONFIGURATION = ROOT / "deploy" / "haproxy" / "haproxy.cfg"

@@ -11,9 +11,9 @@ import trustme
 
 from headwaiter_client import AsyncClient, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from headwaiter_server.settings.flags import SettingsError
-from tests.documents import ROOT
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import serving
+from tests.support.documents import ROOT
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import serving
 
 TOKEN = "s3cret"
 

@@ -32,7 +32,7 @@ from headwaiter_server.models import repository
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.runtime import model
 from headwaiter_server.runtime.errors import ModelRefused
-from tests.e2e.in_process_server import (
+from tests.support.e2e.in_process_server import (
     connect,
     in_this_process,
     local_settings,
@@ -41,7 +41,7 @@ from tests.e2e.in_process_server import (
     serving,
     wait_until,
 )
-from tests.e2e.prometheus_metrics import metrics_page, read_metric
+from tests.support.e2e.prometheus_metrics import metrics_page, read_metric
 
 FEATURES = np.ones((3, 6), np.float32)
 

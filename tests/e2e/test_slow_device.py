@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from headwaiter_client import DeadlineExceeded, InvalidInput
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value, read_metric
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value, read_metric
 
 
 async def test_a_deadline_in_the_past_fails_without_a_call(text_bundle: Path) -> None:

@@ -15,10 +15,10 @@ from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.rules.sparse import dense_vectors
 from headwaiter_server.app import Server
-from tests.e2e.in_process_server import connect, metrics_url, serving
-from tests.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
-from tests.oracle import Array
-from tests.shared_folders import SharedFolders
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
+from tests.support.oracle import Array
+from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="module")

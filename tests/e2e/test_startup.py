@@ -25,10 +25,10 @@ from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.minilm import command_path
 from testbed.server_process import FRONT_ENDS
-from tests.e2e.grpc_errors import is_from_server
-from tests.e2e.in_process_server import connect, in_this_process, local_settings, metrics_url, serving
-from tests.e2e.prometheus_metrics import read_metric
-from tests.server.runtime.bundles import copy
+from tests.support.e2e.grpc_errors import is_from_server
+from tests.support.e2e.in_process_server import connect, in_this_process, local_settings, metrics_url, serving
+from tests.support.e2e.prometheus_metrics import read_metric
+from tests.support.server.bundles import copy
 
 CPU_GRAPH = "packed-cpu.fp32.onnx"
 

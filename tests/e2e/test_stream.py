@@ -14,9 +14,9 @@ import pytest
 from headwaiter_client import AsyncClient, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.e2e.grpc_errors import code_of
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.prometheus_metrics import metric_value, read_metric
+from tests.support.e2e.grpc_errors import code_of
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.prometheus_metrics import metric_value, read_metric
 
 
 @asynccontextmanager

@@ -11,9 +11,9 @@ from headwaiter_client import Timings
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
-from tests.e2e.in_process_server import connect, metrics_url, paused_device, serving
-from tests.e2e.prometheus_metrics import read_metric
 from tests.e2e.test_stream import request, streaming
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving
+from tests.support.e2e.prometheus_metrics import read_metric
 
 STAGES = ("tokenize", "queue", "assemble", "compute", "respond")
 # A batch with a sequence of this id fails.

@@ -24,11 +24,18 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.tracing.spans import _SENDING_LOGGERS, Tracing, _OneLineAMinute
 from testbed.server_process import free_port, running_server
-from tests.e2e.http_status import http_status
-from tests.e2e.in_process_server import _FrontEndInLoop, connect, metrics_url, paused_device, serving, wait_until
-from tests.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
-from tests.e2e.prometheus_metrics import metric_value
 from tests.e2e.test_stream import request, streaming
+from tests.support.e2e.http_status import http_status
+from tests.support.e2e.in_process_server import (
+    _FrontEndInLoop,
+    connect,
+    metrics_url,
+    paused_device,
+    serving,
+    wait_until,
+)
+from tests.support.e2e.otlp_receiver import ReceivedSpan, Receiver, receiving_over_grpc, receiving_over_http
+from tests.support.e2e.prometheus_metrics import metric_value
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, NOT_SAMPLED = f"00-{TRACE}-{PARENT}-01", f"00-{TRACE}-{PARENT}-00"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.server_process import running_server
-from tests.documents import ROOT
+from tests.support.documents import ROOT
 
 
 @pytest.mark.exhaustive

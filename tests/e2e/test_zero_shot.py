@@ -10,10 +10,10 @@ import transformers
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.checkpoints import write_json
-from tests.e2e.in_process_server import connect, serving
-from tests.export.family_examples import save_example
-from tests.export.tokenizer_folders import byte_level_bpe
+from tests.support.checkpoints import write_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.family_examples import save_example
+from tests.support.export.tokenizer_folders import byte_level_bpe
 
 TEXTS = ["fresh bread on the table", "the rain falls on stone and on bread", "a"]
 LABELS = ["food", "weather and the sea", "travel"]

@@ -22,8 +22,8 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import Outputs
-from tests.checkpoints import bert_hidden, randomize, save_bert, save_sentence_transformer, write_json
-from tests.export.helpers import (
+from tests.support.checkpoints import bert_hidden, randomize, save_bert, save_sentence_transformer, write_json
+from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
     edit_json,
@@ -32,7 +32,7 @@ from tests.export.helpers import (
     random_sequences,
     run_graph,
 )
-from tests.oracle import Array, unit
+from tests.support.oracle import Array, unit
 
 TEXTS = ["the bread is fresh", "two tables for rain, please", "a", "Rain falls on stones — ΑΒΓ 雨"]
 TANH = "torch.nn.modules.activation.Tanh"

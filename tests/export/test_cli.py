@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwaiter_export.cli import main
-from tests.checkpoints import save_bert
+from tests.support.checkpoints import save_bert
 
 
 def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_export: tuple[Path, str]) -> None:

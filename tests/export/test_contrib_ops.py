@@ -1,4 +1,4 @@
-"""The numpy operators of tests/contrib_ops.py give the values that ONNX Runtime publishes for its own operators.
+"""The operators of tests/support/contrib_ops.py give the values that ONNX Runtime publishes for its own operators.
 
 The folder `onnxruntime_values` holds inputs and outputs from ONNX Runtime's tests (MIT licence). Each file names the
 source files, lines and the commit; the values of BiasGelu were computed by ONNX Runtime 1.31.1 on a CPU.
@@ -6,7 +6,6 @@ source files, lines and the commit; the values of BiasGelu were computed by ONNX
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ import pytest
 from onnx.reference.op_run import OpRun
 
 from headwaiter_server.runtime.packing import PackedBatch, cu_seqlens, token_offset
-from tests.contrib_ops import CONTRIB_OPS, BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization
-from tests.oracle import Array
+from tests.support.contrib_ops import CONTRIB_OPS, BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization
+from tests.support.documents import ROOT
+from tests.support.oracle import Array
 
-VALUES = Path(__file__).with_name("onnxruntime_values")
+VALUES = ROOT / "tests" / "support" / "export" / "onnxruntime_values"
 DTYPES = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
 
 

@@ -12,7 +12,7 @@ from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.cli import main
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_server.runtime.bundle import Bundle
-from tests.documents import MODELS, blocks, commands
+from tests.support.documents import MODELS, blocks, commands
 
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 

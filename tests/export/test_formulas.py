@@ -26,8 +26,8 @@ from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.numeric_tolerances import difference, normalize_pooled, violation
-from tests import oracle
-from tests.export.helpers import (
+from tests.support import oracle
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close,
     assert_close_to_scale,
@@ -37,9 +37,9 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
-from tests.export.standard_attention import missing_kernel
-from tests.oracle import Array, unit
+from tests.support.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
+from tests.support.export.standard_attention import missing_kernel
+from tests.support.oracle import Array, unit
 
 # The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
 EVERY_RUN = 21
@@ -172,11 +172,11 @@ def test_every_field_is_varied() -> None:
             # Sounds are compared with transformers, in checkpoints/test_waveforms.py, experts with formulas of their
             # own, in checkpoints/test_hub_layouts.py, and grids of one size in encoder/test_attention_bias.py.
             continue
-        assert field.name in VALUES, f"{field.name} is not varied: give it values in tests/export/pairwise_configs.py"
+        assert field.name in VALUES, f"{field.name} is not varied: give it values in pairwise_configs.py"
     for name, values in VALUES.items():
         for configs in (valid_configs(), pairwise_configs()[:EVERY_RUN]):
             assert {getattr(config, name) for config in configs} == set(values), f"{name} does not take all its values"
-        assert len(values) > 1, f"{name} has one value in tests/export/pairwise_configs.py: give it others"
+        assert len(values) > 1, f"{name} has one value in tests/support/export/pairwise_configs.py: give it others"
 
 
 def test_every_possible_pair_of_values_occurs(record_property: Callable[[str, object], None]) -> None:

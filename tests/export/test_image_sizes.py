@@ -12,9 +12,9 @@ from headwaiter_client import InvalidInput, SequenceTooLong
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import POOLING_CLS
 from headwaiter_server.runtime.bundle import Bundle
-from tests.checkpoints import save_vit
-from tests.e2e.in_process_server import connect, serving
-from tests.oracle import Array
+from tests.support.checkpoints import save_vit
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.oracle import Array
 
 
 def rows_of(patches: int) -> Array:

@@ -8,7 +8,7 @@ import pytest
 
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.encoder import EncoderConfig
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     FP32_GRAPHS,
     Runtime,
     assert_others_change_no_bit,
@@ -16,7 +16,7 @@ from tests.export.helpers import (
     run_graph,
     run_hidden,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 GRAPHS = [
     *FP32_GRAPHS,

@@ -21,8 +21,8 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
-from tests.checkpoints import VOCABULARY, save_tokenizer
-from tests.export.helpers import assert_close_to_scale, oracle_of, random_encoder, random_sequences, run_graph
+from tests.support.checkpoints import VOCABULARY, save_tokenizer
+from tests.support.export.helpers import assert_close_to_scale, oracle_of, random_encoder, random_sequences, run_graph
 
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 

@@ -14,10 +14,10 @@ from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from tests.checkpoints import bert_hidden
-from tests.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
-from tests.export.family_examples import WINDOW, save_example
-from tests.export.helpers import (
+from tests.support.checkpoints import bert_hidden
+from tests.support.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
+from tests.support.export.family_examples import WINDOW, save_example
+from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
     assert_mentions,

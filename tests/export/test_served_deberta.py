@@ -10,11 +10,11 @@ import torch
 import transformers
 
 from headwaiter_export.cli import main
-from tests.checkpoints import write_json
-from tests.e2e.in_process_server import connect, serving
-from tests.export.family_examples import save_example
-from tests.export.helpers import assert_close, assert_close_to_scale
-from tests.export.tokenizer_folders import BERT_TOKENS, unigram
+from tests.support.checkpoints import write_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import assert_close, assert_close_to_scale
+from tests.support.export.tokenizer_folders import BERT_TOKENS, unigram
 
 QUERY = "two tables for rain"
 DOCUMENTS = ["fresh bread", "the rain is good", "a table for two, please " * 2, "Быстрая лиса", "naïve café " * 3]

@@ -10,9 +10,15 @@ import torch
 
 from headwaiter_client import InvalidInput
 from headwaiter_export.cli import main
-from tests.e2e.in_process_server import connect, serving
-from tests.export.feature_checkpoints import FAMILIES, draw_input, expected_hidden, input_rows, save_feature_model
-from tests.export.helpers import assert_close_to_scale
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.feature_checkpoints import (
+    FAMILIES,
+    draw_input,
+    expected_hidden,
+    input_rows,
+    save_feature_model,
+)
+from tests.support.export.helpers import assert_close_to_scale
 
 
 @pytest.mark.exhaustive

@@ -11,10 +11,10 @@ from headwaiter_client import InvalidInput, source_and_target
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.encoder.from_torch import from_transformer_decoder
-from tests.checkpoints import randomize
-from tests.e2e.in_process_server import connect, serving
-from tests.export.helpers import assert_close_to_scale
-from tests.oracle import Array
+from tests.support.checkpoints import randomize
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.helpers import assert_close_to_scale
+from tests.support.oracle import Array
 
 WIDTH, MOST = 16, 40
 

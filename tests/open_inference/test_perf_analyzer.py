@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.in_process_server import serving
-from tests.open_inference.separate_environment import run_or_skip, variables
+from tests.support.e2e.in_process_server import serving
+from tests.support.open_inference.separate_environment import run_or_skip, variables
 
 # The last measurements may not become stable on a busy machine; the report must be complete anyway.
 _FLAGS = ("--measurement-interval", "1000", "--stability-percentage", "500", "--concurrency-range", "1:3:2")

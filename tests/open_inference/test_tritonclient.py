@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient
-from tests.documents import ROOT
-from tests.e2e.in_process_server import connect, serving
-from tests.open_inference.separate_environment import tritonclient_python, variables
+from tests.support.documents import ROOT
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.open_inference.separate_environment import tritonclient_python, variables
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 
@@ -38,7 +40,7 @@ async def test_tritonclient_works_unmodified(
         ):
             calls = await asyncio.create_subprocess_exec(
                 python,
-                Path(__file__).with_name(f"{script}.py"),
+                ROOT / "tests" / "support" / "open_inference" / f"{script}.py",
                 argument,
                 stdout=subprocess.PIPE,
                 env={**variables(), "PYTHONPATH": str(ROOT / "proto")},

@@ -66,7 +66,7 @@ def test_sequences_are_read_as_they_were_sent(sequences: list[list[int]]) -> Non
     assert _read(_tokens(flat, [len(sequence) for sequence in sequences])) == sequences
 
 
-# tests/e2e/bad_requests.py has the refusals of a whole request, which tests/client/test_bad_requests.py checks too.
+# tests/support/e2e/bad_requests.py has the refusals of a whole request.
 @pytest.mark.parametrize(
     ("message", "manifest", "error", "expected", "in_message"),
     [

@@ -16,7 +16,7 @@ from headwaiter_proto.rules.sparse import (
     sparse_vectors,
     weighted_tokens,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 _VALUES = st.sampled_from([0.0, 0.0, 0.0, 0.5, 1.0, 3.25, -2.0])
 _VECTORS = arrays.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 9)), elements=_VALUES.map(np.float32))

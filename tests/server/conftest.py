@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.rpc.service_under_test import Service, WordLengths
+from tests.support.server.service_under_test import Service, WordLengths
 
 
 @pytest.fixture

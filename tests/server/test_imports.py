@@ -176,7 +176,7 @@ def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
     }
     # The double of CUDA opens graphs in float32 with provider options of its own. The programs of other servers open
     # the portable graph in float32, and import nothing of this server.
-    others = {"tests/cuda_double/sessions.py", "bench/peers/model.py"}
+    others = {"tests/support/cuda_double/sessions.py", "bench/peers/model.py"}
     assert calls == {"server/headwaiter_server/runtime/graph.py", *others}
 
 

@@ -13,15 +13,15 @@ from random import Random
 import pytest
 
 from testbed.server_process import RunningServer, running_server
-from tests.server.runtime.bundles import sign
-from tests.soak import http2_abuse
-from tests.soak.checks import holdings, leaks, metrics
-from tests.soak.faulty_server import START_FAULTS
-from tests.soak.folder_reader import load_bundle
-from tests.soak.fuzzed_folders import change_folder
-from tests.soak.fuzzer import Fuzzer
-from tests.soak.load import MixedLoad
-from tests.soak.mutations import mutated_calls
+from tests.support.server.bundles import sign
+from tests.support.soak import http2_abuse
+from tests.support.soak.checks import holdings, leaks, metrics
+from tests.support.soak.faulty_server import START_FAULTS
+from tests.support.soak.folder_reader import load_bundle
+from tests.support.soak.fuzzed_folders import change_folder
+from tests.support.soak.fuzzer import Fuzzer
+from tests.support.soak.load import MixedLoad
+from tests.support.soak.mutations import mutated_calls
 
 MESSAGES = 2000
 LOAD_S = 1.0
@@ -33,7 +33,7 @@ DAMAGED_BUNDLES = 20
 @pytest.fixture(scope="module")
 def server(text_bundle: Path) -> Iterator[RunningServer]:
     """A server whose device can fail."""
-    program = [sys.executable, "-m", "tests.soak.faulty_server"]
+    program = [sys.executable, "-m", "tests.support.soak.faulty_server"]
     with running_server(text_bundle, ["--provider", "cpu", "--instances", "2"], program=program) as server:
         yield server
 

@@ -9,7 +9,7 @@ from bench.gpu.correctness import WrongAnswers, check_answers
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.graph import EncoderGraph
-from tests.export.helpers import random_sequences
+from tests.support.export.helpers import random_sequences
 
 
 @pytest.mark.exhaustive

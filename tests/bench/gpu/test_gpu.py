@@ -25,8 +25,8 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import concatenate, random_sequences, run_in_pytorch
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.scheduling.cost import BatchLimits
-from tests.bench.gpu.rehearsal import EFFORT, Faults, RehearsalGpu
-from tests.export.helpers import assert_close, random_encoder
+from tests.support.export.helpers import assert_close, random_encoder
+from tests.support.gpu_check.rehearsal import EFFORT, Faults, RehearsalGpu
 
 SETTINGS = Settings(EFFORT, None, Path(), RehearsalGpu(Faults()))
 

@@ -13,8 +13,8 @@ import pytest
 from bench.findings import Finding
 from bench.gpu.__main__ import PARTS
 from bench.gpu.forms import FORMS
-from tests.cuda_double import build
-from tests.cuda_double.environment import double_in
+from tests.support.cuda_double import build
+from tests.support.cuda_double.environment import double_in
 
 _REPOSITORY = Path(__file__).parents[3]
 # What compares numbers with PyTorch.
@@ -47,7 +47,7 @@ class Finished:
 
 
 def run_on_double(folder: Path, environment: Mapping[str, str], *arguments: str | Path) -> Finished:
-    command = [sys.executable, "-m", "tests.bench.gpu.on_double", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.support.gpu_check.on_double", *map(str, arguments)]
     process = subprocess.run(
         command,
         env=environment,

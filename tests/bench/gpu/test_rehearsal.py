@@ -18,10 +18,10 @@ from bench.gpu.documents import _FIGURES, NUMERICS, document_lines, table_lines
 from bench.gpu.settings import Effort, Settings
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.presets import PRESETS
-from tests.bench.gpu import rehearsal
-from tests.bench.gpu.rehearsal import EFFORT, OPERATORS, Faults, RehearsalGpu, no_gpu
-from tests.contrib_ops import PackedMultiHeadAttention
-from tests.oracle import Array
+from tests.support.contrib_ops import PackedMultiHeadAttention
+from tests.support.gpu_check import rehearsal
+from tests.support.gpu_check.rehearsal import EFFORT, OPERATORS, Faults, RehearsalGpu, no_gpu
+from tests.support.oracle import Array
 
 
 class Rehearse(Protocol):

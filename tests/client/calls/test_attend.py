@@ -8,7 +8,7 @@ import pytest
 from headwaiter_client import HeadwaiterError, InvalidInput, OutputMissing
 from headwaiter_client.calls.attend import attend_request, read_attention
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import attend_response
+from tests.support.client.fake_server import attend_response
 
 
 @pytest.mark.parametrize(

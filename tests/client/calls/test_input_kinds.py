@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwaiter_client import InvalidInput
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.request_builders import features_request, texts_request, tokens_request
+from tests.support.client.request_builders import features_request, texts_request, tokens_request
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 # numpy cannot read them: a gradient is a RuntimeError, and another device a TypeError.

@@ -9,8 +9,8 @@ import pytest
 from headwaiter_client import Encoding, HeadwaiterError, ModelRef, OutputMissing, SequenceTooLong, Timings
 from headwaiter_client.calls.results import join_encodings, read_encoding, split_by_sequence
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import MODEL, encode_response
-from tests.client.request_builders import texts_request, tokens_request
+from tests.support.client.fake_server import MODEL, encode_response
+from tests.support.client.request_builders import texts_request, tokens_request
 
 
 def _floats(shape: list[int], size_bytes: int) -> pb.Tensor:

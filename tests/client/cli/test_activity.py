@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headwaiter_client.cli.activity import ServerActivity, VersionActivity, activity, quantile, read_page
-from tests.client.cli.metrics_pages import BUILD, page
+from tests.support.client.metrics_pages import BUILD, page
 
 READY: dict[str, float] = {"version_state{model=m,state=ready}": 1}
 SECONDS = 2.0

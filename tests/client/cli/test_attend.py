@@ -14,7 +14,7 @@ from headwaiter_client.cli import main
 from headwaiter_client.cli.attend import find_token, save_heat_map
 from headwaiter_client.cli.console import bar_chart
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

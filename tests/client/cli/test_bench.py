@@ -21,7 +21,7 @@ from headwaiter_client.cli.load_generator import (
     poisson_arrivals,
 )
 from tests.client.cli.conftest import ReusableFake
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 
 @pytest.mark.parametrize("pace", [["--requesters", "3"], ["--rate", "1000"]])

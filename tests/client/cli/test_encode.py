@@ -12,7 +12,7 @@ from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import ReusableFake
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import trustme
 from headwaiter_client import DeadlineExceeded
 from headwaiter_client.cli import main
 from tests.client.cli.conftest import ReusableFake
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 # What only callers of Python or of gRPC understand.
 FOREIGN = re.compile(r"metadata|timeout_s|texts\.|output\.|layers|heads|\bfield\b|\btls\b(?<!--tls)|\ba list\b")

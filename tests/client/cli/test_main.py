@@ -13,8 +13,8 @@ from google.rpc import error_details_pb2
 from headwaiter_client import ModelNotFound
 from headwaiter_client.cli import main
 from tests.client.cli.conftest import ReusableFake
-from tests.client.fake_server import FakeServer
-from tests.documents import COMMAND_LINE
+from tests.support.client.fake_server import FakeServer
+from tests.support.documents import COMMAND_LINE
 
 
 def test_flags_can_be_given_as_environment_variables(

@@ -7,7 +7,7 @@ from google.protobuf.json_format import ParseDict
 
 from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.fake_server import LOADED, MODEL, FakeServer
+from tests.support.client.fake_server import LOADED, MODEL, FakeServer
 
 
 def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.cli import main, resumable_file
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import ReusableFake
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 COMMAND = [sys.executable, "-c", "import sys; from headwaiter_client.cli import main; sys.exit(main())", "encode"]
 HEADER_BYTES, ROW_BYTES = 128, 12  # The vectors of the fake server have three numbers.

@@ -26,7 +26,7 @@ from headwaiter_client import (
 from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import EncodeJob
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 OnPause = Callable[[Callable[[], None]], list[float]]
 

@@ -11,7 +11,7 @@ import pytest
 
 from headwaiter_client.cli import main
 from headwaiter_client.cli.page_server import PageServer
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 JSON = {"Content-Type": "application/json"}
 

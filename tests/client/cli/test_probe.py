@@ -3,7 +3,7 @@
 import pytest
 
 from headwaiter_client.cli import main
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 
 def test_probe_prints_nothing_if_the_server_is_ready(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:

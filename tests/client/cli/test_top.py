@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from headwaiter_client.cli import main, top
-from tests.client.cli.metrics_pages import page
+from tests.support.client.metrics_pages import page
 
 FIRST = {
     "process_start_time_seconds{process=engine}": 1.0,

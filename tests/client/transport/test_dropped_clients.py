@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from headwaiter_client import AsyncClient, Client
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 CLIENTS = 5
 

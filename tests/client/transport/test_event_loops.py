@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwaiter_client import AsyncClient, Cancelled, HeadwaiterError
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 
 def _addresses(server: FakeServer, in_a_list: bool) -> str | list[str]:

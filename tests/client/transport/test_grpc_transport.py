@@ -30,9 +30,9 @@ from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.async_encode import async_encode
-from tests.client.client_runner import TEXTS
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.async_encode import async_encode
+from tests.support.client.client_runner import TEXTS
+from tests.support.client.fake_server import Call, FakeServer
 
 FAST_RETRY = RetryPolicy(max_attempts=3, initial_backoff_s=0.001, max_backoff_s=0.001)
 RETRY_FAST = {"retry": FAST_RETRY}

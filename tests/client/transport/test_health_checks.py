@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from headwaiter_client import Unavailable
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.fake_server import Call, FakeServer
 
 Proxy = Callable[[grpc.HandlerCallDetails], grpc.StatusCode | None]
 

@@ -12,9 +12,9 @@ import pytest
 from headwaiter_client import AsyncClient, Client, HeadwaiterError
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
 from headwaiter_proto import encoder_pb2 as pb
-from tests.client.async_encode import async_encode
-from tests.client.client_runner import TEXTS
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.async_encode import async_encode
+from tests.support.client.client_runner import TEXTS
+from tests.support.client.fake_server import Call, FakeServer
 
 BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 

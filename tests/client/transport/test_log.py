@@ -10,7 +10,7 @@ import pytest
 from headwaiter_client import Client, RetryPolicy, Unavailable
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Change
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 GONE = Unavailable("gone")
 

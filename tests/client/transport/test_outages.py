@@ -18,8 +18,8 @@ from google.rpc import error_details_pb2
 from headwaiter_client import AsyncClient, Client, DeadlineExceeded, Encoding, HeadwaiterError, Unavailable
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
 from headwaiter_client.transport.connection import Connection
-from tests.client.fake_server import FakeServer
-from tests.client.replica_process import ReplicaProcess, free_ports, running_replicas
+from tests.support.client.fake_server import FakeServer
+from tests.support.client.replica_process import ReplicaProcess, free_ports, running_replicas
 
 ENCODE = METHODS["Encode"]
 BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])

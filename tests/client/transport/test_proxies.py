@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from headwaiter_client import HeadwaiterError, Transient, Unauthenticated, Unavailable, Unimplemented
-from tests.client.fake_server import Call
+from tests.support.client.fake_server import Call
 
 # Types of HTTP/2 frames, and their flags. A client's first stream has the number 1.
 _HEADERS, _SETTINGS = 1, 4

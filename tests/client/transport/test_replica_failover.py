@@ -12,9 +12,9 @@ import pytest
 
 from headwaiter_client import AsyncClient, Cancelled, Client
 from headwaiter_client.transport.grpc_transport import GrpcTransport
-from tests.client.async_encode import Encode, async_encode
-from tests.client.fake_server import FakeServer
-from tests.client.replica_process import ReplicaProcess, free_ports, running_replicas
+from tests.support.client.async_encode import Encode, async_encode
+from tests.support.client.fake_server import FakeServer
+from tests.support.client.replica_process import ReplicaProcess, free_ports, running_replicas
 
 TASKS = 8
 

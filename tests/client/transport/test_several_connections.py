@@ -12,7 +12,7 @@ from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport, _add_connections
-from tests.client.fake_server import FakeServer
+from tests.support.client.fake_server import FakeServer
 
 _ROUNDS = 30
 

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from headwaiter_client import AsyncClient, Client, RetryPolicy, TlsConfig, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.tls_mismatch import TlsMismatch
-from tests.client.async_encode import async_encode
-from tests.client.fake_server import Call, FakeServer
-from tests.client.replica_process import free_ports
+from tests.support.client.async_encode import async_encode
+from tests.support.client.fake_server import Call, FakeServer
+from tests.support.client.replica_process import free_ports
 
 BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 TlsServer = Callable[..., FakeServer]

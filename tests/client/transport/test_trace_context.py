@@ -13,8 +13,8 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags,
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.transport.trace_context import with_trace_context
-from tests.client.client_runner import TEXTS
-from tests.client.fake_server import Call, FakeServer
+from tests.support.client.client_runner import TEXTS
+from tests.support.client.fake_server import Call, FakeServer
 
 OWN = (("traceparent", "00-1af92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"),)
 

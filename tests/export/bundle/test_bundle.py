@@ -18,10 +18,10 @@ from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP32
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded
 from headwaiter_server.runtime.model import open_model
-from tests.checkpoints import bert_hidden
-from tests.export.helpers import assert_close, assert_mentions, random_encoder
-from tests.oracle import unit
-from tests.server.runtime.bundles import sign
+from tests.support.checkpoints import bert_hidden
+from tests.support.export.helpers import assert_close, assert_mentions, random_encoder
+from tests.support.oracle import unit
+from tests.support.server.bundles import sign
 
 
 def test_the_server_opens_an_exported_bundle(text_bundle: Path) -> None:

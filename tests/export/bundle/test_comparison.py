@@ -17,9 +17,9 @@ from headwaiter_export.config.choices import DecoderInput
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import sequence_of_parts
-from tests.checkpoints import write_json
-from tests.export.helpers import assert_mentions, oracle_of, random_encoder, random_sequences
-from tests.oracle import Array
+from tests.support.checkpoints import write_json
+from tests.support.export.helpers import assert_mentions, oracle_of, random_encoder, random_sequences
+from tests.support.oracle import Array
 
 Arrays = dict[str, Any]
 LENGTHS = (3, 1, 7)

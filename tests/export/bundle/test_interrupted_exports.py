@@ -15,7 +15,7 @@ import pytest
 
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.cli import main
-from tests.export.helpers import assert_mentions
+from tests.support.export.helpers import assert_mentions
 
 PRESET = ["preset", "transformer-encoder", "--set", "feature_width=6", "--set", "layers=1", "--precision", "fp32"]
 EXPORT = "import sys; from headwaiter_export.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -18,8 +18,8 @@ from headwaiter_server.runtime.bundle import GOLDEN, Bundle
 from headwaiter_server.runtime.errors import ToleranceExceeded
 from headwaiter_server.runtime.model import open_model
 from tests.export.conftest import keep_graphs
-from tests.export.helpers import assert_mentions, oracle_of, random_encoder
-from tests.server.runtime.bundles import copy, sign
+from tests.support.export.helpers import assert_mentions, oracle_of, random_encoder
+from tests.support.server.bundles import copy, sign
 
 GRAPH, WEIGHTS = "packed-cpu.fp32.onnx", "weights.fp32.bin"
 TABLE = "embedding.positions.table.weight"

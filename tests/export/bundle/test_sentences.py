@@ -17,9 +17,9 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Mask
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
-from tests.checkpoints import save_tokenizer
 from tests.export.conftest import keep_graphs
-from tests.export.family_checkpoints import save_family
+from tests.support.checkpoints import save_tokenizer
+from tests.support.export.family_checkpoints import save_family
 
 # SHA-256 of each version of the sentences. A change of the sentences changes the int8 weights, so it is a new version.
 VERSIONS = {"sentences-1": "61cab5c50fcb843846ce06b1d096e3d00d1b88f941755bb6837c42b0ff2f336b"}

@@ -9,8 +9,8 @@ import pytest
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
-from tests.export.family_checkpoints import save_family
+from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
+from tests.support.export.family_checkpoints import save_family
 
 NO_POOLING = (
     "the checkpoint names no pooling: mean, as usual for bert, of unit length only with --normalize; "

@@ -20,13 +20,13 @@ from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
-from tests.export.changed_files import changed_file, changed_files
-from tests.export.family_examples import TEXT_EXAMPLES, save_example
-from tests.export.language_model_reranker import expected_scores, save_reranker, scores
 from tests.export.test_after_pooling import encode
-from tests.export.tokenizer_cases import ADDED, DECLARED
-from tests.export.tokenizer_folders import (
+from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
+from tests.support.export.changed_files import changed_file, changed_files
+from tests.support.export.family_examples import TEXT_EXAMPLES, save_example
+from tests.support.export.language_model_reranker import expected_scores, save_reranker, scores
+from tests.support.export.tokenizer_cases import ADDED, DECLARED
+from tests.support.export.tokenizer_folders import (
     ALBERT_TOKENS,
     BERT_TOKENS,
     byte_level_bpe,
@@ -42,7 +42,7 @@ from tests.export.tokenizer_folders import (
     word_level,
     word_piece,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 Files = dict[str, dict[str, Any]]
 # Vectors, or token ids, of a changed checkpoint.

@@ -12,14 +12,14 @@ import torch
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import Prompt
 from headwaiter_export.config.choices import Pooling
-from tests.checkpoints import (
+from tests.support.checkpoints import (
     VOCABULARY,
     save_bert,
     save_sentence_transformer,
     write_json,
 )
-from tests.export.family_checkpoints import assert_equals_transformers
-from tests.export.helpers import assert_checkpoint_refused, edit_json
+from tests.support.export.family_checkpoints import assert_equals_transformers
+from tests.support.export.helpers import assert_checkpoint_refused, edit_json
 
 Tensors = dict[str, torch.Tensor]
 LENGTHS = (1, 2, 3, 64)

@@ -9,10 +9,10 @@ import transformers
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import write_json
-from tests.export.family_checkpoints import save_family
-from tests.export.helpers import assert_checkpoint_refused, assert_close
-from tests.export.tokenizer_folders import clip
+from tests.support.checkpoints import write_json
+from tests.support.export.family_checkpoints import save_family
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close
+from tests.support.export.tokenizer_folders import clip
 
 TEXTS = ("a photo of a cat", "Rain, rain!", "the bread is fresh " * 9)
 

@@ -9,11 +9,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.export.family_checkpoints import assert_equals_transformers
-from tests.export.family_examples import save_example
-from tests.export.feature_checkpoints import save_feature_model
-from tests.export.helpers import assert_checkpoint_refused, edit_json
-from tests.export.hub_checkpoints import save_nomic
+from tests.support.export.family_checkpoints import assert_equals_transformers
+from tests.support.export.family_examples import save_example
+from tests.support.export.feature_checkpoints import save_feature_model
+from tests.support.export.helpers import assert_checkpoint_refused, edit_json
+from tests.support.export.hub_checkpoints import save_nomic
 
 
 def save(folder: Path, name: str) -> transformers.PreTrainedModel:

@@ -7,9 +7,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from tests.checkpoints import write_json
-from tests.export.hub_checkpoints import save_new
-from tests.export.tokenizer_folders import word_piece
+from tests.support.checkpoints import write_json
+from tests.support.export.hub_checkpoints import save_new
+from tests.support.export.tokenizer_folders import word_piece
 
 # A module that leaves a file when it is imported, and a class that auto_map names.
 CODE = """

@@ -15,10 +15,10 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
-from tests.checkpoints import bert_hidden
-from tests.export.family_examples import save_example
-from tests.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
-from tests.export.tokenizer_cases import LINES, save_case
+from tests.support.checkpoints import bert_hidden
+from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
+from tests.support.export.tokenizer_cases import LINES, save_case
 
 MASK, OTHER = 4, 7
 FREQUENCIES = "rotary_embeddings.inv_freq"

@@ -20,10 +20,10 @@ from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.portable import Portable
-from tests.checkpoints import bert_hidden, write_json
-from tests.export.family_checkpoints import LINEAR, PROPORTIONAL, ROPE, SIZES, assert_equals_transformers
-from tests.export.family_examples import TEXT_EXAMPLES, WINDOW, save_example
-from tests.export.helpers import (
+from tests.support.checkpoints import bert_hidden, write_json
+from tests.support.export.family_checkpoints import LINEAR, PROPORTIONAL, ROPE, SIZES, assert_equals_transformers
+from tests.support.export.family_examples import TEXT_EXAMPLES, WINDOW, save_example
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
     assert_close,

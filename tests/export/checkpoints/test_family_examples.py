@@ -10,9 +10,9 @@ import pytest
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.export.family_examples import EXAMPLES, Example
-from tests.export.family_table import BEGIN, BEGIN_REFUSED, DOCUMENT, END, END_REFUSED, refused_table
-from tests.export.refused_examples import REFUSED, Refused
+from tests.support.export.family_examples import EXAMPLES, Example
+from tests.support.export.family_table import BEGIN, BEGIN_REFUSED, DOCUMENT, END, END_REFUSED, refused_table
+from tests.support.export.refused_examples import REFUSED, Refused
 
 
 # Tracing a graph takes seconds. In every run, the served graph of all-MiniLM-L6-v2 is compared.

@@ -13,7 +13,7 @@ import torch
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.export.feature_checkpoints import (
+from tests.support.export.feature_checkpoints import (
     FAMILIES,
     config_class,
     draw_input,
@@ -23,7 +23,7 @@ from tests.export.feature_checkpoints import (
     own_fields,
     save_feature_model,
 )
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale
 
 # Other values of fields whose double has no meaning.
 OTHER_VALUES: dict[str, Any] = {

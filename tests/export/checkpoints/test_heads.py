@@ -20,11 +20,11 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.portable import Portable
-from tests.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
-from tests.export.family_checkpoints import assert_equals_transformers, save_family
-from tests.export.family_examples import save_example
-from tests.export.feature_checkpoints import draw_input, input_rows, save_feature_model
-from tests.export.helpers import (
+from tests.support.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
+from tests.support.export.family_checkpoints import assert_equals_transformers, save_family
+from tests.support.export.family_examples import save_example
+from tests.support.export.feature_checkpoints import draw_input, input_rows, save_feature_model
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_checkpoint_refused,
     assert_close,
@@ -33,7 +33,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.export.tokenizer_folders import byte_level_bpe, qwen2
+from tests.support.export.tokenizer_folders import byte_level_bpe, qwen2
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2")

@@ -14,15 +14,15 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.reference import run_in_pytorch
-from tests.checkpoints import save_sentence_transformer, write_json
 from tests.export.checkpoints.test_heads import assert_equal_logits
-from tests.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
-from tests.export.helpers import (
+from tests.support.checkpoints import save_sentence_transformer, write_json
+from tests.support.export.family_checkpoints import SIZES, assert_equals_transformers, save_family
+from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
     edit_json,
 )
-from tests.export.hub_checkpoints import (
+from tests.support.export.hub_checkpoints import (
     JINA,
     NOMIC_EXPERTS,
     TASKS,
@@ -32,7 +32,7 @@ from tests.export.hub_checkpoints import (
     save_nomic,
     save_nomic_experts,
 )
-from tests.export.tokenizer_folders import ROBERTA_TOKENS, unigram, word_piece
+from tests.support.export.tokenizer_folders import ROBERTA_TOKENS, unigram, word_piece
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from headwaiter_client import Client, FakeEncoder, patches
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
-from tests.checkpoints import save_vit
-from tests.documents import MODELS, blocks
-from tests.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
-from tests.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale, edit_json
-from tests.oracle import Array
+from tests.support.checkpoints import save_vit
+from tests.support.documents import MODELS, blocks
+from tests.support.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale, edit_json
+from tests.support.oracle import Array
 
 SMALL = {"size": {"height": 12, "width": 12}}
 CROPPED = {"size": {"shortest_edge": 16}, "crop_size": {"height": 12, "width": 12}}

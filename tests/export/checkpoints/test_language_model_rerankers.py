@@ -9,8 +9,8 @@ import safetensors.torch
 
 from headwaiter_export.checkpoints import pair_template
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
-from tests.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
 
 IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
 PROMPTS = {"prompts": {"web": "Find pages", "law": "Find laws"}, "default_prompt_name": "law"}

@@ -13,9 +13,9 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.checkpoints import VOCABULARY, save_vit, write_json
-from tests.export.helpers import assert_checkpoint_refused, assert_close
-from tests.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, expected_outputs, save_m3
+from tests.support.checkpoints import VOCABULARY, save_vit, write_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close
+from tests.support.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, expected_outputs, save_m3
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 Tensors = dict[str, Any]

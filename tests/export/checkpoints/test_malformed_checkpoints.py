@@ -13,9 +13,9 @@ import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.checkpoints import save_bert, write_json
-from tests.export.family_examples import save_example
-from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
+from tests.support.checkpoints import save_bert, write_json
+from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
 
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 

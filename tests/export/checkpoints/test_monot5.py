@@ -22,12 +22,18 @@ from headwaiter_export.graphs.int8 import quantize
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_proto.rules.pairs import text_of_pair
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
-from tests.checkpoints import write_json
-from tests.export.family_examples import save_example
-from tests.export.helpers import assert_close, assert_close_to_scale, assert_mentions, edit_json, random_sequences
-from tests.export.language_model_reranker import save_reranker
-from tests.export.tokenizer_folders import byte_level_bpe, t5
-from tests.oracle import Array
+from tests.support.checkpoints import write_json
+from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import (
+    assert_close,
+    assert_close_to_scale,
+    assert_mentions,
+    edit_json,
+    random_sequences,
+)
+from tests.support.export.language_model_reranker import save_reranker
+from tests.support.export.tokenizer_folders import byte_level_bpe, t5
+from tests.support.oracle import Array
 
 QUESTION = "Query: {query} Document: {document} Relevant:"
 PAIRS = [

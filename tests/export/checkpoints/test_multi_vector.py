@@ -16,9 +16,9 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
-from tests.checkpoints import save_bert, write_json
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
-from tests.export.multi_vector_encoder import (
+from tests.support.checkpoints import save_bert, write_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.export.multi_vector_encoder import (
     DOCUMENTS,
     EXPANSION,
     QUERIES,
@@ -26,7 +26,7 @@ from tests.export.multi_vector_encoder import (
     expected_vectors,
     save_multi_vector_encoder,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("sentence_transformers")

@@ -13,9 +13,9 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
-from tests.checkpoints import bert_hidden
-from tests.export.family_checkpoints import save_family
-from tests.export.helpers import assert_close, run_graph, write_graphs
+from tests.support.checkpoints import bert_hidden
+from tests.support.export.family_checkpoints import save_family
+from tests.support.export.helpers import assert_close, run_graph, write_graphs
 
 PAD = 3
 # In the middle, at both ends, alone, and only padding tokens, of a vocabulary that begins after id 4.

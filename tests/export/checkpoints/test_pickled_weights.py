@@ -8,8 +8,8 @@ import safetensors.torch
 import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.checkpoints import save_bert, write_json
-from tests.export.helpers import assert_checkpoint_refused
+from tests.support.checkpoints import save_bert, write_json
+from tests.support.export.helpers import assert_checkpoint_refused
 
 
 def to_pickle(folder: Path, shards: int) -> None:

@@ -10,10 +10,10 @@ from tokenizers import Tokenizer
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
 from headwaiter_export.encoder.reference import run_in_pytorch
-from tests.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
-from tests.export.sparse_encoder import TEXTS, save_sparse_encoder
-from tests.oracle import Array
+from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.sparse_encoder import TEXTS, save_sparse_encoder
+from tests.support.oracle import Array
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

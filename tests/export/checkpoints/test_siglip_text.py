@@ -19,12 +19,12 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
-from tests.checkpoints import write_json, write_modules_json
-from tests.e2e.in_process_server import connect, serving
-from tests.export.family_checkpoints import save_family
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
-from tests.export.tokenizer_folders import gemma
-from tests.oracle import Array
+from tests.support.checkpoints import write_json, write_modules_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.family_checkpoints import save_family
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.export.tokenizer_folders import gemma
+from tests.support.oracle import Array
 
 TEXTS = ["a photo of a cat", "RAIN", "the bread is fresh"]
 PLACES = 24

@@ -13,11 +13,11 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.reference import run_in_pytorch
-from tests.checkpoints import save_bert, save_sentence_transformer
-from tests.export.family_examples import save_example
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
-from tests.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
-from tests.oracle import Array
+from tests.support.checkpoints import save_bert, save_sentence_transformer
+from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
+from tests.support.oracle import Array
 
 FAMILIES = (
     "Bert",

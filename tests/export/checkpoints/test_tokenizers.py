@@ -20,11 +20,11 @@ from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
-from tests.checkpoints import save_tokenizer, write_json
-from tests.documents import MODELS, blocks
-from tests.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
-from tests.export.tokenizer_cases import CASES, LINES, Case, config, save_case
-from tests.export.tokenizer_folders import (
+from tests.support.checkpoints import save_tokenizer, write_json
+from tests.support.documents import MODELS, blocks
+from tests.support.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
+from tests.support.export.tokenizer_cases import CASES, LINES, Case, config, save_case
+from tests.support.export.tokenizer_folders import (
     BERT_TOKENS,
     byte_level_bpe,
     edited,

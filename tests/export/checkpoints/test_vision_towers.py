@@ -17,8 +17,8 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import run_in_pytorch
-from tests.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
-from tests.export.feature_checkpoints import (
+from tests.support.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
+from tests.support.export.feature_checkpoints import (
     FEED_FORWARD,
     IMAGES,
     LAYERS,
@@ -28,9 +28,9 @@ from tests.export.feature_checkpoints import (
     input_rows,
     save_feature_model,
 )
-from tests.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
-from tests.export.tokenizer_folders import clip
-from tests.oracle import Array
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.tokenizer_folders import clip
+from tests.support.oracle import Array
 
 VISION = {**LAYERS, **FEED_FORWARD, **IMAGES}
 TEXT = {

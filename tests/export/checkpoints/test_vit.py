@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from headwaiter_client import patches
-from tests.checkpoints import save_vit
-from tests.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.checkpoints import save_vit
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 
 
 def test_patches_are_those_of_the_models_own_projection(tmp_path: Path) -> None:

@@ -23,16 +23,16 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
 from headwaiter_export.graphs.int8 import QuantizedLinear, quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from tests.checkpoints import write_json
-from tests.e2e.in_process_server import connect, serving
-from tests.export.feature_checkpoints import (
+from tests.support.checkpoints import write_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.feature_checkpoints import (
     draw_input,
     expected_hidden,
     exported_hidden,
     input_rows,
     save_feature_model,
 )
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
     cosines,
@@ -41,7 +41,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 CHARACTERS = ("<pad>", "|", "E", "T", "A")
 

@@ -11,7 +11,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from tests.export.helpers import assert_mentions, random_encoder, random_sequences
+from tests.support.export.helpers import assert_mentions, random_encoder, random_sequences
 
 
 def hidden(encoder: Encoder) -> Tensor:

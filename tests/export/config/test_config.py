@@ -10,7 +10,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
 from headwaiter_export.config.head import HeadConfig, ScoreFunction
-from tests.export.helpers import assert_mentions
+from tests.support.export.helpers import assert_mentions
 
 HEAD = HeadConfig(("one", "two"), ScoreFunction.SOFTMAX, per_token=True)
 IMAGES: dict[str, Any] = {

@@ -16,8 +16,8 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.positions import alibi_slopes
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from tests.checkpoints import bert_hidden, randomize
-from tests.export.helpers import assert_close_to_scale, random_sequences, run_graph, write_graphs
+from tests.support.checkpoints import bert_hidden, randomize
+from tests.support.export.helpers import assert_close_to_scale, random_sequences, run_graph, write_graphs
 
 MAX_TOKENS = 300
 # Names of the modules of a layer in MptModel; it keeps queries, keys and values in one tensor.

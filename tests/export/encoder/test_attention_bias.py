@@ -21,7 +21,7 @@ from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     cosines,
@@ -31,7 +31,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.export.standard_attention import missing_kernel
+from tests.support.export.standard_attention import missing_kernel
 
 LONGEST = 45
 # The last batch has more sequences than a shape bucket.

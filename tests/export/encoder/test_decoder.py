@@ -19,7 +19,7 @@ from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     assert_others_change_no_bit,
@@ -30,7 +30,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 DECODER = DecoderConfig(layers=3, d_ff=28, start_id=2)
 FORMS: dict[str, dict[str, Any]] = {

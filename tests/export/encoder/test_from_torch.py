@@ -23,9 +23,9 @@ from headwaiter_export.encoder.from_torch import (
 )
 from headwaiter_export.encoder.reference import random_sequences as random_pairs
 from headwaiter_export.encoder.reference import run_in_pytorch as run_pairs
-from tests.checkpoints import randomize
-from tests.export.helpers import assert_close_to_scale, assert_mentions, random_sequences
-from tests.oracle import Array
+from tests.support.checkpoints import randomize
+from tests.support.export.helpers import assert_close_to_scale, assert_mentions, random_sequences
+from tests.support.oracle import Array
 
 # Maps one sequence [n, d] to a module's hidden rows.
 Forward = Callable[[torch.Tensor], torch.Tensor]

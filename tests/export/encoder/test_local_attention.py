@@ -19,7 +19,7 @@ from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close,
     assert_close_to_scale,
@@ -30,7 +30,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.export.standard_attention import open_with_standard_attention
+from tests.support.export.standard_attention import open_with_standard_attention
 
 WINDOW, LONGEST = 7, 48
 LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, LONGEST)

@@ -7,8 +7,8 @@ import pytest
 
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
-from tests.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequences, run_hidden
-from tests.oracle import unit
+from tests.support.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequences, run_hidden
+from tests.support.oracle import unit
 
 
 @pytest.mark.exhaustive

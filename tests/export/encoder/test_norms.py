@@ -12,8 +12,8 @@ from headwaiter_export.encoder.norms import RmsNorm
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.graph import open_session, session_options
-from tests.export.helpers import assert_close_to_scale, oracle_of, random_encoder, run_graph, write_graphs
-from tests.oracle import rms_norm
+from tests.support.export.helpers import assert_close_to_scale, oracle_of, random_encoder, run_graph, write_graphs
+from tests.support.oracle import rms_norm
 
 
 def operators_of(path: Path) -> Counter[str]:

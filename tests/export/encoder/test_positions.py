@@ -13,7 +13,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.positions import RotaryPositions
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import FP32_GRAPHS, Runtime, assert_close, random_sequences, run_hidden
+from tests.support.export.helpers import FP32_GRAPHS, Runtime, assert_close, random_sequences, run_hidden
 
 
 @pytest.mark.parametrize(("file", "runtime"), FP32_GRAPHS)

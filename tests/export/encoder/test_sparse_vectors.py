@@ -16,7 +16,7 @@ from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     assert_others_change_no_bit,

@@ -20,7 +20,7 @@ from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from tests.export.encoder.test_decoder import FORMS as DECODER_FORMS
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     assert_others_change_no_bit,
@@ -30,7 +30,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 DECODER = {"layers": 3, "d_ff": 28, "start_id": 2}
 FEATURES = {"vocabulary_size": 0, "feature_width": 24, "feature_projection": False, "positions": "none"}

@@ -22,7 +22,7 @@ from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, normalize_fused
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
-from tests.export.helpers import random_encoder, random_sequences, shifted_encoder
+from tests.support.export.helpers import random_encoder, random_sequences, shifted_encoder
 
 
 def measure(encoder: Encoder) -> ActivationRanges:

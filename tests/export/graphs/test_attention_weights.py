@@ -21,7 +21,13 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
-from tests.export.helpers import assert_close, assert_close_to_scale, oracle_of, random_encoder, random_sequences
+from tests.support.export.helpers import (
+    assert_close,
+    assert_close_to_scale,
+    oracle_of,
+    random_encoder,
+    random_sequences,
+)
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "as in BERT": {"vocabulary_size": 50},

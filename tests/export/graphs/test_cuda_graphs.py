@@ -23,7 +23,7 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.export.conftest import keep_graphs
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     BATCH_LENGTHS,
     assert_close_to_scale,
     oracle_of,
@@ -32,7 +32,7 @@ from tests.export.helpers import (
     run_graph,
     shifted_encoder,
 )
-from tests.export.standard_attention import missing_kernel
+from tests.support.export.standard_attention import missing_kernel
 
 ATTENTION = "PackedMultiHeadAttention"
 

@@ -10,8 +10,8 @@ import transformers
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import open_session, session_options
-from tests.checkpoints import VOCABULARY, bert_hidden
-from tests.export.helpers import (
+from tests.support.checkpoints import VOCABULARY, bert_hidden
+from tests.support.export.helpers import (
     BATCH_LENGTHS,
     FP32_GRAPHS,
     Runtime,
@@ -23,7 +23,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 

@@ -13,7 +13,7 @@ from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
     oracle_of,

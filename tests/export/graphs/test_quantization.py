@@ -22,9 +22,9 @@ from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.numeric_tolerances import violation
-from tests.checkpoints import bert_hidden
-from tests.export.family_examples import EXAMPLES, Example
-from tests.export.helpers import (
+from tests.support.checkpoints import bert_hidden
+from tests.support.export.family_examples import EXAMPLES, Example
+from tests.support.export.helpers import (
     BATCH_LENGTHS,
     assert_others_change_no_bit,
     cosines,
@@ -34,7 +34,7 @@ from tests.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 GRAPH = "packed-cpu.int8.onnx"
 

@@ -14,7 +14,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import pack
-from tests.export.helpers import (
+from tests.support.export.helpers import (
     assert_close_to_scale,
     assert_others_change_no_bit,
     cosines,
@@ -23,7 +23,7 @@ from tests.export.helpers import (
     random_sequences,
     write_graphs,
 )
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 LENGTHS = (9, 5, 48, 2)
 # With these limits, the four sequences above are cut into 48, 7, 2 blocks and 1 block.

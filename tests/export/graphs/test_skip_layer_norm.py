@@ -8,7 +8,7 @@ import pytest
 from headwaiter_export.graphs import skip_layer_norm
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, fused_error, normalize_fused
 from tests.export.test_contrib_ops import DTYPES, read_array, read_cases
-from tests.oracle import Array
+from tests.support.oracle import Array
 
 
 def random_rows(width: int, ratio: float, rows: int = 200, dtype: type = np.float32) -> Array:

@@ -14,9 +14,9 @@ from headwaiter_server.http.api.openapi import document
 from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
 from headwaiter_server.http.application import http_application
 from headwaiter_server.settings.flags import Settings
-from tests.server.http.asgi_caller import Reply, as_json, send_request
-from tests.server.rpc.service_under_test import Service
-from tests.server.rpc.stand_ins import credentials_of, sample
+from tests.support.server.asgi_caller import Reply, as_json, send_request
+from tests.support.server.service_under_test import Service
+from tests.support.server.stand_ins import credentials_of, sample
 
 DOCUMENT = document()
 INPUT, INPUTS, TEXTS = {"input": "a bb"}, {"inputs": "a bb"}, {"texts": ["a bb"]}

@@ -26,9 +26,9 @@ from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import HttpRules, Method
 from headwaiter_server.requests.call import Call
 from headwaiter_server.settings.flags import Settings
-from tests.server.http.asgi_caller import Reply, as_json, send_request
-from tests.server.rpc.service_under_test import Service, WordLengths
-from tests.server.rpc.stand_ins import credentials_of, sample
+from tests.support.server.asgi_caller import Reply, as_json, send_request
+from tests.support.server.service_under_test import Service, WordLengths
+from tests.support.server.stand_ins import credentials_of, sample
 
 # Any step of these tests takes fewer iterations of the event loop.
 LOOP_ITERATIONS = 50

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
-from tests.server.http.asgi_caller import send_request
+from tests.support.server.asgi_caller import send_request
 
 HOST = "127.0.0.1"
 

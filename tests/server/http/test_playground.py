@@ -13,9 +13,9 @@ from headwaiter_playground.page import PAGE_HEADERS
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.http.application import http_application
 from headwaiter_server.settings.flags import Settings
-from tests.server.http.asgi_caller import Reply, as_json, send_request
-from tests.server.rpc.service_under_test import Service, pooled_rows, token_request
-from tests.server.rpc.stand_ins import credentials_of, sample
+from tests.support.server.asgi_caller import Reply, as_json, send_request
+from tests.support.server.service_under_test import Service, pooled_rows, token_request
+from tests.support.server.stand_ins import credentials_of, sample
 
 JSON_TYPE = "application/json"
 JSON = {"Content-Type": JSON_TYPE}

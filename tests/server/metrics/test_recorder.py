@@ -16,7 +16,7 @@ from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, LearntCost, Shape
 from headwaiter_server.scheduling.planner import CloseReason
-from tests.server.rpc.stand_ins import CALIBRATION, model, sample
+from tests.support.server.stand_ins import CALIBRATION, model, sample
 
 TINY = {"model": "tiny", "version": "1"}
 CORRECTION = 1.5

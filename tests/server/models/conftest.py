@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from headwaiter_server.runtime.model import Model
-from tests.server.models.simulated_graph import GATHERED, SimulatedGraph, simulated_model
+from tests.support.server.simulated_graph import GATHERED, SimulatedGraph, simulated_model
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 from headwaiter_server.scheduling.cost import CostModel
-from tests.server.models.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
-from tests.server.rpc.stand_ins import model as stand_in
+from tests.support.server.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
+from tests.support.server.stand_ins import model as stand_in
 
 
 @pytest.mark.parametrize(("cost", "provider"), [(GATHERED, "cpu"), (VARYING, "cuda")])

@@ -16,7 +16,7 @@ from headwaiter_server.runtime import hardware
 from headwaiter_server.runtime.hardware import describe_hardware
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.scheduling.cost import Calibration, CostModel
-from tests.server.models.simulated_graph import VARYING, SimulatedGraph, simulated_model
+from tests.support.server.simulated_graph import VARYING, SimulatedGraph, simulated_model
 
 
 def _calibrate(model: Model, folder: Path | None, *, threads: int = 1, token_cap: int = 0) -> Calibration:

@@ -12,7 +12,7 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
-from tests.server.rpc.stand_ins import model
+from tests.support.server.stand_ins import model
 
 HEADS: dict[str, dict[str, Any]] = {
     "embedder": {},

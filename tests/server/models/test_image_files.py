@@ -22,8 +22,8 @@ from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
 from headwaiter_server.models.image_files import MAX_PIXELS, read_image, read_images
-from tests.export.helpers import assert_close
-from tests.oracle import Array
+from tests.support.export.helpers import assert_close
+from tests.support.oracle import Array
 
 PROCESSORS: dict[str, Any] = {
     "vit": ViTImageProcessorPil(size={"height": 12, "width": 12}),

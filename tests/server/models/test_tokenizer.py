@@ -16,8 +16,8 @@ from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
-from tests.export.tokenizer_folders import word_piece
-from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
+from tests.support.export.tokenizer_folders import word_piece
+from tests.support.server.bundles import copy, read_manifest, sign, write_manifest
 
 TEXTS = ["The bread is fresh.", "table for two, please", "a", "Rain falls on stones — ΑΒΓ 雨", "two\ntables\t"]
 LONG = "The bread is fresh, please. " * 20

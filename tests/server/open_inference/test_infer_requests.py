@@ -14,7 +14,7 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.open_inference.infer_requests import read_infer_request
-from tests.e2e.open_inference_caller import raw_request
+from tests.support.e2e.open_inference_caller import raw_request
 
 LIMITS = RequestLimits(sequences=4, tokens=100, message_bytes=10_000, attend_bytes=0)
 IDS = np.array([[1, 2, 3], [4, 0, 0]])

@@ -19,8 +19,8 @@ from headwaiter_server.open_inference.infer_responses import (
     stream_failure,
     stream_response,
 )
-from tests.e2e.open_inference_caller import arrays
-from tests.server.rpc.stand_ins import model
+from tests.support.e2e.open_inference_caller import arrays
+from tests.support.server.stand_ins import model
 
 UNPADDED = WantedReply("", (), raw=True)
 POOLED = np.array([[1, 2], [3, 4]], np.float32)

@@ -19,7 +19,7 @@ from headwaiter_server.open_inference.json_form import (
     read_infer_question,
     write_infer_reply,
 )
-from tests.e2e.open_inference_caller import raw_request
+from tests.support.e2e.open_inference_caller import raw_request
 
 DEEP: Any = []
 for _ in range(500):

@@ -24,7 +24,7 @@ from headwaiter_server.requests.replies import (
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.settings.flags import Settings
-from tests.server.rpc.stand_ins import model, served
+from tests.support.server.stand_ins import model, served
 
 POOLED = [np.array([3, 4], np.float32), np.array([0, 2], np.float32)]
 HIDDEN: list[NDArray[np.generic]] = [np.array([[1, 2]], np.float32), np.array([[3, 4], [5, 6]], np.float32)]

@@ -6,8 +6,8 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, ModelNotFound
 from headwaiter_server.metrics.model_recorder import STAGES
-from tests.server.rpc.service_under_test import Service, token_request
-from tests.server.rpc.stand_ins import sample
+from tests.support.server.service_under_test import Service, token_request
+from tests.support.server.stand_ins import sample
 
 
 async def test_the_reply_to_a_text_has_its_tokens_and_the_context_of_the_query(service: Service) -> None:

@@ -9,7 +9,7 @@ import pytest
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.rpc.auth import BearerToken
 from headwaiter_server.settings.credentials import Credentials
-from tests.server.rpc.stand_ins import Aborted, Context, sample, tokens_of
+from tests.support.server.stand_ins import Aborted, Context, sample, tokens_of
 
 ENCODE = "/headwaiter.v1.Encoder/Encode"
 HANDLER: Any = grpc.unary_unary_rpc_method_handler(lambda raw, context: raw)

@@ -22,7 +22,7 @@ from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.endpoint import Handle, UnaryCalls, stream_handler
 from headwaiter_server.rpc.incoming import IncomingMessages
-from tests.server.rpc.stand_ins import Aborted, Context, sample
+from tests.support.server.stand_ins import Aborted, Context, sample
 
 # How the log names the request of a call, see `_raising` and `Context.peer`.
 REQUEST = "Encode r-7, from 127.0.0.1:5"

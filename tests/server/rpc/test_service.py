@@ -16,8 +16,8 @@ from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.settings.flags import Settings
-from tests.server.rpc.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
-from tests.server.rpc.stand_ins import CALIBRATION, sample
+from tests.support.server.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
+from tests.support.server.stand_ins import CALIBRATION, sample
 
 
 async def test_sequences_are_answered_in_the_order_they_were_sent(service: Service) -> None:

@@ -11,8 +11,8 @@ from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooL
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.stream import Quota
-from tests.server.rpc.stand_ins import sample
-from tests.server.rpc.stream_under_test import LOOP_ITERATIONS, StreamOfKind, StreamUnderTest
+from tests.support.server.stand_ins import sample
+from tests.support.server.stream_under_test import LOOP_ITERATIONS, StreamOfKind, StreamUnderTest
 
 
 async def test_each_answer_is_sent_when_it_is_ready_with_the_id_of_its_request() -> None:

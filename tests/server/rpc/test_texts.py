@@ -10,7 +10,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.models.tokenizer import TokenizedText
-from tests.server.rpc.service_under_test import Service, WordLengths, pooled_rows, token_request
+from tests.support.server.service_under_test import Service, WordLengths, pooled_rows, token_request
 
 
 async def test_texts_are_tokenised_by_the_server(service: Service) -> None:

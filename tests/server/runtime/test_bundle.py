@@ -17,7 +17,7 @@ from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import Outputs
-from tests.server.runtime.bundles import copy, flip_byte, read_manifest, write_manifest
+from tests.support.server.bundles import copy, flip_byte, read_manifest, write_manifest
 
 WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp32.onnx"
 

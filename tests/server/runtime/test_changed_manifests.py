@@ -28,7 +28,7 @@ from headwaiter_server.runtime.errors import ModelRefused
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
-from tests.server.runtime.bundles import copy
+from tests.support.server.bundles import copy
 
 # A path of keys and indices into the JSON of a manifest.
 JsonPath = tuple[Any, ...]

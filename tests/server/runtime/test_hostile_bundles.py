@@ -18,7 +18,7 @@ from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.bundle import GOLDEN, PARITY
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.model import open_model
-from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
+from tests.support.server.bundles import copy, read_manifest, sign, write_manifest
 
 _TWO_WEIGHTS = pb.Head(labels=["one", "two"], function=pb.SCORE_FUNCTION_RELU, per_token=True)
 WEIGHTS, GRAPH, PORTABLE, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "portable.fp32.onnx", "attend.fp32.onnx"

@@ -25,7 +25,7 @@ from headwaiter_server.runtime.errors import (
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.numeric_tolerances import Difference
-from tests.server.runtime.bundles import copy, read_manifest, shift_golden, sign, write_manifest
+from tests.support.server.bundles import copy, read_manifest, shift_golden, sign, write_manifest
 
 GRAPH = "packed-cpu.fp32.onnx"
 

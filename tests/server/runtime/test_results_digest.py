@@ -14,7 +14,7 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8, Precisi
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, PARITY, TOKENIZER, Bundle
 from headwaiter_server.runtime.results_digest import DECIDING_FIELDS, deciding_fields, results_digest, summary
-from tests.server.runtime.bundles import copy, read_manifest, sign, write_manifest
+from tests.support.server.bundles import copy, read_manifest, sign, write_manifest
 
 GRAPH, WEIGHTS = "packed-cpu.fp32.onnx", "weights.fp32.bin"
 # Limits, names, what follows from the weights and the computation, and what was measured.

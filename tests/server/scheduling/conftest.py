@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.server.scheduling.fakes import Harness, drain
+from tests.support.server.fakes import Harness, drain
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Overloaded
 from headwaiter_server.scheduling.admission import Backlog, QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from tests.server.scheduling.sequences import pending_of, waiting
+from tests.support.server.sequences import pending_of, waiting
 
 COST = CostModel(launch_s=0.5, token_s=0.25, padded_s=0.0, cell_s=0.0)
 LIMITS = BatchLimits(tokens=8, cells=1000)

@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_server.scheduling.batch_wait import BatchWait
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import LIMITS, Harness
+from tests.support.server.fakes import LIMITS, Harness
 
 
 async def test_after_a_batch_of_one_request_the_device_is_not_held(harness: Harness) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, Unavailable
-from tests.server.scheduling.fakes import Harness, sums
+from tests.support.server.fakes import Harness, sums
 
 
 async def test_a_drain_that_takes_too_long_fails_the_waiting_requests_with_unavailable(harness: Harness) -> None:

@@ -7,7 +7,7 @@ import pytest
 from headwaiter_proto.rules.errors import DeadlineExceeded
 from headwaiter_server.scheduling.errors import is_late
 from headwaiter_server.scheduling.fair_start import Priority
-from tests.server.scheduling.fakes import Harness, sums
+from tests.support.server.fakes import Harness, sums
 
 
 async def test_a_request_that_is_cancelled_in_the_queue_never_runs(harness: Harness) -> None:

@@ -13,7 +13,7 @@ from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import (
+from tests.support.server.fakes import (
     INFINITE,
     INFINITE_HIDDEN,
     POISON,

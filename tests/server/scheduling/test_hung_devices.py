@@ -13,7 +13,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling import worker as worker_module
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import HANG, POISON, PROBE, FakeDevice, Harness, drain, sums
+from tests.support.server.fakes import HANG, POISON, PROBE, FakeDevice, Harness, drain, sums
 
 # A fake second lasts this long; the clock advances by _STEP_S at once, and the watchdog looks at it in between.
 _STEP_S, _PAUSE_S = 4.0, 0.002

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Sequence
-from tests.server.scheduling.sequences import pending_of, waiting, waiting_in
+from tests.support.server.sequences import pending_of, waiting, waiting_in
 
 
 class PendingBehavesLikeAList(RuleBasedStateMachine):

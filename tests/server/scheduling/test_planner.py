@@ -8,7 +8,7 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
 from headwaiter_server.scheduling.planner import BUDGETS_TO_CHOOSE_FROM, REPLY_S, CloseReason, plan
 from headwaiter_server.scheduling.queued_request import Sequence
-from tests.server.scheduling.sequences import pending_of, waiting, waiting_in
+from tests.support.server.sequences import pending_of, waiting, waiting_in
 
 CPU = CostModel(launch_s=3e-3, token_s=1.1e-4, padded_s=2e-6, cell_s=5e-7)
 LIMITS = BatchLimits(tokens=512, cells=512 * 256)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
-from tests.server.scheduling.fakes import INFINITE, POISON, QUEUE, Harness, halves, sums
+from tests.support.server.fakes import INFINITE, POISON, QUEUE, Harness, halves, sums
 
 
 async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of_its_sequences(

@@ -11,8 +11,8 @@ import pytest
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
-from tests.server.scheduling.fakes import Harness
-from tests.server.scheduling.sequences import waiting
+from tests.support.server.fakes import Harness
+from tests.support.server.sequences import waiting
 
 SECONDS = 0.3
 

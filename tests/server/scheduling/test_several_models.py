@@ -20,8 +20,8 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
-from tests.server.scheduling.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, drain, sums
-from tests.server.scheduling.sequences import waiting
+from tests.support.server.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, drain, sums
+from tests.support.server.sequences import waiting
 
 FULL = LIMITS.tokens
 

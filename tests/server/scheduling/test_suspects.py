@@ -10,7 +10,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.queued_request import Outcome
-from tests.server.scheduling.fakes import COST, KILL, FakeDevice, Harness
+from tests.support.server.fakes import COST, KILL, FakeDevice, Harness
 
 
 async def encode(harness: Harness, *sequences: list[int], **options: Any) -> Outcome | HeadwaiterError:

@@ -14,8 +14,8 @@ from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.queued_request import Outcome, QueuedRequest, Sequence
 from headwaiter_server.scheduling.worker import Session, Worker
-from tests.server.scheduling.fakes import COST, LIMITS, PROBE, FakeDevice, FakeObserver, ManualClock
-from tests.server.scheduling.sequences import waiting_in
+from tests.support.server.fakes import COST, LIMITS, PROBE, FakeDevice, FakeObserver, ManualClock
+from tests.support.server.sequences import waiting_in
 
 WORKERS = [Worker(ManualClock()) for _ in range(2)]
 models = st.integers(0, 2)

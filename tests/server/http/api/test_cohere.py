@@ -10,7 +10,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.operations import Asked
-from tests.server.http.api.questions import answer, ask
+from tests.support.server.questions import answer, ask
 
 VECTORS = np.array([[1.5, 2.0], [3.0, -4.0]], "<f4")
 BODY = {"texts": ["a", "b"], "model": "m"}

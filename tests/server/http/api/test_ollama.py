@@ -10,8 +10,8 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.operations import ServerFacts
 from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.models.served_model import ModelFacts
-from tests.server.http.api.questions import answer, ask
-from tests.server.rpc.stand_ins import model
+from tests.support.server.questions import answer, ask
+from tests.support.server.stand_ins import model
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from headwaiter_proto.rules.errors import (
 )
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.api.fields import Question
-from tests.server.http.api.questions import answer, ask, operations
+from tests.support.server.questions import answer, ask, operations
 
 PATH = "/v1/embeddings"
 

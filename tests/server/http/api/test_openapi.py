@@ -12,7 +12,7 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.fields import Field, leaves
 from headwaiter_server.http.api.openapi import document, page
 from headwaiter_server.http.api.routes import TABLE
-from tests.server.http.api.questions import ask, operations, posts
+from tests.support.server.questions import ask, operations, posts
 
 DOCUMENT = document()
 SCALARS: list[Any] = [None, True, False, 0, 1, -1, 1.5, 3.0, 2**31, "", " ", "a", "float", "END", "token_embed", "bulk"]

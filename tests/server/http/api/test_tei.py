@@ -12,8 +12,8 @@ from headwaiter_server.http.api.fields import Question
 from headwaiter_server.http.api.operations import ServerFacts
 from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.models.served_model import ModelFacts
-from tests.server.http.api.questions import answer, ask, operations
-from tests.server.rpc.stand_ins import model
+from tests.support.server.questions import answer, ask, operations
+from tests.support.server.stand_ins import model
 
 
 def read(path: str = "/embed", **fields: Any) -> Question:

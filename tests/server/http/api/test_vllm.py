@@ -6,7 +6,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from tests.server.http.api.questions import answer, ask
+from tests.support.server.questions import answer, ask
 
 PAIRS = pb.Pairs(first=["q"], second=["a", "b", "c"])
 

@@ -16,8 +16,8 @@ from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.settings.flags import Settings
-from tests.e2e.open_inference_caller import arrays, raw_request
-from tests.server.rpc.service_under_test import Service, calls_of, endless_call
+from tests.support.e2e.open_inference_caller import arrays, raw_request
+from tests.support.server.service_under_test import Service, calls_of, endless_call
 
 
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""The pages for users: their blocks of code, tables and links, for the tests that run or check them."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+ARCHITECTURE = DOCS / "architecture.md"
+CLIENT = DOCS / "client.md"
+COMMAND_LINE = DOCS / "command-line.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+TESTS = ROOT / "tests" / "README.md"
+GETTING_STARTED = DOCS / "getting-started.md"
+HTTP = DOCS / "http.md"
+MODELS = DOCS / "models.md"
+PORTABLE_GRAPH = DOCS / "portable-graph.md"
+SERVER = DOCS / "server.md"
+PAGES = [README, TESTS, *sorted(DOCS.glob("*.md"))]
+
+_OUR_COMMANDS = ("headwaiter-client", "headwaiter-export", "headwaiter-server")
+# Commands that install something, that run these tests, or that some machines lack.
+_SKIPPED_COMMANDS = ("docker", "make", "pip")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the code blocks of a page in a language, in order."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert found, f"{page.name} has no code block in {language}"
+    return found
+
+
+def printed_result(page: Path) -> str:
+    """Return the text block that directly follows the first Python block of a page."""
+    found = re.search(r"^```python\n.*?^```\n\n```text\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert found, f"{page.name} shows no result of its first Python block"
+    return found[1]
+
+
+def commands(page: Path, folder: Path) -> list[list[str]]:
+    """Run the shell blocks of a page in a folder, except our own commands; return our commands as lists of words."""
+    noted = [f'{name}() {{ printf "%q " {name} "$@" >> commands; echo >> commands; }}' for name in _OUR_COMMANDS]
+    skipped = [f"{name}() {{ :; }}" for name in _SKIPPED_COMMANDS]
+    script = "\n".join([*noted, *skipped, "> commands", *blocks(page, "sh")])
+    subprocess.run(["bash", "-euc", script], cwd=folder, check=True)
+    return [shlex.split(line) for line in (folder / "commands").read_text().splitlines()]
+
+
+def table_rows(page: Path, heading: str) -> Iterator[list[str]]:
+    """Yield the cells of each table row below a heading of level 2, without the headers of the tables."""
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert section, f"{page.name} has no section {heading}"
+    for body in re.findall(r"^\|[-| ]+\|\n((?:^\|.*\n)+)", section[1], re.MULTILINE):
+        for line in body.splitlines():
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of a page's links and pictures that are files or headings of this repository."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,0 +1,126 @@
+"""Checkpoints that the export refuses, a tiny one of each kind, and why; docs/models.md lists them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.checkpoints import save_bert, write_modules_json
+from tests.support.export.family_checkpoints import save_family
+
+_STACKS = {"encoder": 2, "decoder": 2}
+_MBART = {
+    "d_model": 32,
+    **{f"{stack}_layers": layers for stack, layers in _STACKS.items()},
+    **{f"{stack}_attention_heads": 4 for stack in _STACKS},
+    **{f"{stack}_ffn_dim": 64 for stack in _STACKS},
+}
+_NOT_READ = "the export does not read the family yet"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A kind of checkpoint.
+
+    Attributes:
+        label: the kind, for people.
+        known: a checkpoint of the kind on the Hugging Face hub, or a class that saves such checkpoints.
+        why: why the export refuses it.
+        name: name of the classes of `transformers`, without "Config" and `kind`.
+        fact: what the message of the export contains; empty for `model_type` of the configuration.
+        kind: end of the name of the model class.
+        settings: fields of the configuration, besides the usual sizes.
+        modules: modules of sentence-transformers around a BERT, in place of the fields from `name` on.
+    """
+
+    label: str
+    known: str
+    why: str
+    name: str = ""
+    fact: str = ""
+    kind: str = "Model"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+    def save(self, folder: Path) -> str:
+        """Save a tiny checkpoint, and return what the message of the export contains."""
+        if not self.modules:
+            model = save_family(folder, self.name, self.kind, **self.settings)
+            return self.fact or f"model_type {model.config.model_type!r}"
+        save_bert(folder)
+        write_modules_json(folder, *self.modules)
+        return self.modules[-1]
+
+    @property
+    def line(self) -> str:
+        """The line of the table."""
+        return f"| {self.label} | {self.known} | {self.why} |\n"
+
+
+REFUSED = (
+    Refused(
+        "mBART",
+        "facebook/mbart-large-50",
+        "its decoder begins with the last token of the text",
+        "MBart",
+        settings=_MBART,
+    ),
+    Refused(
+        "BERT with relative positions",
+        "zhiheng-huang/bert-base-uncased-embedding-relative-key",
+        "queries are multiplied with vectors of distances in another way than in DeBERTa",
+        "Bert",
+        "position_embedding_type",
+        settings={"position_embedding_type": "relative_key"},
+    ),
+    Refused("XMOD", "facebook/xmod-base", "each language has an adapter", "Xmod", settings={"languages": ["en_XX"]}),
+    Refused("MobileBERT", "google/mobilebert-uncased", "its layers have a bottleneck", "MobileBert"),
+    Refused("LayoutLM", "microsoft/layoutlm-base-uncased", "tokens have places on a page", "LayoutLM"),
+    Refused("CANINE", "google/canine-s", "it reads characters, and shortens sequences", "Canine"),
+    Refused(
+        "Longformer",
+        "allenai/longformer-base-4096",
+        "some tokens attend to all others, with projections of their own",
+        "Longformer",
+        settings={"attention_window": 4},
+    ),
+    Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird"),
+    Refused("FNet", "google/fnet-base", "it has no attention", "FNet"),
+    Refused(
+        "Qwen3 with experts",
+        "Qwen/Qwen3-30B-A3B",
+        "the feed-forward block has experts",
+        "Qwen3Moe",
+        settings={"num_key_value_heads": 2},
+    ),
+    Refused("GPT-2, and other decoders that are rarely embedders", "openai-community/gpt2", _NOT_READ, "GPT2"),
+    Refused(
+        "heads of multiple choice",
+        "",
+        "a result needs several texts",
+        "Bert",
+        "BertForMultipleChoice",
+        "ForMultipleChoice",
+    ),
+    Refused(
+        "SigLIP 2 (images of any shape)",
+        "google/siglip2-base-patch16-naflex",
+        "each image has a grid of its own, with positions resized to it",
+        "Siglip2Vision",
+        settings={"num_patches": 16, "patch_size": 8},
+    ),
+    Refused(
+        "ViT-MAE",
+        "facebook/vit-mae-base",
+        "it leaves random patches out; saved as ViTModel, it does not",
+        "ViTMAE",
+        settings={"image_size": 32, "patch_size": 8},
+    ),
+    Refused("ConvNeXT", "facebook/convnext-base-224", "it has no attention", "ConvNext"),
+    Refused(
+        "static embeddings",
+        "StaticEmbedding of sentence-transformers",
+        "a table of vectors needs no server",
+        modules=("StaticEmbedding",),
+    ),
+)

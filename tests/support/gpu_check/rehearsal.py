@@ -1,0 +1,302 @@
+"""The GPU check on a machine without a GPU: graphs for CUDA run in onnx's evaluator, and PyTorch on the CPU.
+
+`no_gpu` replaces ONNX Runtime's CUDA sessions in this process. As a program, this module is headwaiter-server with the
+same replacement. Everything else is the code of the check and of the server.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from typing_extensions import override
+
+from bench.gpu import correctness, forms, long_sequences, models, pytorch
+from bench.gpu.cuda import Gpu
+from bench.gpu.routes import VARIABLE
+from bench.gpu.settings import Effort
+from bench.loads.traces import LogNormal
+from headwaiter_export.checkpoints import weights
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.graphs import tracing
+from headwaiter_export.graphs.packed_cuda import bias_heads
+from headwaiter_export.graphs.portable import Portable
+from headwaiter_server import cli
+from headwaiter_server.models import calibration
+from headwaiter_server.runtime import graph
+from tests.support.contrib_ops import CONTRIB_OPS
+from tests.support.oracle import Array, softmax
+
+
+class MultiHeadAttention(OpRun):
+    """Causal attention over padded sequences [B, N, H·d]."""
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self, query: Array, key: Array, value: Array, num_heads: int, scale: float, unidirectional: int
+    ) -> tuple[Array]:
+        assert unidirectional == 1
+        batch, tokens, _ = query.shape
+        q, k, v = (
+            rows.astype(np.float64).reshape(batch, tokens, num_heads, -1).swapaxes(1, 2) for rows in (query, key, value)
+        )
+        scores = np.where(np.tri(tokens, dtype=bool), q @ k.swapaxes(2, 3) * scale, -np.inf)
+        return ((softmax(scores) @ v).swapaxes(1, 2).reshape(query.shape).astype(query.dtype),)
+
+
+class GatherElements(OpRun):
+    """The standard operator; onnx's own implementation takes at most 63 elements along an axis."""
+
+    def _run(self, data: Array, indices: Array, axis: int) -> tuple[Array]:
+        return (np.take_along_axis(data, indices, axis),)
+
+
+@dataclass
+class Faults:
+    """What goes wrong in the rehearsal; nothing by default.
+
+    Attributes:
+        unavailable: why the check cannot use the GPU.
+        operators: operators in place of those of onnx's evaluator, and of the domain com.microsoft.
+        kernel: the kernel that attention prints.
+        memory_tokens: most tokens of a batch that fit into memory.
+        optimized: changes the optimised graph.
+        seconds: how long a run takes, by the start of its name; 1 s for others.
+        used_mib: memory in use at each measurement; after the last number, the first comes again.
+        server: command of the server.
+        profiler_error: the error of the profiler; empty if it works.
+    """
+
+    unavailable: str = ""
+    operators: list[Any] = field(default_factory=lambda: OPERATORS)
+    kernel: str = "EFFICIENT_ATTENTION"
+    memory_tokens: int = 1 << 30
+    optimized: Callable[[onnx.GraphProto], object] = lambda graph: None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    used_mib: Sequence[float] = (100.0, 200.0, 201.0)
+    profiler_error: str = ""
+    server: Sequence[str] = (sys.executable, "-m", "tests.support.gpu_check.rehearsal")
+
+
+class RehearsalGpu(Gpu):
+    """A CPU in place of the GPU. Time is made up, so that no verdict depends on this machine."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, faults: Faults) -> None:
+        self.server = faults.server
+        self._faults = faults
+        self._used_mib = cycle(faults.used_mib)
+
+    @override
+    def unavailable_reason(self) -> str:
+        return self._faults.unavailable
+
+    @override
+    def describe(self) -> dict[str, str]:
+        return {"GPU": "no GPU"}
+
+    @override
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    @override
+    def seconds(self, name: str, run: Callable[[], object]) -> float:
+        run()
+        return next((seconds for start, seconds in self._faults.seconds.items() if name.startswith(start)), 1.0)
+
+    @override
+    def without_copies(
+        self, session: Any, inputs: Mapping[str, NDArray[np.generic]], outputs: Sequence[str]
+    ) -> Callable[[], object]:
+        return partial(session.run, outputs, inputs)
+
+    @override
+    def used_mib(self) -> float:
+        return next(self._used_mib)
+
+    @override
+    def kernels_ms(self, run: Callable[[], object]) -> float:
+        if self._faults.profiler_error:
+            raise RuntimeError(self._faults.profiler_error)
+        run()
+        return 0.01
+
+
+class _Node:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class RehearsalSession:
+    """A session of ONNX Runtime on CUDA: the same graph in onnx's reference evaluator."""
+
+    def __init__(self, graph: str | bytes, faults: Faults) -> None:
+        source: Any = graph
+        self._evaluator = ReferenceEvaluator(source, new_ops=faults.operators)
+        self._faults = faults
+        self._prints = os.environ.get(VARIABLE) == "1"
+        model = (
+            onnx.load_from_string(graph) if isinstance(graph, bytes) else onnx.load(source, load_external_data=False)
+        )
+        self._operators = [node.op_type for node in model.graph.node]
+
+    def get_inputs(self) -> list[_Node]:
+        return [_Node(name) for name in self._evaluator.input_names]
+
+    def get_outputs(self) -> list[_Node]:
+        return [_Node(name) for name in self._evaluator.output_names]
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array], options: object = None) -> list[Array]:
+        rows = next(feeds[name] for name in ("input_ids", "features", "query", "by_distance") if name in feeds)
+        if len(rows) > self._faults.memory_tokens:
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 4294967296")
+        if self._prints:
+            for _ in range(self._operators.count("PackedMultiHeadAttention")):
+                line = f"Operator=PackedMultiHeadAttention Node=n DataType=fp16 SdpaKernel={self._faults.kernel}\n"
+                os.write(1, f"\x1b[36m{line}\x1b[0m".encode())
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs: Any = self._evaluator.run(list(names), dict(feeds))
+        return list(outputs)
+
+
+@contextmanager
+def no_gpu(faults: Faults) -> Iterator[None]:
+    """Put rehearsal sessions in the place of CUDA sessions, and calibrate for moments."""
+    open_session = graph._open_on_provider
+
+    def open_on_provider(model: str | bytes, provider: str, options: Any, *device: int) -> Any:
+        if provider != "cuda":
+            return open_session(model, "cpu", options, *device)
+        if options.optimized_model_filepath:
+            assert isinstance(model, str)
+            optimized = onnx.load(model, load_external_data=False)
+            faults.optimized(optimized.graph)
+            onnx.save(optimized, options.optimized_model_filepath)
+        return RehearsalSession(model, faults)
+
+    with (
+        patch.object(graph, "require_cuda", lambda *device: None),
+        patch.object(graph, "_open_on_provider", open_on_provider),
+        short_calibration(),
+    ):
+        yield
+
+
+@contextmanager
+def short_calibration() -> Iterator[None]:
+    """Calibrate for moments, with small batches."""
+    with (
+        patch.dict(calibration._BUDGETS_S, cuda=0.1),
+        patch.dict(calibration._LARGEST_BUDGET_TOKENS, cuda=512),
+        patch.object(calibration, "_SHAPES_S", 0.1),
+        patch.object(calibration, "_HIDDEN_ROWS_S", 0.01),
+    ):
+        yield
+
+
+OPERATORS: list[Any] = [*CONTRIB_OPS, MultiHeadAttention, GatherElements]
+
+
+def reduced(config: EncoderConfig) -> EncoderConfig:
+    """Return a tiny configuration of the same kind, of at most 64 tokens and one layer of each kind."""
+    layers = 2 if config.local_layers else 1
+    tiny = replace(config, layers=layers, max_tokens=64, window=min(config.window, 8))
+    if not config.takes_tokens:
+        return tiny
+    return replace(tiny, vocabulary_size=512, d_model=32, heads=2, head_dim=16, value_dim=16, d_ff=64)
+
+
+EFFORT = Effort(
+    rounds=1,
+    trace_tokens=512,
+    ragged_tokens=256,
+    batch_tokens=(64, 128),
+    matrix=32,
+    requests=10,
+    shapes=5,
+    form_tokens=128,
+    attention_tokens=(8, 32),
+    processes=0,
+    full_batch_tokens=128,
+    lengths=LogNormal(12, 2, 64),
+    reduce=reduced,
+)
+
+
+@contextmanager
+def one_model(bundle: Path, encoder: Encoder, form: EncoderConfig | None = None) -> Iterator[None]:
+    """Use an existing bundle for models without masks, because tracing a graph takes seconds; check one form."""
+
+    def make(config: EncoderConfig, seed: int) -> Encoder:
+        return weights.random_encoder(config, seed) if bias_heads(config) else encoder
+
+    def write(model: Encoder, layout: Any, path: Path) -> None:
+        if bias_heads(model.config):
+            tracing.write_graph(model, layout, path)
+            return
+        precision = "fp16" if next(model.parameters()).dtype == torch.float16 else "fp32"
+        # The bundle has no padded graph in fp16.
+        kind = "portable" if (layout, precision) == (Portable, "fp32") else "packed-cuda"
+        shutil.copy(bundle / f"{kind}.{precision}.onnx", path)
+        shutil.copy(bundle / f"weights.{precision}.bin", path.parent)
+
+    def copy_bundle(_encoder: Encoder, _text: object, folder: Path, *_: object, **__: object) -> None:
+        shutil.copytree(bundle, folder)
+
+    with ExitStack() as patches:
+        for module, name, value in (
+            (models, "random_encoder", make),
+            (models, "write_graph", write),
+            (models, "export_bundle", copy_bundle),
+            (correctness, "full_size_models", lambda settings: [("model", encoder)]),
+            (forms, "FORMS", {"form": form or encoder.config}),
+            (long_sequences, "_BATCHES", long_sequences._BATCHES[:1]),
+        ):
+            patches.enter_context(patch.object(module, name, value))
+        yield
+
+
+@contextmanager
+def pytorch_on_cpu() -> Iterator[None]:
+    """Leave out what PyTorch can only do on a GPU, and compilation, which takes half a minute."""
+    with (
+        patch.object(pytorch.Runner, "compile", lambda runner: None),
+        patch("torch.nn.attention.varlen.varlen_attn", varlen_attn),
+    ):
+        yield
+
+
+def varlen_attn(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, starts: torch.Tensor, *_: object, **__: object
+) -> torch.Tensor:
+    """Compute attention without a mask, sequence by sequence."""
+    lengths = starts.diff().tolist()
+    heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
+
+
+def main() -> int:
+    """Serve as the command line says."""
+    with no_gpu(Faults()):
+        return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
