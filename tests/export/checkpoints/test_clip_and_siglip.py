@@ -1,5 +1,8 @@
-"""The image part of CLIP and SigLIP is exported from checkpoints that also hold a text part or a projection."""
+"""CLIP and SigLIP: each part of a checkpoint of images and texts gives the vectors and rows of `transformers`."""
 
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,20 @@ from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from headwaiter_client import patches
+from headwaiter_export.bundle.sentences import tokenize
 from headwaiter_export.checkpoints.json_files import CheckpointError
-from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
+from headwaiter_export.cli import main
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import Failures
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
 from tests.support.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
+from tests.support.e2e.in_process_server import connect, serving
+from tests.support.export.family_checkpoints import save_family
 from tests.support.export.feature_checkpoints import (
     FEED_FORWARD,
     IMAGES,
@@ -28,8 +38,8 @@ from tests.support.export.feature_checkpoints import (
     input_rows,
     save_feature_model,
 )
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
-from tests.support.export.tokenizer_folders import clip
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale, edit_json
+from tests.support.export.tokenizer_folders import clip, gemma
 from tests.support.oracle import Array
 
 VISION = {**LAYERS, **FEED_FORWARD, **IMAGES}
@@ -275,3 +285,133 @@ def test_a_setting_of_a_clip_of_sentence_transformers_is_named(
     read_checkpoint(tmp_path)
     write_json(tmp_path / file, changes)
     assert_checkpoint_refused(tmp_path, file, *changes)
+
+
+CLIP_TEXTS = ("a photo of a cat", "Rain, rain!", "the bread is fresh " * 9)
+
+
+def save_clip_text(folder: Path, kind: str, end: str, eos_token_id: int) -> transformers.PreTrainedModel:
+    """Save a checkpoint whose tokenizer ends texts with the token `end`, which gets the largest id if it is new."""
+    tokenizer = clip()
+    tokenizer.add_special_tokens([end])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "CLIPTokenizer", "eos_token": end})
+    sizes = {"vocab_size": tokenizer.get_vocab_size(), "projection_dim": 20, "eos_token_id": eos_token_id}
+    return save_family(folder, "CLIPText", kind, "CLIPTextConfig", **sizes)
+
+
+@pytest.mark.parametrize("kind", ["Model", "ModelWithProjection"])
+# Configurations of old releases have 2: transformers then pools the row of the largest id.
+@pytest.mark.parametrize(("end", "eos_token_id"), [("<|endoftext|>", 1), ("[END]", 2)])
+def test_the_vectors_of_clips_texts_equal_transformers(end: str, eos_token_id: int, kind: str, tmp_path: Path) -> None:
+    model = save_clip_text(tmp_path, kind, end, eos_token_id)
+    loaded = read_checkpoint(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.encoder.config.pooling is Pooling.LAST
+    assert loaded.encoder.config.pooled_width == (20 if kind.endswith("Projection") else 32)
+    assert loaded.text is not None
+    for text in CLIP_TEXTS:
+        ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt").input_ids
+        with torch.inference_mode():
+            pooled = loaded.encoder(ids[0], SingleSequence(ids.shape[1]))[0]
+            expected = model(input_ids=ids)
+        assert pooled is not None
+        vectors = expected.text_embeds if kind.endswith("Projection") else expected.pooler_output
+        assert_close(pooled.numpy(), vectors.numpy())
+
+
+@pytest.mark.parametrize("eos_token_id", [2, 7])
+def test_a_tokenizer_that_ends_texts_with_another_token_is_refused(eos_token_id: int, tmp_path: Path) -> None:
+    save_clip_text(tmp_path, "Model", "<|endoftext|>", eos_token_id)
+    assert_checkpoint_refused(tmp_path, f"eos_token_id {eos_token_id}", "ends texts with 1", "pooling")
+    assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
+
+
+SIGLIP_TEXTS = ["a photo of a cat", "RAIN", "the bread is fresh"]
+SIGLIP_PLACES = 24
+SIGLIP_TOKENIZER = {"tokenizer_class": "GemmaTokenizer", "padding_side": "right", "model_input_names": ["input_ids"]}
+
+
+def save_siglip_text(folder: Path, name: str = "SiglipText", **settings: Any) -> transformers.PreTrainedModel:
+    """Save a checkpoint with SigLIP 2's tokenizer."""
+    tokenizer = gemma()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", SIGLIP_TOKENIZER)
+    vocabulary_size = tokenizer.get_vocab_size()
+    return save_family(folder, name, vocab_size=vocabulary_size, max_position_embeddings=SIGLIP_PLACES, **settings)
+
+
+def siglip_vectors(model: transformers.PreTrainedModel, folder: Path) -> Array:
+    """Return the vectors of the texts in `transformers`, as its documentation says."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(SIGLIP_TEXTS, padding="max_length", max_length=SIGLIP_PLACES, return_tensors="pt")
+    with torch.inference_mode():
+        vectors: Array = model(**inputs).pooler_output.numpy()
+    return vectors
+
+
+@pytest.mark.parametrize(("name", "projection"), [("SiglipText", 20), ("SiglipText", None), ("Siglip2Text", 20)])
+def test_the_vectors_of_siglips_texts_equal_transformers(name: str, projection: int | None, tmp_path: Path) -> None:
+    model = save_siglip_text(tmp_path, name, projection_size=projection)
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.text is not None
+    assert loaded.encoder.config.pooled_width == (projection or 32)
+    assert_close(vectors(loaded), siglip_vectors(model, tmp_path))
+
+
+def vectors(loaded: LoadedModel) -> Array:
+    """Return the vectors that a reply has, to a request that names no prompt."""
+    text = loaded.text
+    assert text is not None
+    (prompt,) = (each for each in text.prompts if each.name == text.default_prompt)
+    tokenizer, failures = BundleTokenizer(text.tokenizer.encode(), text.max_tokens), Failures(keep=False)
+    rows = tokenizer.tokenize(SIGLIP_TEXTS, TokenizeOptions(pb.Prompt(**asdict(prompt))), failures, 9999)
+    with torch.inference_mode():
+        pooled = [loaded.encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))[0] for each in rows]
+    return np.concatenate([each.numpy() for each in pooled if each is not None])
+
+
+def test_another_pooling_of_siglips_texts_leaves_out_the_linear_layer(tmp_path: Path) -> None:
+    save_siglip_text(tmp_path)
+    loaded = read_checkpoint(tmp_path, Pooling.MEAN)
+    assert loaded.encoder.config.pooled_width == 32
+    assert loaded.text is not None
+    assert loaded.text.default_prompt == "filled"
+
+
+def test_the_sentences_that_calibrate_int8_are_filled_up(tmp_path: Path) -> None:
+    save_siglip_text(tmp_path)
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.text is not None
+    assert {len(ids) for ids in tokenize(loaded.text, loaded.encoder.config).calibration} == {SIGLIP_PLACES}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("packed_cpu_alone")
+async def test_a_server_fills_up_texts(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    model = save_siglip_text(tmp_path / "checkpoint")
+    with redirect_stdout(StringIO()):
+        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        encoding = await client.encode(SIGLIP_TEXTS)
+    assert encoding.lengths.tolist() == [SIGLIP_PLACES] * len(SIGLIP_TEXTS)
+    assert_close(encoding.pooled, siglip_vectors(model, tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"padding_side": "left"}, {"pad_token": None}, {"model_input_names": ["input_ids", "attention_mask"]}],
+)
+def test_texts_that_cannot_be_filled_up_on_the_right_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    save_siglip_text(tmp_path)
+    edit_json(tmp_path / "tokenizer_config.json", **wrong)
+    assert_checkpoint_refused(tmp_path, "padding")
+
+
+def test_sentence_transformers_does_not_fill_up_texts(tmp_path: Path) -> None:
+    save_siglip_text(tmp_path)
+    write_modules_json(tmp_path, "Transformer", "Pooling")
+    (tmp_path / "1_Pooling").mkdir()
+    write_json(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    assert_checkpoint_refused(tmp_path, "modules.json")
