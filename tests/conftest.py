@@ -4,12 +4,10 @@ Fixtures import slow packages inside their functions: the controller of pytest-x
 """
 
 import gc
-import logging
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +16,11 @@ import pytest
 from hypothesis import settings
 
 from headwaiter_export.cli import main
-from testbed.server_process import FRONT_ENDS
+from testbed.server_process import FRONT_ENDS, RunningServer, running_server
 from tests.support.shared_folders import SharedFolders
 from tests.support.stored_costs import store_cost
+
+pytest_plugins = ["tests.support.tiers"]
 
 if TYPE_CHECKING:
     from headwaiter_export.encoder.encoder import Encoder
@@ -66,7 +66,7 @@ def _frozen_objects() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text_checkpoint(tmp_path_factory: pytest.TempPathFactory, runs_transformers: None) -> Path:
     """A sentence-transformers folder: a BERT of 64 positions; texts of at most 32 tokens; unit-length means."""
     from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer
 
@@ -78,22 +78,7 @@ def text_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def operators() -> Iterator[None]:
-    """Cache the operator registry of PyTorch's exporter; reading it for each graph takes a fifth of the export time.
-
-    Also keep pytest from capturing PyTorch's log of traces, whose records PyTorch makes only if the log has a handler.
-    """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
-        # pytest adds handlers to each log that does not propagate.
-        patched.setattr(logging.getLogger("torch.__trace"), "propagate", True)
-        yield
-
-
-@pytest.fixture(scope="session")
-def text_export(text_checkpoint: Path, shared_folders: SharedFolders, operators: None) -> tuple[Path, str]:
+def text_export(text_checkpoint: Path, shared_folders: SharedFolders, runs_graphs: None) -> tuple[Path, str]:
     """The bundle "tiny-text", and the output of the headwaiter-export command that made the bundle."""
 
     def export(folder: Path) -> None:
@@ -122,7 +107,7 @@ def feature_encoder() -> "Encoder":
 
 
 @pytest.fixture(scope="session")
-def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, operators: None) -> Path:
+def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, runs_graphs: None) -> Path:
     """The bundle "tiny-features": sequences of at most 48 feature vectors of width 6; vectors of width 24."""
     from headwaiter_export.bundle.export import export_bundle
 
@@ -131,6 +116,21 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, op
         store_cost(folder, 0, 1)
 
     return shared_folders.get("tiny-features", export)
+
+
+@pytest.fixture(scope="session")
+def text_server(text_bundle: Path, starts_processes: None) -> Iterator[RunningServer]:
+    """A server of "tiny-text" that accepts at most 8 sequences, 96 tokens and 8 KiB per request."""
+    limits = ["--max-request-sequences", "8", "--max-request-tokens", "96", "--max-request-bytes", "8192"]
+    with running_server(text_bundle, ["--provider", "cpu", *limits]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def feature_server(feature_bundle: Path, starts_processes: None) -> Iterator[RunningServer]:
+    """A server of "tiny-features"."""
+    with running_server(feature_bundle, ["--provider", "cpu"]) as server:
+        yield server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,6 +6,7 @@ import pytest
 from bench.studies.balancing import LOADS, RULES, Calls, Recorded, Simulation, capacity_per_s
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from tests.support.tiers import exhaustive
 
 # Each sequence runs alone, and takes 10 ms.
 ONE_BY_ONE = Recorded(CostModel(10e-3, 0.0, 0.0, 0.0), BatchLimits(tokens=1, cells=1), [1.0], [8])
@@ -17,7 +18,7 @@ def test_the_capacity_is_that_of_the_batches() -> None:
     assert capacity_per_s(in_batches) == pytest.approx(8 * 100 / 1.5)
 
 
-@pytest.mark.parametrize("load", [LOADS[0], *(pytest.param(load, marks=pytest.mark.exhaustive) for load in LOADS[1:])])
+@pytest.mark.parametrize("load", [LOADS[0], *exhaustive(*LOADS[1:])])
 def test_one_replica_waits_as_long_as_in_the_queue_of_pollaczek_and_khinchine(load: float) -> None:
     simulation = Simulation(ONE_BY_ONE, RULES["by connection"], [1.0])
     simulation.run(load * 100, run_s=1000.0)

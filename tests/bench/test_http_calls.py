@@ -19,7 +19,7 @@ from tests.support.e2e.prometheus_metrics import metric_value
 
 
 @pytest.fixture(scope="module")
-def server(text_bundle: Path) -> Iterator[RunningServer]:
+def server(text_bundle: Path, starts_processes: None) -> Iterator[RunningServer]:
     with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
         yield server
 

@@ -55,6 +55,7 @@ def test_every_peer_pins_its_package_and_the_same_onnx_runtime() -> None:
         version("numpy>=2\nnumpy-stl==3.0\n", "numpy")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_ids_and_text_of_a_sentence_have_the_length_in_the_trace_and_the_same_vector(
     text_bundle: Path,
 ) -> None:

@@ -12,6 +12,8 @@ from bench.servers.modified import POISON, RECORD, SILENCE
 from headwaiter_client import Client, InferenceFailed
 from testbed.server_process import RunningServer, running_server
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 @contextmanager
 def _serving(kind: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:

@@ -12,7 +12,7 @@ from tests.support.client.fake_server import Call, FakeServer
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
+def server(starts_processes: None) -> Iterator[FakeServer]:
     fake = FakeServer()
     yield fake
     fake.stop()

@@ -83,7 +83,7 @@ class _SecondRequestBlocks(FakeServer):
 
 
 @pytest.fixture
-def blocking_server() -> Iterator[_SecondRequestBlocks]:
+def blocking_server(starts_processes: None) -> Iterator[_SecondRequestBlocks]:
     fake = _SecondRequestBlocks()
     yield fake
     fake.stop()

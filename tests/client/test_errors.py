@@ -253,6 +253,7 @@ def test_a_request_that_the_client_refuses_is_invalid_input(call: Call, server: 
     assert server.requests == []
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("method", ["encode", "models", "model"])
 def test_a_reply_that_does_not_parse_is_an_error(call: Call, method: str) -> None:
     garble: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import DOMAIN
 from tests.support.client.fake_server import FakeServer
+from tests.support.tiers import exhaustive
 
 # It takes 0.1 s on an idle machine. Threads that are joined would take the 16 s of the calls.
 _EXIT_S = 3.0
@@ -123,7 +124,7 @@ class _Fake(FakeServer):
 
 
 @pytest.fixture
-def holding() -> Iterator[FakeServer]:
+def holding(starts_processes: None) -> Iterator[FakeServer]:
     fake = _Fake()
     fake.released.clear()
     yield fake
@@ -131,7 +132,7 @@ def holding() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def refusing() -> Iterator[FakeServer]:
+def refusing(starts_processes: None) -> Iterator[FakeServer]:
     fake = _Fake()
     fake.refuse(
         grpc.StatusCode.UNAVAILABLE,
@@ -150,9 +151,8 @@ def _cases() -> Iterator[Any]:
             in_main_thread = (name, ending) == ("sync", "interrupt")
             if not in_main_thread:
                 yield pytest.param(program, ending, _STATES, id=f"{name}-{ending}-all")
-            marks = [] if in_main_thread else [pytest.mark.exhaustive]
-            for state in _STATES:
-                yield pytest.param(program, ending, [state], id=f"{name}-{ending}-{state}", marks=marks)
+            alone = [pytest.param(program, ending, [state], id=f"{name}-{ending}-{state}") for state in _STATES]
+            yield from alone if in_main_thread else exhaustive(*alone)
 
 
 @pytest.mark.parametrize(("program", "ending", "states"), [*_cases()])

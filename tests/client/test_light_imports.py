@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 _HEAVY = (
     "torch",
     "onnxruntime",

@@ -43,6 +43,7 @@ def lines_of_mistakes() -> set[int]:
     return set(range(lines.index("client = Client(transport=FakeEncoder())") + 2, len(lines) + 1))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_mypy_accepts_the_programs_of_the_pages_and_finds_mistakes(programs: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--output=json", *map(str, sorted(programs.glob("*.py")))]
     # The folder of the repository has the configuration with the paths of the packages, and the cache of `make lint`.

@@ -118,6 +118,7 @@ def test_the_threads_of_another_process_are_not_waited_for(monkeypatch: pytest.M
     released.set()
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_work_is_lost_if_several_threads_of_a_child_process_submit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = WorkerThreads(4)
@@ -143,6 +144,7 @@ def test_no_work_is_lost_if_several_threads_of_a_child_process_submit_at_once(mo
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_process_starts_threads_of_its_own() -> None:
     with Client(transport=FakeEncoder()) as client:

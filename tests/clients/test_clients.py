@@ -85,7 +85,11 @@ def export(folder: Path, checkpoint: Path, kind: str, labels: int, seed: int) ->
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(
-    shared_folders: SharedFolders, tmp_path_factory: pytest.TempPathFactory, operators: None
+    shared_folders: SharedFolders,
+    tmp_path_factory: pytest.TempPathFactory,
+    runs_graphs: None,
+    runs_transformers: None,
+    starts_processes: None,
 ) -> AsyncIterator[Served]:
     """A server of four models with a certificate and a token."""
     folder = tmp_path_factory.mktemp("clients")

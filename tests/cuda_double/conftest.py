@@ -10,6 +10,11 @@ from tests.support.cuda_double import build
 from tests.support.shared_folders import SharedFolders
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _any_start(starts_processes: None, runs_graphs: None) -> None:
+    """Let each test of this folder start processes and sessions."""
+
+
 @pytest.fixture(scope="session")
 def _double() -> None:
     """Skip tests if the double cannot be used here."""
@@ -18,7 +23,7 @@ def _double() -> None:
 
 
 @pytest.fixture(scope="session")
-def forms(_double: None, operators: None, text_bundle: Path, shared_folders: SharedFolders) -> Mapping[str, Path]:
+def forms(_double: None, runs_graphs: None, text_bundle: Path, shared_folders: SharedFolders) -> Mapping[str, Path]:
     """Folders of the models of every run by the name of their form; "bert" is the bundle "tiny-text"."""
     from tests.support.cuda_double.models import FORMS, write_models
 
@@ -27,7 +32,7 @@ def forms(_double: None, operators: None, text_bundle: Path, shared_folders: Sha
 
 
 @pytest.fixture(scope="session")
-def other_forms(_double: None, operators: None, shared_folders: SharedFolders) -> Mapping[str, Path]:
+def other_forms(_double: None, runs_graphs: None, shared_folders: SharedFolders) -> Mapping[str, Path]:
     """Folders of the models of exhaustive tests."""
     from tests.support.cuda_double.models import OTHER_FORMS, write_models
 

@@ -27,6 +27,7 @@ from tests.support.cuda_double.log import (
 )
 from tests.support.cuda_double.models import OTHER_FORMS
 from tests.support.shared_folders import SharedFolders
+from tests.support.tiers import exhaustive
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
@@ -95,9 +96,9 @@ def _read(folder: Path) -> Run:
     return Run(folder)
 
 
+_OTHERS = [graph for graph in KERNELS if graph.split()[0] in OTHER_FORMS]
 each_graph = pytest.mark.parametrize(
-    "graph",
-    [pytest.param(graph, marks=pytest.mark.exhaustive if graph.split()[0] in OTHER_FORMS else []) for graph in KERNELS],
+    "graph", [*(graph for graph in KERNELS if graph not in _OTHERS), *exhaustive(*_OTHERS)]
 )
 
 
@@ -173,7 +174,7 @@ def test_the_number_of_products_and_launches_does_not_depend_on_the_lengths(run:
     assert max(launches for _, launches in counts) - min(launches for _, launches in counts) <= most
 
 
-@pytest.mark.parametrize("graph", ["causal fp16", pytest.param("alibi fp32", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("graph", ["causal fp16", *exhaustive("alibi fp32")])
 def test_no_launch_is_invalid_even_for_the_longest_sequence_and_for_the_most_sequences(run: Run, graph: str) -> None:
     assert {"longest", "most sequences"} <= {batch for batch, *_ in run.batches(graph)}
     assert [(launch.name, launch.grid, launch.invalid) for launch in invalid_launches(run.events)] == []

@@ -15,6 +15,11 @@ from tests.support.shared_folders import SharedFolders
 from tests.support.stored_costs import store_cost
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _any_start(starts_processes: None, runs_graphs: None, runs_transformers: None) -> None:
+    """Let each test of this folder start what it likes."""
+
+
 @pytest.fixture(scope="session")
 def real_checkpoint(shared_folders: SharedFolders) -> Path:
     """The checkpoint folder of all-MiniLM-L6-v2, which stays on disk for later test runs."""
@@ -38,21 +43,6 @@ def real_bundle(real_checkpoint: Path, shared_folders: SharedFolders) -> Path:
 def real_server(real_bundle: Path) -> Iterator[RunningServer]:
     """A server of all-MiniLM-L6-v2 in float32 with one thread."""
     with running_server(real_bundle, ["--provider", "cpu", "--threads", "1"]) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def text_server(text_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-text" that accepts at most 8 sequences, 96 tokens and 8 KiB per request."""
-    limits = ["--max-request-sequences", "8", "--max-request-tokens", "96", "--max-request-bytes", "8192"]
-    with running_server(text_bundle, ["--provider", "cpu", *limits]) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def feature_server(feature_bundle: Path) -> Iterator[RunningServer]:
-    """A server of "tiny-features"."""
-    with running_server(feature_bundle, ["--provider", "cpu"]) as server:
         yield server
 
 

@@ -39,7 +39,7 @@ def reference(text_checkpoint: Path) -> Any:
 
 @pytest.mark.exhaustive
 async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
-    reference: Any, operators: None, tmp_path: Path
+    reference: Any, runs_graphs: None, tmp_path: Path
 ) -> None:
     reference.save(str(tmp_path / "checkpoint"))
     loaded = read_checkpoint(tmp_path / "checkpoint")

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from headwaiter_client import AsyncClient, InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
-from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
 from tests.support.documents import ROOT
+from tests.support.e2e.classifiers import MAX_TEXT_TOKENS, export_classifier, save_classifier
 from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.e2e.prometheus_metrics import read_metric
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUERY = "rain on bread"
 DOCUMENTS = ["the rain falls on stone", "fresh bread", "a table for two please", "bread is fresh on the table", "a"]
-LIMIT = 24
 Array = NDArray[Any]
 # A bundle, the model of transformers, and its tokenizer.
 Exported = tuple[Path, Any, Any]
@@ -41,29 +41,13 @@ Export = Callable[[str, int], Exported]
 
 
 @pytest.fixture(scope="session")
-def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolders, operators: None) -> Export:
+def export(tmp_path_factory: pytest.TempPathFactory, shared_folders: SharedFolders, runs_graphs: None) -> Export:
     """Return a function that exports a random BERT with a head: a class of transformers, and its number of labels."""
-    from headwaiter_export.bundle.export import export_bundle
-    from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-    from headwaiter_export.checkpoints.reader import read_checkpoint
 
     def export(kind: str, labels: int) -> Exported:
         checkpoint = tmp_path_factory.mktemp("checkpoint")
-        torch.manual_seed(0)
-        sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
-        sizes |= {"vocab_size": len(VOCABULARY), "max_position_embeddings": 40, "num_labels": labels}
-        config = transformers.BertConfig(attn_implementation="eager", **sizes)
-        model = getattr(transformers, kind)(config).eval()
-        randomize(model)
-        model.save_pretrained(checkpoint)
-        save_tokenizer(checkpoint)
-        write_json(checkpoint / "tokenizer_config.json", {"model_max_length": LIMIT})
-
-        def write(folder: Path) -> None:
-            loaded = read_checkpoint(checkpoint)
-            export_bundle(loaded.encoder, loaded.text, folder, "classifier", plans=(GRAPHS[0], ATTENTION_WEIGHTS_GRAPH))
-
-        bundle = shared_folders.get(f"{kind}-{labels}", write)
+        model = save_classifier(checkpoint, kind, labels)
+        bundle = shared_folders.get(f"{kind}-{labels}", partial(export_classifier, checkpoint))
         return bundle, model, transformers.AutoTokenizer.from_pretrained(checkpoint)
 
     return export
@@ -146,17 +130,17 @@ async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: A
     result = await client.classify(pairs, truncation=side, pair_truncation=strategy, partial=True)
     assert result.scores is not None
     for index, (first, second) in enumerate(pairs):
-        if strategy == "only_second" and len(tokenizer.tokenize(first)) >= LIMIT - 3:
+        if strategy == "only_second" and len(tokenizer.tokenize(first)) >= MAX_TEXT_TOKENS - 3:
             failure = result.failures[index]
             assert isinstance(failure, SequenceTooLong)
             assert failure.field == "pairs.first"
             continue
-        tokens = tokenizer(first, second, truncation=strategy, max_length=LIMIT, return_tensors="pt")
+        tokens = tokenizer(first, second, truncation=strategy, max_length=MAX_TEXT_TOKENS, return_tensors="pt")
         assert result.lengths[index] == tokens["input_ids"].shape[1]
         assert_near(result.scores[index], sigmoid(logits(cross_encoder.model, tokens)))
     with pytest.raises(SequenceTooLong) as refused:
         await client.rerank(pairs[-1][0], ["bread"])
-    assert (refused.value.field, refused.value.limit) == ("pairs", LIMIT)
+    assert (refused.value.field, refused.value.limit) == ("pairs", MAX_TEXT_TOKENS)
 
 
 async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Served) -> None:

@@ -17,6 +17,7 @@ from tests.support.e2e.grpc_errors import code_of, is_from_server
 from tests.support.e2e.in_process_server import serving, wait_until
 from tests.support.e2e.mortal_devices import HANG, KILL, MortalDevices, mortal_devices
 from tests.support.e2e.prometheus_metrics import metric_value
+from tests.support.tiers import exhaustive
 
 # The neighbours of a sequence that kills devices.
 INNOCENT = [[length] * length for length in range(1, 9)]
@@ -77,7 +78,7 @@ async def test_a_server_whose_device_dies_answers_all_callers_and_exits_with_3(
     assert "the GPU fell off the bus" in line
 
 
-@pytest.mark.parametrize("partial", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("partial", [False, *exhaustive(True)])
 async def test_a_sequence_kills_at_most_two_devices_of_a_fleet(
     mortal: MortalDevices, text_bundle: Path, partial: bool
 ) -> None:

@@ -27,6 +27,7 @@ from tests.support.e2e.http_status import http_status
 from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metric_value, metrics_page
 from tests.support.e2e.request_messages import token_request
+from tests.support.tiers import exhaustive
 
 FLAGS = ["--provider", "cpu", "--front-ends", "2"]
 ONCE = RetryPolicy(max_attempts=1)
@@ -196,7 +197,7 @@ def starting_server(bundle: Path, log: Path, address: str = "127.0.0.1:0") -> It
 
 
 # Terminals and supervisors send their signals to the whole group.
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *exhaustive(signal.SIGINT)])
 def test_a_signal_to_all_processes_drains_the_server(number: signal.Signals, text_bundle: Path, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     log = tmp_path / "log"

@@ -28,6 +28,7 @@ from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.export.feature_checkpoints import save_feature_model
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
+from tests.support.tiers import exhaustive
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 SIDES = [(40, 30), (12, 12), (7, 90)]
@@ -70,7 +71,7 @@ def expected(checkpoint: Path) -> tuple[Array, Array]:
     return rows.numpy(), output.logits.numpy()
 
 
-@pytest.mark.parametrize("front_ends", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("front_ends", [0, *exhaustive(1)])
 async def test_vectors_and_scores_equal_those_of_transformers(
     front_ends: int, checkpoint: Path, expected: tuple[Array, Array], tmp_path: Path
 ) -> None:

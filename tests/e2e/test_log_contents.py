@@ -20,6 +20,7 @@ from testbed.server_process import RunningServer, running_server
 from tests.support.e2e.http_status import http_status
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.request_messages import token_request
+from tests.support.tiers import exhaustive
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -137,7 +138,7 @@ def test_text_names_the_same_and_says_nothing_of_requests_that_succeed(text_bund
     assert [secret for secret in SECRETS if secret in text] == []
 
 
-@pytest.mark.parametrize("log_format", ["text", pytest.param("json", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("log_format", ["text", *exhaustive("json")])
 def test_errors_of_a_start_with_tokens_and_keys_contain_no_secret(
     log_format: str, text_bundle: Path, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, M3Outputs, expected_outputs, save_m3
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
+from tests.support.tiers import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def assert_equal_weights(entries: Array, expected: dict[int, float]) -> None:
     np.testing.assert_allclose(entries["value"], [expected[i] for i in sorted(expected)], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("front_ends", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("front_ends", [0, *exhaustive(1)])
 async def test_one_call_returns_three_kinds_of_vectors(
     front_ends: int, checkpoint: Path, expected: list[M3Outputs]
 ) -> None:

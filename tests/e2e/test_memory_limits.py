@@ -17,6 +17,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.prometheus_metrics import read_metric
+from tests.support.tiers import exhaustive
 
 LENGTH = 16
 BUDGET_TOKENS = 128
@@ -66,7 +67,7 @@ async def encode_for(client: AsyncClient, seconds: float, callers: int = 8) -> i
     return sum(await asyncio.gather(*(call() for _ in range(callers))))
 
 
-@pytest.mark.parametrize("seconds", [1.5, pytest.param(15.0, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("seconds", [1.5, *exhaustive(15.0)])
 async def test_few_full_batches_fail_when_memory_is_too_small(
     text_bundle: Path, caplog: pytest.LogCaptureFixture, seconds: float
 ) -> None:

@@ -23,6 +23,7 @@ from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.export.multi_vector_encoder import DOCUMENTS, QUERIES, expected_vectors, save_multi_vector_encoder
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
+from tests.support.tiers import exhaustive
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 MASK_TOKENS = 12
@@ -55,7 +56,7 @@ def assert_equal(actual: list[Array], expected: list[Array]) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("front_ends", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("front_ends", [0, *exhaustive(1)])
 async def test_the_client_gets_the_vectors_of_texts(
     front_ends: int, checkpoint: Path, expected: tuple[list[Array], list[Array]]
 ) -> None:

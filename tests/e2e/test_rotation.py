@@ -25,6 +25,7 @@ import trustme
 from headwaiter_client import Client, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
 from testbed.minilm import command_path
 from testbed.server_process import free_port
+from tests.support.tiers import exhaustive
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -224,7 +225,7 @@ def rotating(bundle: Path, folder: Path, *flags: str) -> Iterator[Rotating]:
 
 
 # Front ends use new files by the code of one process.
-@pytest.mark.parametrize("front_ends", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.parametrize("front_ends", [*exhaustive(0), 2])
 def test_no_call_fails_while_tokens_certificates_and_authorities_rotate(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:
@@ -280,7 +281,7 @@ def survives_hang_ups(pid: int) -> bool:
     return any(int(mask, 16) & 1 << (signal.SIGHUP - 1) for mask in masks)
 
 
-@pytest.mark.parametrize("front_ends", [pytest.param(0, marks=pytest.mark.exhaustive), 2])
+@pytest.mark.parametrize("front_ends", [*exhaustive(0), 2])
 def test_hang_ups_of_all_processes_end_no_server_from_its_start_to_its_drain(
     front_ends: int, text_bundle: Path, tmp_path: Path
 ) -> None:

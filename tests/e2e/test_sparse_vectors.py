@@ -19,6 +19,7 @@ from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
+from tests.support.tiers import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def expected(checkpoint: Path) -> Array:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("front_ends", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("front_ends", [0, *exhaustive(1)])
 async def test_the_client_gets_sparse_vectors(front_ends: int, checkpoint: Path, expected: Array) -> None:
     width = expected.shape[1]
     async with serving(checkpoint / "bundle", front_ends=front_ends) as server, connect(server) as client:

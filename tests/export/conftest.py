@@ -20,11 +20,6 @@ from tests.support.shared_folders import SharedFolders
 from tests.support.stored_costs import known_cost_problem
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _operators(operators: None) -> None:
-    """Load the tracer's operators once, before the first graph is traced."""
-
-
 @pytest.fixture(scope="package", autouse=True)
 def _tokenizer_costs() -> Iterator[None]:
     """Measure the cost of equal tokenizers once, because that takes a fifth of a second."""
@@ -68,7 +63,7 @@ def causal_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders) -> Path:
+def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders, runs_graphs: None) -> Path:
     """The graphs of the causal encoder, without the other files of a bundle."""
     return shared_folders.get("tiny-causal", lambda folder: write_plans(causal_encoder, folder))
 
@@ -87,7 +82,7 @@ def self_excluding_encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def self_excluding_bundle(self_excluding_encoder: Encoder, shared_folders: SharedFolders) -> Path:
+def self_excluding_bundle(self_excluding_encoder: Encoder, shared_folders: SharedFolders, runs_graphs: None) -> Path:
     """The bundle "tiny-self-excluding", without int8, whose masks are the same, and without attention weights."""
 
     def export_masked(folder: Path) -> None:

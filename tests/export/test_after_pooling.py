@@ -33,6 +33,7 @@ from tests.support.export.helpers import (
     run_graph,
 )
 from tests.support.oracle import Array, unit
+from tests.support.tiers import exhaustive
 
 TEXTS = ["the bread is fresh", "two tables for rain, please", "a", "Rain falls on stones — ΑΒΓ 雨"]
 TANH = "torch.nn.modules.activation.Tanh"
@@ -154,9 +155,7 @@ def test_several_poolings_are_concatenated_in_the_order_of_sentence_transformers
 
 
 @pytest.mark.parametrize("flag", [None, False, True])
-@pytest.mark.parametrize(
-    "truncate_dim", [7, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2 * WIDTH - 1, 2 * WIDTH, 100))]
-)
+@pytest.mark.parametrize("truncate_dim", [7, *exhaustive(2 * WIDTH - 1, 2 * WIDTH, 100)])
 @pytest.mark.parametrize("normalizes", [False, True])
 def test_a_model_that_truncates_its_vectors_equals_sentence_transformers(
     normalizes: bool, truncate_dim: int, flag: bool | None, folder: Path, tmp_path: Path
@@ -214,6 +213,7 @@ def test_in_fp16_all_weights_are_float16_except_those_of_the_modules_after_pooli
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_graph_in_fp16_computes_the_modules_after_pooling_in_float32(tmp_path: Path) -> None:
     encoder = random_encoder(vocabulary_size=50, layers=1, after_pooling=[{"kind": "dense", "width": 6}])
     # Neither the weights nor the vectors fit in float16.

@@ -34,6 +34,7 @@ def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_expo
     assert len(lines) == 17
 
 
+@pytest.mark.usefixtures("runs_transformers")
 def test_an_error_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bert(tmp_path, hidden_act="mish")
     capsys.readouterr()  # transformers shows a progress bar
@@ -91,6 +92,7 @@ def test_a_missing_extra_is_named(
     assert "headwaiter[export]" in printed
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_help_works_without_torch() -> None:
     program = "import sys; from headwaiter_export.cli import main; assert 'torch' not in sys.modules; main(['--help'])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exports = [arguments for program, *arguments in commands(MODELS, tmp_path) if program == "headwaiter-export"]
@@ -37,6 +38,7 @@ def test_the_configuration_with_a_decoder_of_the_page_is_one() -> None:
     assert EncoderConfig.from_dict(json.loads(block)).takes_target
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_the_pytorch_example_of_the_page_makes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = (block for block in blocks(MODELS, "python") if "from_transformer_encoder" in block)

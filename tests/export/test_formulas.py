@@ -20,6 +20,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
@@ -40,8 +41,9 @@ from tests.support.export.helpers import (
 from tests.support.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
 from tests.support.export.standard_attention import missing_kernel
 from tests.support.oracle import Array, unit
+from tests.support.tiers import exhaustive
 
-# The number of configurations that every run tests. Tests of the others are marked `exhaustive`.
+# The number of configurations that every run tests; the others are exhaustive.
 EVERY_RUN = 21
 RANDOM_CONFIGS, TRACED_RANDOM_CONFIGS = 200, 30
 BATCHES = 30
@@ -67,10 +69,7 @@ NAMES = [
     *(f"{name}-{i}" for i, (name, _) in enumerate(VARIANTS)),
     *(f"random-{i}" for i in range(RANDOM_CONFIGS)),
 ]
-ENCODERS = [
-    pytest.param(name, id=name, marks=[pytest.mark.exhaustive] * (number >= EVERY_RUN))
-    for number, name in enumerate(NAMES)
-]
+ENCODERS = [*NAMES[:EVERY_RUN], *exhaustive(*NAMES[EVERY_RUN:])]
 
 
 @cache
@@ -218,20 +217,21 @@ def test_an_encoder_equals_its_formulas_in_pytorch(config: EncoderConfig) -> Non
 
 # Tracing takes 5 to 50 s, so every run traces one layout of two configurations. The exhaustive tests trace all
 # layouts of the configurations of every run, and one layout of the others, of few random ones.
-LAYOUT_CASES = [
-    pytest.param(
-        *encoder.values,
-        layout,
-        id=f"{encoder.id}-{layout.__name__}",
-        marks=encoder.marks if own_layout and number in (0, 6) else pytest.mark.exhaustive,
-    )
-    for number, encoder in enumerate(ENCODERS[: len(ENCODERS) - RANDOM_CONFIGS + TRACED_RANDOM_CONFIGS])
+TRACED_IN_EVERY_RUN = [("0", PackedCpu), ("6", PackedCuda)]
+TRACED = [
+    (name, layout)
+    for number, name in enumerate(NAMES[: len(NAMES) - RANDOM_CONFIGS + TRACED_RANDOM_CONFIGS])
     for place, layout in enumerate(RUNTIMES)
-    if (own_layout := place == (number + number // 3) % len(RUNTIMES)) or number < EVERY_RUN
+    if number < EVERY_RUN or place == (number + number // 3) % len(RUNTIMES)
 ]
 
 
-@pytest.mark.parametrize(("config", "layout"), LAYOUT_CASES, indirect=["config"])
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [*TRACED_IN_EVERY_RUN, *exhaustive(*(case for case in TRACED if case not in TRACED_IN_EVERY_RUN))],
+    indirect=["config"],
+)
 def test_an_encoder_equals_its_formulas_in_every_layout(
     config: EncoderConfig, layout: type[Packed] | type[Portable], tmp_path: Path
 ) -> None:
@@ -251,7 +251,8 @@ def is_inexact_in_fp16(config: EncoderConfig) -> bool:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("config", ENCODERS[: 2 * EVERY_RUN], indirect=True)
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("config", NAMES[: 2 * EVERY_RUN], indirect=True)
 def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: EncoderConfig, tmp_path: Path) -> None:
     if is_inexact_in_fp16(config):
         pytest.skip("servers refuse this encoder in fp16")

@@ -16,6 +16,8 @@ from tests.support.checkpoints import save_vit
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.oracle import Array
 
+pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers", "packed_cpu_alone")
+
 
 def rows_of(patches: int) -> Array:
     """Return the rows of a random image: zeros for the class token, then the patches."""
@@ -25,7 +27,6 @@ def rows_of(patches: int) -> Array:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_vit_bundle_encodes_images_of_its_own_size_and_refuses_all_others(tmp_path: Path) -> None:
     save_vit(tmp_path / "vit", num_hidden_layers=1)
     ViTImageProcessorPil(size=12).save_pretrained(tmp_path / "vit")

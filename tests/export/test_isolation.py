@@ -17,6 +17,7 @@ from tests.support.export.helpers import (
     run_hidden,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 GRAPHS = [
     *FP32_GRAPHS,
@@ -30,8 +31,8 @@ Exported = tuple[Path, EncoderConfig]
 
 
 # Exporting a bundle takes seconds, so one mask is left to the exhaustive tests.
-@pytest.fixture(params=[Mask.NONE, Mask.CAUSAL, pytest.param(Mask.SELF_EXCLUDING, marks=pytest.mark.exhaustive)])
-def exported(request: pytest.FixtureRequest) -> Exported:
+@pytest.fixture(params=[Mask.NONE, Mask.CAUSAL, *exhaustive(Mask.SELF_EXCLUDING)])
+def exported(request: pytest.FixtureRequest, runs_graphs: None) -> Exported:
     """A bundle with each mask, and its configuration."""
     name = {Mask.NONE: "feature", Mask.CAUSAL: "causal", Mask.SELF_EXCLUDING: "self_excluding"}[request.param]
     return request.getfixturevalue(f"{name}_bundle"), request.getfixturevalue(f"{name}_encoder").config

@@ -62,6 +62,7 @@ def to_half(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.half() for name, tensor in weights.items()}
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_module_with_a_tokenizer_accepts_texts_and_equals_its_formula(tmp_path: Path) -> None:
     sizes: dict[str, Any] = {**SMALL, "feature_width": 0, "vocabulary_size": len(VOCABULARY)}
     encoder = random_encoder(**sizes, head_dim=6, value_dim=5)
@@ -188,6 +189,7 @@ def test_projected_heads_map_rows_to_another_width() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_equal_seeds_give_a_preset_equal_random_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--set", "d_model=16", "--set", "heads=2", "--set", "max_tokens=8", "--set", "mask=none"]
     assert main(["preset", "masked-heads", *sizes, "--seed", "3", "-o", str(tmp_path / "bundle")]) == 0

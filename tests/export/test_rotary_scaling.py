@@ -27,6 +27,9 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_transformers")
 
 LLAMA3 = {
     **ROPE,
@@ -63,9 +66,7 @@ def save_scaled(folder: Path, name: str, parameters: dict[str, Any], local: dict
 
 # One family of each kind in every run; the others share their code.
 @pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != "Qwen3")) for name in FAMILIES]
-)
+@pytest.mark.parametrize("name", ["Qwen3", *exhaustive(*(name for name in FAMILIES if name != "Qwen3"))])
 def test_scaled_positions_equal_those_of_transformers(name: str, scaling: str, tmp_path: Path) -> None:
     model = save_scaled(tmp_path, name, SCALINGS[scaling])
     encoder = read_checkpoint(tmp_path).encoder
@@ -74,7 +75,7 @@ def test_scaled_positions_equal_those_of_transformers(name: str, scaling: str, t
 
 
 @pytest.mark.parametrize("scaling", [name for name in SCALINGS if "whole" not in name and "lengths" not in name])
-@pytest.mark.parametrize("name", [pytest.param("ModernBert"), pytest.param("Gemma3", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["ModernBert", *exhaustive("Gemma3")])
 def test_global_and_local_layers_have_scalings_of_their_own(name: str, scaling: str, tmp_path: Path) -> None:
     for number, parameters in enumerate(((SCALINGS[scaling], ROPE), ({**ROPE, "rope_theta": 9.0}, SCALINGS[scaling]))):
         (tmp_path / str(number)).mkdir()
@@ -83,6 +84,7 @@ def test_global_and_local_layers_have_scalings_of_their_own(name: str, scaling: 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("scaling", ["linear", "dynamic", "llama3", "yarn"])
 @pytest.mark.parametrize("name", [*FAMILIES, *LAYERED])
 def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
@@ -98,9 +100,7 @@ def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
         assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
 
 
-@pytest.mark.parametrize(
-    "scaling", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name != "yarn")) for name in SCALINGS]
-)
+@pytest.mark.parametrize("scaling", ["yarn", *exhaustive(*(name for name in SCALINGS if name != "yarn"))])
 def test_positions_of_a_long_model_equal_those_of_transformers_bit_for_bit(scaling: str, tmp_path: Path) -> None:
     parameters = {**SCALINGS[scaling], "rope_theta": 500_000.0}
     if "original_max_position_embeddings" in parameters:

@@ -16,12 +16,13 @@ from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import assert_close, assert_close_to_scale
 from tests.support.export.tokenizer_folders import BERT_TOKENS, unigram
 
+pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers", "packed_cpu_alone")
+
 QUERY = "two tables for rain"
 DOCUMENTS = ["fresh bread", "the rain is good", "a table for two, please " * 2, "Быстрая лиса", "naïve café " * 3]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_served_reranker_equals_transformers(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     sizes = {"num_labels": 1, "vocab_size": 400, "num_hidden_layers": 1}

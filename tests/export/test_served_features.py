@@ -20,9 +20,10 @@ from tests.support.export.feature_checkpoints import (
 )
 from tests.support.export.helpers import assert_close_to_scale
 
+pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers", "packed_cpu_alone")
+
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("packed_cpu_alone")
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_a_served_family_equals_transformers(name: str, tmp_path: Path) -> None:
     model = save_feature_model(tmp_path / "checkpoint", name)
@@ -39,7 +40,6 @@ async def test_a_served_family_equals_transformers(name: str, tmp_path: Path) ->
         assert_close_to_scale(hidden, expected_hidden(model, each))
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_served_siglip_pools_by_attention(tmp_path: Path) -> None:
     model = save_feature_model(tmp_path / "checkpoint", "SiglipVision")
     with redirect_stdout(StringIO()):

@@ -16,6 +16,8 @@ from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.helpers import assert_close_to_scale
 from tests.support.oracle import Array
 
+pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers", "packed_cpu_alone")
+
 WIDTH, MOST = 16, 40
 
 
@@ -23,7 +25,6 @@ def draw(rng: np.random.Generator, rows: int) -> Array:
     return rng.standard_normal((rows, WIDTH), np.float32)
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
 async def test_a_served_decoder_equals_pytorch_and_a_bad_sequence_harms_no_other(tmp_path: Path) -> None:
     torch.manual_seed(0)
     whole = nn.Transformer(WIDTH, 4, 1, 2, 24, batch_first=True).eval()

@@ -12,6 +12,8 @@ import pytest
 from tests.support.e2e.in_process_server import serving
 from tests.support.open_inference.separate_environment import run_or_skip, variables
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 # The last measurements may not become stable on a busy machine; the report must be complete anyway.
 _FLAGS = ("--measurement-interval", "1000", "--stability-percentage", "500", "--concurrency-range", "1:3:2")
 

@@ -11,6 +11,8 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.numeric_tolerances import TOLERANCES
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 STATIC = Path(__file__).parents[2] / "playground" / "headwaiter_playground" / "static"
 NODE = shutil.which("node")
 

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 FAILING_SERVER = """
 import sys, threading, time
 from headwaiter_server import cli, signals

@@ -186,6 +186,7 @@ def test_only_the_export_imports_torch_or_onnx() -> None:
         assert not _third_party(PACKAGES[package]) & export_only
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_server_loads_neither_torch_nor_onnx_nor_opentelemetry() -> None:
     names = {"torch", "onnx", "transformers", "opentelemetry"}
     code = f"import sys, headwaiter_server.signals; print(*{names} & set(sys.modules))"
@@ -193,6 +194,7 @@ def test_the_server_loads_neither_torch_nor_onnx_nor_opentelemetry() -> None:
     assert loaded.stdout.split() == []
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_generated_code_is_up_to_date_with_the_proto_files(tmp_path: Path) -> None:
     protos = [str(path.relative_to(ROOT)) for path in PACKAGES["proto"].glob("*.proto")]
     for arguments in (
@@ -206,6 +208,7 @@ def test_the_generated_code_is_up_to_date_with_the_proto_files(tmp_path: Path) -
     assert same == sorted(path.name for path in PACKAGES["proto"].glob("*_pb2*"))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_api_page_is_up_to_date_with_the_proto_files() -> None:
     made = subprocess.run([sys.executable, "proto/api_page.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert made.stdout == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "run `make proto`"

@@ -31,7 +31,7 @@ DAMAGED_BUNDLES = 20
 
 
 @pytest.fixture(scope="module")
-def server(text_bundle: Path) -> Iterator[RunningServer]:
+def server(text_bundle: Path, starts_processes: None) -> Iterator[RunningServer]:
     """A server whose device can fail."""
     program = [sys.executable, "-m", "tests.support.soak.faulty_server"]
     with running_server(text_bundle, ["--provider", "cpu", "--instances", "2"], program=program) as server:

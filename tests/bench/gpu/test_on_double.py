@@ -135,6 +135,7 @@ def test_a_hang_ends_the_check_and_what_was_measured_is_printed(rehearsed: Finis
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 def test_a_missing_library_is_named_before_the_first_part(tmp_path: Path) -> None:
     environment = dict(double_in(tmp_path).environment)
     missing, folder = "libcublasLt.so.13", tmp_path / "libraries"
@@ -151,6 +152,7 @@ def test_a_missing_library_is_named_before_the_first_part(tmp_path: Path) -> Non
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.timeout(900)  # Traces the graphs of all forms, and starts servers: minutes.
 def test_all_forms_use_the_predicted_kernels_and_servers_start(tmp_path: Path) -> None:
     finished = run_on_double(tmp_path, double_in(tmp_path).environment, "all", tmp_path)

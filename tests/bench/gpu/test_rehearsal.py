@@ -62,7 +62,7 @@ def rehearse(tmp_path: Path) -> Rehearse:
 
 
 @pytest.fixture
-def one_model(text_bundle: Path, text_checkpoint: Path, operators: None) -> Iterator[None]:
+def one_model(text_bundle: Path, text_checkpoint: Path, runs_graphs: None) -> Iterator[None]:
     """Use the tests' text bundle for all models."""
     with rehearsal.one_model(text_bundle, read_checkpoint(text_checkpoint).encoder):
         yield
@@ -225,6 +225,7 @@ def test_every_line_of_the_documentation_gets_its_figures() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.timeout(1200)  # Traces the graphs of all models: minutes.
 def test_the_whole_check_holds_with_all_models_and_a_server(
     rehearse: Rehearse, capsys: pytest.CaptureFixture[str]

@@ -52,6 +52,7 @@ def test_a_server_without_tls_names_the_flag(server: FakeServer, capsys: pytest.
     assert_names(capsys, "--tls flags", f"{server.address} does not speak TLS")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_server_with_tls_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     issued = trustme.CA().issue_cert("127.0.0.1")
     pair = (issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes())

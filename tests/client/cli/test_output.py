@@ -51,7 +51,7 @@ class StallingServer(FakeServer):
 
 
 @pytest.fixture
-def stalling_server() -> Iterator[StallingServer]:
+def stalling_server(starts_processes: None) -> Iterator[StallingServer]:
     server = StallingServer()
     yield server
     server.stop()
@@ -479,7 +479,7 @@ def test_a_system_without_flock_is_named(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path: Path, starts_processes: None) -> Iterator[Path]:
     """A file system of 16 pages; only root may mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()

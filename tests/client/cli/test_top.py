@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[MetricsServer]:
+def server(starts_processes: None) -> Iterator[MetricsServer]:
     with MetricsServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -158,6 +158,7 @@ def test_the_first_reading_must_succeed(
     assert error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_another_server_writes_no_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -208,6 +209,7 @@ def test_a_page_without_end_is_an_error(
         assert reason in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_server_that_cannot_be_reached_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with MetricsServer() as closed:
         url = closed.url

@@ -39,7 +39,7 @@ RETRY_FAST = {"retry": FAST_RETRY}
 
 
 @pytest.fixture
-def other() -> Iterator[FakeServer]:
+def other(starts_processes: None) -> Iterator[FakeServer]:
     """A second replica."""
     fake = FakeServer()
     yield fake
@@ -55,7 +55,7 @@ def refusing_address() -> str:
 
 
 @pytest.fixture
-def silent_address() -> Iterator[str]:
+def silent_address(starts_processes: None) -> Iterator[str]:
     """An address that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"

@@ -10,6 +10,8 @@ import pytest
 from headwaiter_client import Unavailable
 from tests.support.client.fake_server import Call, FakeServer
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 Proxy = Callable[[grpc.HandlerCallDetails], grpc.StatusCode | None]
 
 

@@ -160,6 +160,7 @@ class _HoldsAllButTheFirst(FakeServer):
         return super().Encode(request, context)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_interceptor_that_waits_holds_up_no_other_request_and_no_close() -> None:
     server = _HoldsAllButTheFirst()
     with Client(server.address, interceptors=[_WaitForReply()], timeout_s=20) as client:

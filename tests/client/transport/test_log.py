@@ -50,6 +50,7 @@ def test_replicas_do_not_share_a_rate(log: TransportLog, caplog: pytest.LogCaptu
     assert len(caplog.records) == 2
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_program_that_sets_up_no_logging_prints_nothing() -> None:
     program = (
         "from headwaiter_client import Client, Unavailable\n"

@@ -21,6 +21,8 @@ from headwaiter_client.transport.connection import Connection
 from tests.support.client.fake_server import FakeServer
 from tests.support.client.replica_process import ReplicaProcess, free_ports, running_replicas
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 ENCODE = METHODS["Encode"]
 BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 
@@ -150,6 +152,7 @@ def _kill_under_256_calls(client_class: type[Client] | type[AsyncClient]) -> Non
     print(f"{load}: no call of {load.calls} failed")
 
 
+@pytest.mark.usefixtures("starts_processes")
 @BOTH
 def test_no_call_of_256_in_flight_fails_when_one_of_two_replicas_is_killed(client_class: Any) -> None:
     _kill_under_256_calls(client_class)
@@ -273,6 +276,7 @@ def _down(seconds: float, timeout_s: float) -> None:
         print(f"{load}: {dict(sent)} in {seconds:g} s, {len(load.errors)} calls failed, {load.longest_s:.2f} s at most")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_each_call_is_sent_once_while_the_only_server_is_down() -> None:
     _down(seconds=3, timeout_s=1)
 

@@ -63,6 +63,7 @@ def _proxy(speak: Callable[[socket.socket], None]) -> Iterator[SimpleNamespace]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(
     ("speak", "status", "error", "shown"),
     [

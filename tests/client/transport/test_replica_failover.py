@@ -15,13 +15,16 @@ from headwaiter_client.transport.grpc_transport import GrpcTransport
 from tests.support.client.async_encode import Encode, async_encode
 from tests.support.client.fake_server import FakeServer
 from tests.support.client.replica_process import ReplicaProcess, free_ports, running_replicas
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
 
 TASKS = 8
 
 
 @pytest.mark.parametrize(
     "client_class",
-    [pytest.param(Client, id="sync"), pytest.param(AsyncClient, id="async", marks=pytest.mark.exhaustive)],
+    [pytest.param(Client, id="sync"), *exhaustive(pytest.param(AsyncClient, id="async"))],
 )
 async def test_no_call_fails_while_replicas_die_drain_and_come_back(
     client_class: type[Client] | type[AsyncClient],

@@ -58,18 +58,21 @@ def tls_server(authority: trustme.CA) -> Iterator[TlsServer]:
         server.stop()
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_token_is_sent_over_tls(call: Call, tls_server: TlsServer, ca: Path) -> None:
     server = tls_server(require_client_cert=False)
     assert call(server, "is_serving", connect={"tls": TlsConfig(ca=ca), "token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_each_replica_may_have_its_own_certificate(call: Call, tls_server: TlsServer, ca: Path) -> None:
     addresses = [tls_server(require_client_cert=False).address for _ in range(2)]
     for _ in range(2):
         assert call(SimpleNamespace(address=addresses), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
     call: Call, tls_server: TlsServer, ca: Path, authority: trustme.CA, tmp_path: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
         call(server, "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("tls", [TlsConfig(), None], ids=["public certificates", "plain text"])
 def test_a_server_with_an_untrusted_certificate_is_unavailable(
     call: Call, tls_server: TlsServer, tls: TlsConfig | None
@@ -92,6 +96,7 @@ def test_a_server_with_an_untrusted_certificate_is_unavailable(
         call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": tls})
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("in_a_list", [False, True])
 def test_a_server_with_tls_and_a_client_without_are_reported(
@@ -112,6 +117,7 @@ def test_a_client_with_tls_and_a_server_without_are_reported(
         call(SimpleNamespace(address=address), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_mismatch_is_reported_if_another_ip_address_of_the_host_refuses_connections(
     call: Call, tls_server: TlsServer
 ) -> None:
@@ -139,6 +145,7 @@ def test_no_mismatch_is_reported_if_neither_side_speaks_tls(server: FakeServer) 
     assert mismatch.message(0) is None
 
 
+@pytest.mark.usefixtures("starts_processes")
 @BOTH
 async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_server_started(client_class: Any) -> None:
     (port,) = free_ports(1)
@@ -160,6 +167,7 @@ async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_ser
     assert "does not speak TLS" in messages[-1]
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize(("left_s", "longest_s"), [(60, 1.5), (0.2, 0.7), (0, 0.5)])
 def test_the_check_of_a_host_with_several_silent_ip_addresses_ends_within_a_second_and_before_the_deadline(
     monkeypatch: pytest.MonkeyPatch, left_s: float, longest_s: float
@@ -180,6 +188,7 @@ def test_the_check_of_a_host_with_several_silent_ip_addresses_ends_within_a_seco
         assert mismatch.message(0) is None
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
         call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": TlsConfig()})

@@ -8,6 +8,7 @@ import pytest
 from headwaiter_client import Client
 from testbed.chromium import Page
 from tests.e2e.playground.conftest import LOADED, OpenSignedOut, OpenTab
+from tests.support.tiers import exhaustive
 
 AXE = Path(__file__).with_name("node_modules") / "axe-core" / "axe.min.js"
 TEXT = "the bread is fresh"
@@ -52,8 +53,8 @@ def axe() -> str:
     [
         (1280, False),
         (390, True),
-        pytest.param(1280, True, marks=pytest.mark.exhaustive),
-        pytest.param(390, False, marks=pytest.mark.exhaustive),
+        *exhaustive((1280, True)),
+        *exhaustive((390, False)),
     ],
 )
 def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(

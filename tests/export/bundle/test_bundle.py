@@ -39,8 +39,8 @@ def test_a_feature_bundle_accepts_no_texts(feature_bundle: Path) -> None:
     assert not (feature_bundle / "tokenizer.json").exists()
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs", "packed_cpu_alone")
 def test_readers_that_would_ignore_the_types_of_tokens_refuse_the_schema_version(tmp_path: Path) -> None:
     encoder = random_encoder(layers=1, max_tokens=8, vocabulary_size=50, token_types=2)
     export_bundle(encoder, None, tmp_path / "bundle", "tiny")
@@ -48,7 +48,7 @@ def test_readers_that_would_ignore_the_types_of_tokens_refuse_the_schema_version
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.usefixtures("runs_graphs", "packed_cpu_alone")
 @pytest.mark.parametrize("prefix_rows", [1, 2])
 def test_the_manifest_says_what_takes_more_memory_and_how_many_rows_are_zeros(prefix_rows: int, tmp_path: Path) -> None:
     choices: dict[str, Any] = {"feature_width": 6, "gated": True, "d_ff": 40, "prefix_rows": prefix_rows}
@@ -107,7 +107,7 @@ def test_the_same_model_gives_the_same_bytes(feature_encoder: Encoder, feature_b
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.usefixtures("runs_graphs", "packed_cpu_alone")
 def test_outputs_out_of_tolerance_are_refused_even_if_they_are_tiny(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.cli import main
 from tests.support.export.helpers import assert_mentions
+from tests.support.tiers import exhaustive
 
 PRESET = ["preset", "transformer-encoder", "--set", "feature_width=6", "--set", "layers=1", "--precision", "fp32"]
 EXPORT = "import sys; from headwaiter_export.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -49,13 +50,12 @@ def start() -> Iterator[Start]:
         yield run
 
 
-@pytest.mark.parametrize(
-    "early", [pytest.param(True, id="import", marks=pytest.mark.exhaustive), pytest.param(False, id="export")]
-)
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize("early", [*exhaustive(pytest.param(True, id="import")), pytest.param(False, id="export")])
 @pytest.mark.parametrize(
     ("number", "status", "message"),
     [
-        pytest.param(signal.SIGTERM, 143, "", marks=pytest.mark.exhaustive),
+        *exhaustive((signal.SIGTERM, 143, "")),
         (signal.SIGINT, 130, "headwaiter-export: interrupted: {} was not written\n"),
     ],
 )
@@ -74,6 +74,7 @@ def test_a_stopped_export_deletes_what_it_wrote(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_an_export_replaces_what_a_killed_export_left(start: Start, tmp_path: Path) -> None:
     killed = start(HALF, tmp_path / "bundle")
     assert killed.stdout is not None
@@ -87,6 +88,7 @@ def test_an_export_replaces_what_a_killed_export_left(start: Start, tmp_path: Pa
     assert list(tmp_path.rglob("*")) == [tmp_path / "bundle", tmp_path / "bundle" / "manifest.json"]
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_second_export_to_the_same_folder_is_refused_at_once(start: Start, tmp_path: Path) -> None:
     first = start(HALF, tmp_path / "bundle")
     assert first.stdout is not None

@@ -33,7 +33,7 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="module")
-def long_bundle(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_bundle(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory, runs_graphs: None) -> Path:
     """The encoder's bundle, with one graph."""
     folder = tmp_path_factory.mktemp("long") / "bundle"
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -71,7 +71,7 @@ def test_golden_inputs_reach_the_maximum_length_and_parity_says_which_lengths_we
     assert open_model(long_bundle, "cpu", "fp32", 1).self_check_sequences == 33
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.usefixtures("runs_graphs", "packed_cpu_alone")
 def test_a_graph_that_is_wrong_only_beyond_1024_tokens_is_not_exported(
     encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +128,7 @@ def test_lengths_beyond_1024_tokens_are_checked_as_far_as_their_operations_are_b
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_only_the_portable_graph_is_checked_on_shorter_sequences_because_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_the_order_of_scores_is_compared_in_pairs(
     assert same_order(np.array(actual, np.float32), np.array(expected, np.float32)) == pytest.approx(share)
 
 
+@pytest.mark.usefixtures("runs_transformers")
 def test_a_model_of_pairs_is_calibrated_on_pairs_with_their_types(tmp_path: Path) -> None:
     save_family(tmp_path, "Bert", "ForSequenceClassification", id2label={0: "score"}, vocab_size=100)
     save_tokenizer(tmp_path)
@@ -119,6 +120,7 @@ def test_a_model_of_pairs_is_calibrated_on_pairs_with_their_types(tmp_path: Path
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
 def test_the_parity_of_a_reranker_has_the_share_of_pairs_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,12 +43,13 @@ from tests.support.export.tokenizer_folders import (
     word_piece,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 Files = dict[str, dict[str, Any]]
 # Vectors, or token ids, of a changed checkpoint.
 Results = list[Any]
 
-# The part of the changes that every run tests; `make test-all` tests the others too.
+# `make check` tests every 47th change, and `make test-all` the others.
 _EVERY = 47
 _TEXTS = [
     *random_texts(30),
@@ -252,14 +253,11 @@ def _parts(names: list[str], every_run: Collection[str] = ()) -> list[Any]:
 
     Every run tests only the names in `every_run`, unless it is empty.
     """
-    rare = set(names).difference(every_run) if every_run else set()
-    return [
-        *(
-            pytest.param(name, True, id=f"{name}-some", marks=[pytest.mark.exhaustive] * (name in rare))
-            for name in names
-        ),
-        *(pytest.param(name, False, id=f"{name}-others", marks=pytest.mark.exhaustive) for name in names),
-    ]
+    some = {name: pytest.param(name, True, id=f"{name}-some") for name in names}
+    often = [case for name, case in some.items() if name in (every_run or names)]
+    rare = [case for name, case in some.items() if name not in (every_run or names)]
+    others = [pytest.param(name, False, id=f"{name}-others") for name in names]
+    return [*often, *exhaustive(*rare, *others)]
 
 
 @pytest.fixture(autouse=True)

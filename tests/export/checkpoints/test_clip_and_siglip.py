@@ -387,7 +387,7 @@ def test_the_sentences_that_calibrate_int8_are_filled_up(tmp_path: Path) -> None
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs", "packed_cpu_alone")
 async def test_a_server_fills_up_texts(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     model = save_siglip_text(tmp_path / "checkpoint")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import safetensors.torch
 import torch
 
@@ -26,6 +27,7 @@ print(read_checkpoint(Path("model")).text.max_tokens)
 """
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_code_of_a_checkpoint_does_not_run_for_a_user_who_answers_yes_to_every_question(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_new(folder, vocab_size=1000, auto_map={"AutoConfig": "code.NewConfig", "AutoModel": "code.NewModel"})

@@ -19,6 +19,7 @@ from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
 from tests.support.export.tokenizer_cases import LINES, save_case
+from tests.support.tiers import exhaustive
 
 MASK, OTHER = 4, 7
 FREQUENCIES = "rotary_embeddings.inv_freq"
@@ -58,7 +59,8 @@ def test_other_frequencies_are_refused(factor: float, tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, pytest.param(Portable, marks=pytest.mark.exhaustive)])
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("layout", [PackedCpu, *exhaustive(Portable)])
 def test_the_share_of_masked_tokens_is_that_of_the_own_sequence(
     layout: type[PackedCpu] | type[Portable], tmp_path: Path
 ) -> None:

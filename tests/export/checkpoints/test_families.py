@@ -32,6 +32,7 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.support.tiers import exhaustive
 
 # Lengths near the window, near the bounds of DeBERTa's buckets of distances, and others.
 LENGTHS = (1, 2, 3, WINDOW - 1, WINDOW, WINDOW + 1, 8, 9, 10, 13, 59, 60, 61)
@@ -179,7 +180,7 @@ REFUSED_OF_FAMILIES = {
 
 def changes() -> list[Any]:
     """Return test parameters (name, field, value): each field of each family's configuration with other values."""
-    found = []
+    found: list[Any] = []
     for name, example in TEXT_EXAMPLES.items():
         defaults = {each.name: each.default for each in fields(getattr(transformers, example.config))}
         own = OWN_VALUES.get(name, {})
@@ -188,10 +189,8 @@ def changes() -> list[Any]:
             default = example.settings.get(field, defaults.get(field))
             values = known[field] if field in known else [other_value(field, default)]
             rare = name not in EVERY_RUN or (field in BASE_FIELDS and name != "Qwen3")
-            found += [
-                pytest.param(name, field, value, id=f"{name}-{field}-{i}", marks=[pytest.mark.exhaustive] * rare)
-                for i, value in enumerate(values)
-            ]
+            cases = [pytest.param(name, field, value, id=f"{name}-{field}-{i}") for i, value in enumerate(values)]
+            found += exhaustive(*cases) if rare else cases
     return found
 
 

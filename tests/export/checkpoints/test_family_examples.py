@@ -17,6 +17,7 @@ from tests.support.export.refused_examples import REFUSED, Refused
 
 # Tracing a graph takes seconds. In every run, the served graph of all-MiniLM-L6-v2 is compared.
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("example", [pytest.param(each, id=each.label) for each in EXAMPLES])
 def test_the_served_graph_of_a_family_equals_transformers(example: Example, tmp_path: Path) -> None:
     assert example.difference(tmp_path) <= 1e-5

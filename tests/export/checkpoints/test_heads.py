@@ -34,6 +34,7 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.export.tokenizer_folders import byte_level_bpe, qwen2
+from tests.support.tiers import exhaustive
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 WITHOUT_TYPES = ("DistilBert", "Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Gemma2")
@@ -89,9 +90,7 @@ WITH_ANSWERS = (
 )
 
 
-@pytest.mark.parametrize(
-    "name", [*WITH_ANSWERS[:4], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in WITH_ANSWERS[4:])]
-)
+@pytest.mark.parametrize("name", [*WITH_ANSWERS[:4], *exhaustive(*WITH_ANSWERS[4:])])
 def test_the_logits_of_answers_equal_transformers(name: str, tmp_path: Path) -> None:
     model = save_example(tmp_path, name, "ForQuestionAnswering")
     encoder = read_checkpoint(tmp_path).encoder
@@ -240,6 +239,7 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
 @pytest.mark.parametrize(("name", "settings"), [("ModernBert", {"classifier_pooling": "mean"}), ("Qwen2", {})])
 @pytest.mark.parametrize("layout", RUNTIMES)

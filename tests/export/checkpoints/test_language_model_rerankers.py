@@ -11,6 +11,7 @@ from headwaiter_export.checkpoints import pair_template
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.support.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
+from tests.support.tiers import exhaustive
 
 IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
 PROMPTS = {"prompts": {"web": "Find pages", "law": "Find laws"}, "default_prompt_name": "law"}
@@ -29,9 +30,9 @@ def _document(expression: str) -> str:
     ("settings", "score", "choices"),
     [
         # Loading a model twice takes a second.
-        pytest.param({}, {}, {}, marks=pytest.mark.exhaustive),
+        *exhaustive(({}, {}, {})),
         (IDENTITY, {"false_token_id": None}, {"tie_word_embeddings": False}),
-        pytest.param(PROMPTS, {}, {}, marks=pytest.mark.exhaustive),
+        *exhaustive((PROMPTS, {}, {})),
     ],
 )
 def test_scores_equal_those_of_sentence_transformers(

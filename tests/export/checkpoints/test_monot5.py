@@ -34,6 +34,7 @@ from tests.support.export.helpers import (
 from tests.support.export.language_model_reranker import save_reranker
 from tests.support.export.tokenizer_folders import byte_level_bpe, t5
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 QUESTION = "Query: {query} Document: {document} Relevant:"
 PAIRS = [
@@ -112,14 +113,11 @@ def _older_config(folder: Path, **fields: Any) -> None:
         ({"tie_word_embeddings": False}, [_own_table]),
         ({"feed_forward_proj": "relu", "num_decoder_layers": 3}, [_older_config]),
         ({"family": "UMT5"}, []),
-        *(
-            pytest.param(choices, changes, marks=pytest.mark.exhaustive)
-            for choices, changes in (
-                ({}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
-                ({"family": "MT5"}, [_own_table]),
-                ({"family": "MT5"}, [partial(_older_config, tie_word_embeddings=True)]),
-                ({"family": "UMT5"}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
-            )
+        *exhaustive(
+            ({}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
+            ({"family": "MT5"}, [_own_table]),
+            ({"family": "MT5"}, [partial(_older_config, tie_word_embeddings=True)]),
+            ({"family": "UMT5"}, [partial(_older_config, tie_word_embeddings=False), _own_table]),
         ),
     ],
 )

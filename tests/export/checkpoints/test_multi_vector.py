@@ -27,6 +27,7 @@ from tests.support.export.multi_vector_encoder import (
     save_multi_vector_encoder,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("sentence_transformers")
@@ -72,9 +73,7 @@ def vectors(loaded: LoadedModel, texts: list[str], prompt: str) -> list[Array]:
     return found
 
 
-@pytest.mark.parametrize(
-    "settings", [*EVERY_RUN, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in OTHERS)]
-)
+@pytest.mark.parametrize("settings", [*EVERY_RUN, *exhaustive(*OTHERS)])
 def test_the_vectors_equal_those_of_sentence_transformers(settings: dict[str, Any], tmp_path: Path) -> None:
     save_multi_vector_encoder(tmp_path / "model", **settings)
     loaded = read_checkpoint(tmp_path / "model")

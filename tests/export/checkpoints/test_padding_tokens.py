@@ -39,6 +39,7 @@ def test_positions_follow_the_ids(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("layout", [PackedCpu, Portable])
 def test_positions_follow_the_ids_in_a_batch(layout: type[PackedCpu] | type[Portable], tmp_path: Path) -> None:
     model = save_family(tmp_path, "Roberta", pad_token_id=PAD, num_hidden_layers=1)

@@ -18,6 +18,7 @@ from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
 from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 FAMILIES = (
     "Bert",
@@ -43,7 +44,7 @@ def vectors(folder: Path, **choices: Any) -> Array:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("activation", ["relu", pytest.param("log1p_relu", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("activation", ["relu", *exhaustive("log1p_relu")])
 def test_vectors_equal_those_of_sentence_transformers(activation: str, tmp_path: Path) -> None:
     save_sparse_encoder(tmp_path, activation)
     expected = expected_vectors(tmp_path)

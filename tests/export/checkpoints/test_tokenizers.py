@@ -36,6 +36,7 @@ from tests.support.export.tokenizer_folders import (
     word_level,
     word_piece,
 )
+from tests.support.tiers import exhaustive
 
 VOCABULARY_SIZE = 1000
 _NORMALIZERS: dict[str, Any] = {
@@ -90,7 +91,7 @@ def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [200, *exhaustive(5000)])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_ids_equal_those_of_auto_tokenizer(case: Case, count: int, tmp_path: Path) -> None:
     assert differences(save_case(case, tmp_path), count) == []

@@ -42,6 +42,7 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 CHARACTERS = ("<pad>", "|", "E", "T", "A")
 
@@ -156,7 +157,7 @@ def test_a_feature_extractor_that_the_client_lacks_is_refused_by_name(field: str
     assert_checkpoint_refused(tmp_path, field)
 
 
-@pytest.mark.parametrize("name", ["Wav2Vec2", pytest.param("WavLM", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["Wav2Vec2", *exhaustive("WavLM")])
 def test_int8_stays_close_to_float32(name: str, tmp_path: Path) -> None:
     save_feature_model(tmp_path, name)
     encoder = read_checkpoint(tmp_path).encoder
@@ -199,6 +200,7 @@ def test_the_convolutions_have_the_default_sizes_of_transformers(tmp_path: Path)
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_long_sound_whose_mean_is_far_from_0_equals_transformers_in_float64(tmp_path: Path) -> None:
     model, rows = save_feature_model(tmp_path, "Wav2Vec2"), 300
     values = np.ones(30 + 20 * (rows - 1), np.float32)
@@ -295,12 +297,12 @@ def test_characters_without_a_logit_are_refused(vocabulary: dict[str, Any], tmp_
     assert_checkpoint_refused(tmp_path, "vocab.json", "A")
 
 
-@pytest.mark.usefixtures("packed_cpu_alone")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs", "packed_cpu_alone")
 @pytest.mark.parametrize(
     ("name", "norm"),
     [
         ("Wav2Vec2", "group"),
-        *(pytest.param(name, "layer", marks=pytest.mark.exhaustive) for name in ("Hubert", "WavLM")),
+        *exhaustive(("Hubert", "layer"), ("WavLM", "layer")),
     ],
 )
 async def test_a_server_answers_sounds_of_different_lengths(name: str, norm: str, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def encoder_of(model: transformers.PreTrainedModel) -> Encoder:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
 @pytest.mark.parametrize("heads", [4, 6])
 def test_a_causal_stack_equals_transformers_mpt(heads: int, tmp_path: Path) -> None:
     model = random_mpt(heads)

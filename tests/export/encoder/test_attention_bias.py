@@ -32,6 +32,9 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.export.standard_attention import missing_kernel
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_graphs")
 
 LONGEST = 45
 # The last batch has more sequences than a shape bucket.
@@ -69,12 +72,12 @@ def biased_encoder(form: str) -> Encoder:
 @pytest.mark.parametrize(
     ("form", "half"),
     [
-        pytest.param("linear", False, marks=pytest.mark.exhaustive),
+        *exhaustive(("linear", False)),
         # The graph in fp16 is traced in the same way.
-        pytest.param("tables", False, marks=pytest.mark.exhaustive),
+        *exhaustive(("tables", False)),
         ("tables", True),
         # In every run, the double of CUDA runs such a graph.
-        pytest.param("products", False, marks=pytest.mark.exhaustive),
+        *exhaustive(("products", False)),
     ],
 )
 def test_biases_and_masks_equal_the_formulas_at_lengths_that_are_rounded_up(
@@ -96,7 +99,7 @@ def test_biases_and_masks_equal_the_formulas_at_lengths_that_are_rounded_up(
                 assert_close_to_scale(hidden, expected)
 
 
-@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, pytest.param(Portable, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda, *exhaustive(Portable)])
 def test_distances_in_a_grid_equal_the_formulas(layout: type[Packed | Portable], tmp_path: Path) -> None:
     # 17 rows, which are rounded up.
     grid = {"distance_bias": True, "distance_grid": 4, "prefix_rows": 1, "max_tokens": 17, "fixed_length": True}

@@ -31,6 +31,7 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 DECODER = DecoderConfig(layers=3, d_ff=28, start_id=2)
 FORMS: dict[str, dict[str, Any]] = {
@@ -81,13 +82,13 @@ LAYOUTS = (PackedCpu, PackedCuda, Portable)
 BATCHES, BATCH = 25, 8
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize(
     ("form", "layout"),
     [
         # Tracing takes seconds, so every run traces one form in one layout.
-        pytest.param(form, layout, marks=() if (form, layout) == ("BART", PackedCpu) else pytest.mark.exhaustive)
-        for form in FORMS
-        for layout in LAYOUTS
+        ("BART", PackedCpu),
+        *exhaustive(*((form, layout) for form in FORMS for layout in LAYOUTS if (form, layout) != ("BART", PackedCpu))),
     ],
 )
 def test_rows_and_logits_equal_the_formulas_and_ignore_other_sequences(

@@ -96,6 +96,7 @@ def test_the_tensors_of_the_authors_module_give_its_result() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("layout", RUNTIMES)
 def test_of_equal_scores_those_of_the_first_experts_are_chosen(
     layout: type[Packed] | type[Portable], tmp_path: Path
@@ -126,6 +127,7 @@ def test_of_equal_scores_those_of_the_first_experts_are_chosen(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_content_of_other_sequences_changes_no_bit(precision: str, tmp_path: Path) -> None:
     encoder = random_encoder(**CHOICES)

@@ -47,12 +47,14 @@ LOCAL = {
 # Tracing takes seconds. In every run, the double of CUDA and the families have local layers.
 FORMS: list[dict[str, Any]] = [{}, {"mask": "causal"}, {"distance_bias": True}, {"positions": "alibi"}]
 CASES = [
-    pytest.param(layout, choices, id=f"{layout.__name__}-{form}", marks=pytest.mark.exhaustive)
+    pytest.param(layout, choices, id=f"{layout.__name__}-{form}")
     for place, layout in enumerate(RUNTIMES)
     for form, choices in enumerate(FORMS)
 ]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize(("layout", "choices"), CASES)
 def test_local_layers_equal_the_formulas_at_lengths_near_the_window(
     layout: type[Packed] | type[Portable], choices: dict[str, Any], tmp_path: Path
@@ -82,6 +84,7 @@ def test_attention_weights_are_zero_outside_the_window(mask: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_graph_for_cuda_gathers_only_products_of_distances(tmp_path: Path) -> None:
     # Without the sizes of heads, the route of a graph that gathers nothing counts as unfused.
     for distance_keys, route in ((False, Route.UNFUSED), (True, Route.GATHERED)):
@@ -104,6 +107,7 @@ def test_a_window_without_a_key_is_refused_by_name() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_doubling_a_long_sequence_costs_a_local_layer_at_most_2_3_times(tmp_path: Path) -> None:
     sizes = {"feature_width": 8, "d_model": 384, "heads": 6, "layers": 1, "d_ff": 576, "max_tokens": 8192}
     encoder = Encoder(EncoderConfig(**sizes, local_layers=(0,), window=64, positions="rotary")).eval()  # type: ignore[arg-type]

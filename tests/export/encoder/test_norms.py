@@ -15,6 +15,8 @@ from headwaiter_server.runtime.graph import open_session, session_options
 from tests.support.export.helpers import assert_close_to_scale, oracle_of, random_encoder, run_graph, write_graphs
 from tests.support.oracle import rms_norm
 
+pytestmark = pytest.mark.usefixtures("runs_graphs")
+
 
 def operators_of(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)

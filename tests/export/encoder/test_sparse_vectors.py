@@ -26,6 +26,7 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.support.tiers import exhaustive
 
 # More than the tokens whose logits are computed at once, and no multiple of them.
 VOCABULARY = 5000
@@ -48,9 +49,8 @@ def test_pytorch_equals_the_formulas() -> None:
         assert 0.01 < (expected > 0).mean() < 1
 
 
-@pytest.mark.parametrize(
-    "layout", [PackedCpu, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (PackedCuda, Portable))]
-)
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("layout", [PackedCpu, *exhaustive(PackedCuda, Portable)])
 def test_graphs_equal_the_formulas_and_ignore_other_sequences(
     layout: type[PackedCpu | PackedCuda | Portable], tmp_path: Path
 ) -> None:

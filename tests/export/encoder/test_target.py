@@ -88,6 +88,7 @@ def pairs_of(encoder: Encoder, pairs: int, seed: int) -> list[Array]:
 
 # Tracing takes seconds. In every run, tests/export/test_served_targets.py traces one form.
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_equal_the_formulas_and_ignore_other_sequences(
@@ -115,6 +116,7 @@ def test_pytorch_equals_the_formulas(form: str) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("form", ["token ids", "cross-attention"])
 def test_attention_weights_are_those_of_the_parts_of_a_sequence(form: str, tmp_path: Path) -> None:
     encoder = encoder_of(form)

@@ -28,6 +28,7 @@ from tests.support.export.helpers import (
     random_encoder,
     random_sequences,
 )
+from tests.support.tiers import exhaustive
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "as in BERT": {"vocabulary_size": 50},
@@ -67,6 +68,7 @@ GRAPH = "attend.fp32.onnx"
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("choices", [pytest.param(choices, id=name) for name, choices in ENCODERS.items()])
 def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_path: Path) -> None:
     encoder = random_encoder(**choices)
@@ -88,6 +90,7 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_attention_weights_change_no_byte_of_other_graphs(tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
     contents: list[dict[str, bytes]] = []
@@ -109,7 +112,8 @@ def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle:
     assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
 
 
-@pytest.mark.parametrize("scale", [1.0, pytest.param(1e-7, marks=pytest.mark.exhaustive)])
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("scale", [1.0, *exhaustive(1e-7)])
 def test_a_graph_with_wrong_contexts_is_left_out_whatever_their_magnitude(scale: float, tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1)
     value = encoder.get_submodule("layers.0.attention.value")

@@ -33,6 +33,7 @@ from tests.support.export.helpers import (
     shifted_encoder,
 )
 from tests.support.export.standard_attention import missing_kernel
+from tests.support.tiers import exhaustive
 
 ATTENTION = "PackedMultiHeadAttention"
 
@@ -79,9 +80,8 @@ OTHERS: list[tuple[dict[str, Any], dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("choices", "nodes"), [*EVERY_RUN, *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in OTHERS)]
-)
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize(("choices", "nodes"), [*EVERY_RUN, *exhaustive(*OTHERS)])
 def test_graphs_for_cuda_equal_the_formulas(choices: dict[str, Any], nodes: dict[str, int], tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, **choices)
     path = tmp_path / "graph.onnx"
@@ -113,6 +113,7 @@ def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bund
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
         assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, expected)
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_model_beyond_float16_has_no_graph_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_graphs(monkeypatch, "packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx")
     lines: list[str] = []
@@ -152,6 +154,7 @@ def test_a_model_beyond_float16_has_no_graph_in_fp16(tmp_path: Path, monkeypatch
         assert fact in line
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_an_activation_below_the_limit_is_reported_with_its_layer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +181,7 @@ def test_an_ordinary_model_keeps_fused_norms(text_bundle: Path) -> None:
     assert 1 < manifest.largest_magnitude.value < 1000
 
 
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
 @pytest.mark.parametrize("file", ["packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx"])
 @pytest.mark.parametrize("bundle", ["text_bundle", "causal_bundle"])
 def test_onnx_runtime_lacks_only_the_kernel_of_attention(
@@ -220,6 +224,7 @@ def test_a_graph_of_wrong_types_or_shapes_is_refused_before_a_kernel_is_missed(
         missing_kernel(path)
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, d_model=16, heads=2, d_ff=8, max_tokens=16)
     weights = encoder.state_dict()

@@ -22,15 +22,16 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_graphs")
 
 # 11 rows, which are rounded up; the first three are the model's own tokens.
 IMAGES: dict[str, Any] = {"feature_width": 6, "prefix_rows": 3, "max_tokens": 11, "fixed_length": True, "layers": 1}
 LABELS, SOFTMAX = ("no", "yes"), ScoreFunction.SOFTMAX
 
 
-@pytest.mark.parametrize(
-    "layout", [PackedCpu, *(pytest.param(layout, marks=pytest.mark.exhaustive) for layout in (PackedCuda, Portable))]
-)
+@pytest.mark.parametrize("layout", [PackedCpu, *exhaustive(PackedCuda, Portable)])
 @pytest.mark.parametrize(
     "choices",
     [
@@ -40,12 +41,11 @@ LABELS, SOFTMAX = ("no", "yes"), ScoreFunction.SOFTMAX
             "head": HeadConfig(LABELS, SOFTMAX, poolings=(Pooling.CLS, Pooling.PATCH_MEAN)),
         },
         # The graph in every run has each part of this one.
-        pytest.param(
+        *exhaustive(
             {
                 "pooling": Pooling.PATCH_MEAN,
                 "head": HeadConfig(LABELS, SOFTMAX, poolings=(Pooling.PREFIX_MEAN,), norm=True),
             },
-            marks=pytest.mark.exhaustive,
         ),
     ],
     ids=["concatenated", "alone"],

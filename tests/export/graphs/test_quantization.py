@@ -97,6 +97,7 @@ def assert_layer_equals(
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # from the tracer
 @pytest.mark.parametrize("vnni", [None, False, True], ids=["as served", "without VNNI", "with VNNI"])
 def test_an_int8_layer_equals_its_formula(vnni: bool | None, tmp_path: Path) -> None:
@@ -121,6 +122,7 @@ def test_an_int8_layer_equals_its_formula(vnni: bool | None, tmp_path: Path) -> 
     assert np.abs(expected[0] - (x[0] @ weight.T + bias)).max() > 1e-3
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # from the tracer
 def test_an_int8_layer_of_inputs_with_a_lower_bound_uses_all_256_integers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -148,6 +150,7 @@ def test_no_activation_is_below_its_lower_bound() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("gated", [False, True])
 def test_layers_that_read_the_same_rows_quantise_them_once(gated: bool, tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, gated=gated)
@@ -180,6 +183,7 @@ def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_transformers")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.label)
 def test_every_family_is_close_to_float32_in_int8(example: Example, tmp_path: Path) -> None:
     example.save_in(tmp_path)

@@ -24,6 +24,7 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
 
 LENGTHS = (9, 5, 48, 2)
 # With these limits, the four sequences above are cut into 48, 7, 2 blocks and 1 block.
@@ -52,14 +53,13 @@ print(before, kib("VmHWM"), kib("VmRSS"))
 """
 
 
-EXHAUSTIVE = (Mask.SELF_EXCLUDING, "distances", "alibi", "local_layers")
-
-
 @pytest.fixture(
     scope="module",
-    params=[Mask.NONE, Mask.CAUSAL, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in EXHAUSTIVE)],
+    params=[Mask.NONE, Mask.CAUSAL, *exhaustive(Mask.SELF_EXCLUDING, "distances", "alibi", "local_layers")],
 )
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[EncoderGraph, Encoder]:
+def exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, runs_graphs: None
+) -> tuple[EncoderGraph, Encoder]:
     """A graph with each mask, with biases by distance, or with local attention, and its encoder."""
     others: dict[str, dict[str, Any]] = {
         "distances": {"mask": "causal", "distance_bias": True, "distance_keys": True, "distance_queries": True},
@@ -126,6 +126,7 @@ def test_an_int8_graph_attends_in_blocks(feature_bundle: Path, feature_encoder: 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 def test_a_long_sequence_takes_bounded_memory_and_gives_it_back(tmp_path: Path) -> None:
     config = EncoderConfig(feature_width=6, d_model=32, heads=4, layers=1, d_ff=32, max_tokens=LONG_TOKENS)

@@ -38,6 +38,7 @@ def pages(registry: CollectorRegistry, port: int = 0) -> Iterator[HttpServer]:
         asyncio.run(server.stop(1.0))
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_metrics_are_served_beside_idle_connections_until_the_server_is_stopped() -> None:
     registry = CollectorRegistry()
     Gauge("answer", "Some text.", registry=registry).set(42)
@@ -68,6 +69,7 @@ async def test_a_scrape_of_an_engine_that_has_ended_gets_503() -> None:
     assert (reply.status, reply.body) == (503, b"a process of the server has ended\n")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_port_in_use_is_an_error_and_free_again_after_a_stop() -> None:
     with pages(CollectorRegistry()) as first:
         port = first.port

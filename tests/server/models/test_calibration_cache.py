@@ -196,6 +196,7 @@ def test_a_model_that_cannot_run_is_an_error_with_and_without_a_stored_cost(
             _calibrate(model, folder)
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_machine_is_described_by_its_processor_and_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Quick 9\nmodel name\t: Quick 9\n")
     for bus, name in (("0000:01", "Large"), ("0000:02", "Larger")):

@@ -21,6 +21,8 @@ from headwaiter_server.processes.link import Link
 from headwaiter_server.settings.credentials import Credentials, Tokens
 from headwaiter_server.settings.flags import Settings
 
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 class Child:
     """Stands in for the process of a front end: notes what the engine asks, and may stop to answer.

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("starts_processes")
+
 
 def test_the_exit_code_is_the_same_without_a_standard_error() -> None:
     program = "from headwaiter_server.processes.interpreter import exit_at_once; exit_at_once(7)"

@@ -37,6 +37,7 @@ def test_the_digest_of_a_bundle_is_the_sha_256_of_its_manifest(text_bundle: Path
     assert bundle.parity().graphs[0].graph == GRAPH
 
 
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
 @pytest.mark.parametrize(("fixture", "tokens"), [("text_bundle", "input_ids"), ("feature_bundle", "features")])
 def test_golden_inputs_are_split_into_sequences_and_golden_outputs_are_read(
     fixture: str, tokens: str, request: pytest.FixtureRequest

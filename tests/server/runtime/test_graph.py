@@ -57,12 +57,14 @@ def padded(tmp_path: Path) -> Path:
     return _save(tmp_path / "padded.onnx", nodes, inputs, ["pooled", "hidden"])
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_packed_graph_returns_packed_rows(unpooled: Path) -> None:
     outputs = EncoderGraph.open(unpooled, "cpu").run(BATCH, hidden=True)
     assert outputs.hidden is not None
     assert outputs.hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("hidden", [True, False])
 def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidden: bool) -> None:
     graph = EncoderGraph.open(unpooled, "cpu", threads=1)
@@ -72,6 +74,7 @@ def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidd
     assert outputs.hidden is not None
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Path) -> None:
     graph = EncoderGraph.open(padded, "cpu")
     outputs = graph.run(BATCH, hidden=True)
@@ -82,10 +85,12 @@ def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Pat
     assert outputs.hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_hidden_rows_are_returned_only_on_request(padded: Path) -> None:
     assert EncoderGraph.open(padded, "cpu").run(BATCH, hidden=False).hidden is None
 
 
+@pytest.mark.usefixtures("runs_graphs")
 def test_shape_buckets_change_no_output(unpooled: Path, padded: Path) -> None:
     rng = np.random.default_rng(0)
     for path in (unpooled, padded):
@@ -102,6 +107,7 @@ def test_shape_buckets_change_no_output(unpooled: Path, padded: Path) -> None:
             np.testing.assert_array_equal(actual.hidden, expected.hidden)
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("gpu", [None, 0])
 def test_a_prepared_batch_has_all_inputs_and_the_same_outputs(
     gpu: int | None, unpooled: Path, monkeypatch: pytest.MonkeyPatch
@@ -146,6 +152,7 @@ def test_without_the_cuda_libraries_a_graph_with_cuda_operators_fails_with_the_c
         EncoderGraph.open(text_bundle / "packed-cuda.fp32.onnx", "cuda")
 
 
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize(
     ("axes", "attention", "route", "variable_length"),
     [

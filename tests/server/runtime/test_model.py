@@ -48,6 +48,7 @@ def _refusal(
     return message
 
 
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
 @pytest.mark.parametrize("fixture", ["text_bundle", "feature_bundle"])
 def test_a_model_opens_on_the_cpu_and_measures_its_difference_from_pytorch(
     fixture: str, request: pytest.FixtureRequest

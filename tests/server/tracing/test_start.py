@@ -41,6 +41,7 @@ def test_a_variable_with_a_wrong_value_is_a_wrong_setting(
         start_tracing(TRACES, "engine")
 
 
+@pytest.mark.usefixtures("starts_processes")
 def test_a_variable_that_the_sdk_reads_when_it_is_imported_is_a_wrong_setting() -> None:
     program = (
         "from pathlib import Path; from headwaiter_server.settings.flags import Settings, SettingsError\n"

@@ -14,6 +14,7 @@ from headwaiter_export.bundle.graphs import chosen_plans
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FAMILIES_WITH_HEADS, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import bert_hidden
@@ -100,21 +101,29 @@ class Example:
             return save_feature_model(folder, self.name, self.kind, **self.settings)
         return save_family(folder, self.name, self.kind, self.config_class, **self.settings)
 
-    def difference(self, folder: Path) -> float:
-        """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
+    def read(self, folder: Path) -> tuple[Encoder, list[Array], list[Array]]:
+        """Save the checkpoint in a folder; return its encoder, sequences, and their hidden rows in `transformers`.
 
-        The sequences run alone and together: lengths of 1, 2, near the window, and of the maximum. A model of images or
-        spectrograms has one length, and one of sounds has three.
+        The lengths of the sequences are 1, 2, near the window, and the maximum. A model of images or spectrograms has
+        one length, and one of sounds has three.
         """
         model = self.save_in(folder)
         encoder = read_checkpoint(folder, Pooling.NONE).encoder
         sequences, expected = (_images if self.takes_features else _texts)(model, encoder.config)
+        return encoder, sequences, expected
+
+    def difference(self, folder: Path) -> float:
+        """Return the largest difference of hidden rows of the served graph to `transformers`, divided by their scale.
+
+        The sequences run alone and together.
+        """
+        encoder, sequences, expected = self.read(folder)
         export_bundle(encoder, None, folder / "bundle", "example", plans=chosen_plans(["packed-cpu"], ["fp32"]))
         # As a server opens it, with all its checks of the bundle.
         graph = open_model(folder / "bundle", "cpu", "fp32", threads=1).graph
         pairs = [([ids], rows) for ids, rows in zip(sequences, expected, strict=True)]
         pairs.append((sequences, np.concatenate(expected)))
-        return max(_difference(graph.run(pack(batch), hidden=True).hidden, rows) for batch, rows in pairs)
+        return max(relative_difference(graph.run(pack(batch), hidden=True).hidden, rows) for batch, rows in pairs)
 
 
 def _texts(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Array], list[Array]]:
@@ -128,7 +137,8 @@ def _images(model: transformers.PreTrainedModel, config: Any) -> tuple[list[Arra
     return [input_rows(model, each, config.prefix_rows) for each in inputs], [expected_hidden(model, i) for i in inputs]
 
 
-def _difference(actual: Array | None, expected: Array) -> float:
+def relative_difference(actual: Array | None, expected: Array) -> float:
+    """Return the largest difference, divided by the largest expected value."""
     assert actual is not None
     assert actual.shape == expected.shape
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
