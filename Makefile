@@ -25,7 +25,7 @@ NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest test-all soak test-protobuf7 coverage lint lock sbom proto bench bench-peers numerics gpu-check screenshots clean
+.PHONY: help demo test check test-all plain-tests check-tests soak cuda-double test-protobuf7 coverage lint lock sbom proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -56,16 +56,30 @@ $(RAY)/.installed: pyproject.toml requirements/ray.txt
 $(NODE_PACKAGES): %/node_modules/.package-lock.json: %/package-lock.json
 	-if command -v npm > /dev/null; then npm ci --prefix $* --no-audit --no-fund --fetch-timeout=20000; fi
 
-# The linters and the check with protobuf 7 use one core, so the tests run beside them.
-test: $(VENV)/.installed $(PROTOBUF7)/.installed $(NODE_PACKAGES) ## Run the linters and all tests except the slow ones
-	$(MAKE) --jobs=2 lint test-protobuf7 pytest
+# Three tiers of tests: tests/README.md says which test belongs to which. In the first two, a part that uses one core
+# runs beside the tests.
+test: $(VENV)/.installed ## Run the linters, the plain tests and the smoke tests: 3 minutes on two slow cores
+	$(MAKE) --jobs=2 lint plain-tests
 
-pytest: $(VENV)/.installed $(NODE_PACKAGES)
-	$(BIN)/pytest
+# In units of tests/support/budget.py.
+PLAIN_TESTS_BUDGET := 1000
+plain-tests: $(VENV)/.installed
+	$(BIN)/python -m tests.support.budget $(PLAIN_TESTS_BUDGET) \
+		$(BIN)/pytest -n 2 --durations=20 -m 'not check and not exhaustive'
 
-test-all: lint test-protobuf7 $(VENV)/.installed $(RAY)/.installed $(NODE_PACKAGES) ## Run the linters and all tests, the slow ones too
-	$(BIN)/pytest -m ''
-	$(BIN)/pytest -n 3 -m '' --front-ends 2 tests/e2e tests/open_inference tests/server/http tests/soak
+check: $(VENV)/.installed $(PROTOBUF7)/.installed $(NODE_PACKAGES) ## Run the tests of servers, exports and browsers: 12 minutes
+	$(MAKE) --jobs=2 coverage test-protobuf7 check-tests
+
+# `coverage` runs the tests of the client.
+check-tests: $(VENV)/.installed $(NODE_PACKAGES)
+	$(BIN)/pytest -n 3 -m 'check and not exhaustive' --ignore tests/client
+
+test-all: $(VENV)/.installed $(RAY)/.installed $(NODE_PACKAGES) ## Run the exhaustive tests, and the tests of servers with front ends: 60 minutes
+	$(BIN)/pytest -m exhaustive
+	$(BIN)/pytest -n 3 -m '' --front-ends 2 tests/smoke tests/e2e tests/open_inference tests/server/http tests/soak
+
+cuda-double: $(VENV)/.installed ## Compile the double of CUDA's libraries, and run all its tests
+	$(BIN)/pytest -n 2 -m '' tests/cuda_double tests/bench/gpu
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
 soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders, bundles
