@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers")
 def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exports = [arguments for program, *arguments in commands(MODELS, tmp_path) if program == "headwaiter-export"]

@@ -16,6 +16,8 @@ from bench.gpu.forms import FORMS
 from tests.support.cuda_double import build
 from tests.support.cuda_double.environment import double_in
 
+pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs")
+
 _REPOSITORY = Path(__file__).parents[3]
 # What compares numbers with PyTorch.
 _NUMBERS = ("largest difference", "smallest cosine", "relative error", "largest relative error of 1,024 rows")

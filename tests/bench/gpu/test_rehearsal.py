@@ -79,6 +79,7 @@ def copy_to_host(graph: onnx.GraphProto) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model: None) -> None:
     status, findings = rehearse(
         [],
@@ -172,6 +173,7 @@ def test_no_measurement_starts_when_the_time_is_up(rehearse: Rehearse, one_model
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 def test_batches_too_large_for_the_memory_do_not_stop_smaller_ones(rehearse: Rehearse, one_model: None) -> None:
     effort = replace(EFFORT, trace_tokens=4096, batch_tokens=(64, 2048))
     status, findings = rehearse(["speed"], server=NO_SERVER, effort=effort, memory_tokens=1500)
@@ -181,6 +183,7 @@ def test_batches_too_large_for_the_memory_do_not_stop_smaller_ones(rehearse: Reh
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("starts_processes")
 def test_a_profiler_that_sees_no_kernels_is_found(rehearse: Rehearse, one_model: None) -> None:
     _, findings = rehearse(["speed"], profiler_error="no CUPTI")
     assert failing(findings) == {"one sequence of 32 tokens, fp16: share of served p50 spent outside the GPU's kernels"}
@@ -225,7 +228,7 @@ def test_every_line_of_the_documentation_gets_its_figures() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs")
 @pytest.mark.timeout(1200)  # Traces the graphs of all models: minutes.
 def test_the_whole_check_holds_with_all_models_and_a_server(
     rehearse: Rehearse, capsys: pytest.CaptureFixture[str]

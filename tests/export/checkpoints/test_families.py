@@ -450,6 +450,7 @@ def test_a_base_of_rotary_positions_that_is_not_above_0_is_refused(kind: str, th
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("layout", RUNTIMES)
 def test_mixed_batches_of_deberta_equal_transformers_in_every_layout(
     layout: type[Packed] | type[Portable], tmp_path: Path

@@ -126,7 +126,7 @@ def test_an_int8_graph_attends_in_blocks(feature_bundle: Path, feature_encoder: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 def test_a_long_sequence_takes_bounded_memory_and_gives_it_back(tmp_path: Path) -> None:
     config = EncoderConfig(feature_width=6, d_model=32, heads=4, layers=1, d_ff=32, max_tokens=LONG_TOKENS)
