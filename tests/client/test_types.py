@@ -54,6 +54,7 @@ def test_mypy_accepts_the_programs_of_the_pages_and_finds_mistakes(programs: Pat
     assert {each["line"] for each in errors} == lines_of_mistakes(), run.stdout
 
 
+@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.exhaustive
 def test_pyright_accepts_the_programs_of_the_pages_and_finds_mistakes(programs: Path) -> None:
     if not PYRIGHT.exists():
