@@ -202,6 +202,8 @@ class Scheduler:
         if is_late(self._clock(), request.arrived_s, request.deadline_s) and request.not_started_count:
             request.queue.observer.expired(request.not_started_count)
         request.queue.end_request(request)
+        if self._draining:
+            self._wake_up.set()  # The request may have been the last one.
 
     def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does."""

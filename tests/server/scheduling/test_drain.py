@@ -40,3 +40,21 @@ async def test_a_drain_ends_when_all_waiting_requests_have_expired(harness: Harn
     assert sums(held.result()) == [1]
     with pytest.raises(DeadlineExceeded):
         await late
+
+
+@pytest.mark.parametrize("turns_until_the_drain", range(4))
+@pytest.mark.parametrize("turns_until_the_cancellation", range(4))
+async def test_a_drain_ends_when_all_waiting_requests_are_cancelled(
+    turns_until_the_drain: int, turns_until_the_cancellation: int, harness: Harness
+) -> None:
+    waiting = [asyncio.ensure_future(harness.submit([2])) for _ in range(2)]
+    for _ in range(turns_until_the_drain):
+        await asyncio.sleep(0)
+    draining = asyncio.create_task(harness.scheduler.drain(30.0))
+    for _ in range(turns_until_the_cancellation):
+        await asyncio.sleep(0)
+    for each in waiting:
+        each.cancel()
+    harness.device.release()
+    assert await asyncio.wait_for(draining, 5) == 0
+    await asyncio.gather(*waiting, return_exceptions=True)
