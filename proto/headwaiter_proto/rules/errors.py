@@ -164,6 +164,15 @@ ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
 }
 
 
+def without_frames(error: BaseException) -> None:
+    """Drop the traceback of an error that has been reported, and the errors that it came from.
+
+    The frames of a traceback hold the request. They often refer to the error too, and then only the garbage collector
+    would free the request.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 class Failures:
     """The failed sequences of a request.
 
@@ -185,6 +194,7 @@ class Failures:
         assert error.sequence is not None
         if not self.keep:
             raise error
+        without_frames(error)
         self.by_sequence.setdefault(error.sequence, error)
 
     def __contains__(self, sequence: int) -> bool:

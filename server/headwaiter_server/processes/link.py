@@ -148,6 +148,8 @@ class Link(asyncio.Protocol):
             raise
         finally:
             self._waiting.pop(number, None)
+            # The traceback of an error in `answer` refers to this frame, and the frame to the parts of a request.
+            del answer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note the transport of the socket."""

@@ -25,6 +25,7 @@ from headwaiter_proto.rules.errors import (
     Unauthenticated,
     Unavailable,
     Unimplemented,
+    without_frames,
 )
 from headwaiter_proto.rules.status import code_of
 from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
@@ -206,6 +207,7 @@ def record_failure(call: Call, error: BaseException, recorder: Recorder) -> Head
         kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
         _log(logging.ERROR, call, code_of(reported), "unexpected failure", kind, error)
     _record_end(call, recorder, code_of(reported), reported)
+    without_frames(error)
     return reported
 
 

@@ -1,9 +1,9 @@
 """The part that all gRPC methods share: deadlines, log lines, metrics, and errors as gRPC statuses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from grpc.aio import ServicerContext
@@ -21,6 +21,7 @@ from headwaiter_server.requests.call import (
     record_failure,
 )
 from headwaiter_server.requests.shares import CallLimit
+from headwaiter_server.rpc.aio_memory import end_with_error
 from headwaiter_server.rpc.incoming import IncomingMessages
 
 # A caller that has not taken a reply after this time loses the reply.
@@ -34,7 +35,7 @@ TOKEN_NAME = ContextVar("token_name", default="")
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 Handle = Callable[[bytes, Call], Awaitable[bytes]]
-HandleStream = Callable[[AsyncIterator[bytes], "Context", Call], Awaitable[None]]
+HandleStream = Callable[["Context", Call], Awaitable[None]]
 
 
 class UnaryCalls:
@@ -65,7 +66,8 @@ class UnaryCalls:
                     self._limit.hold(call.connection, call.held)
                     reply = await handle(await self._incoming.read(context, call.connection), call)
             except HeadwaiterError as error:
-                return await _abort(context, call, error)
+                await _end_with_error(context, call, error)
+                return b""
             task = asyncio.current_task()
             assert task is not None
             self._delivering.add(task)
@@ -85,17 +87,17 @@ def stream_handler(method: str, handle: HandleStream, recorder: Recorder, limit:
     The function records the outcome of each request. A stream that ends in an error counts as one more request.
     """
 
-    async def answer(messages: AsyncIterator[bytes], context: Context) -> None:
+    async def answer(_: object, context: Context) -> None:
         call = _new_call(method, context)
         try:
             if limit is not None:
                 limit.hold(call.connection, call.held)
-            await handle(messages, context, call)
+            await handle(context, call)
         except NO_FAILURES:
             raise
         except BaseException as error:  # noqa: BLE001 - every failure becomes a status and a log line
             record_arrival(call, recorder)
-            await _abort(context, call, record_failure(call, error, recorder))
+            await _end_with_error(context, call, record_failure(call, error, recorder))
 
     return grpc.stream_stream_rpc_method_handler(answer)
 
@@ -135,8 +137,6 @@ def _read_metadata(context: Context) -> tuple[int, str]:
     return device_failures, traceparent
 
 
-async def _abort(context: Context, call: Call, error: HeadwaiterError) -> NoReturn:
-    """End a call with the status of an error."""
+async def _end_with_error(context: Context, call: Call, error: HeadwaiterError) -> None:
     status = status_of(error, call.request_id)
-    await context.abort(code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))
-    raise AssertionError("abort raises")
+    await end_with_error(context, code_of(error), status.message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -6,7 +6,7 @@ service share when one of them leaves, so the others hear nothing any more. It a
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.status import FRONT_ENDS_KEY, code_of
 from headwaiter_server.requests.shares import Shares
+from headwaiter_server.rpc.aio_memory import end_with_error
 from headwaiter_server.rpc.incoming import IncomingMessages
 
 NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -74,10 +75,10 @@ class HealthService:
                 raw = await self._incoming.read(context, context.peer())
                 service = health_pb2.HealthCheckRequest.FromString(raw).service
             except HeadwaiterError as error:
-                await _refuse(context, code_of(error), str(error))
+                return await _refuse(context, code_of(error), str(error))
             except DecodeError:
                 problem = "the request cannot be parsed: check the client's .proto file"
-                await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
+                return await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
             return await answer(service, context)
 
         return read_and_answer
@@ -86,7 +87,8 @@ class HealthService:
         status = self._status(service)
         if status == _Status.SERVICE_UNKNOWN:
             known = ", ".join(map(repr, list(self._serving)[:10]))
-            await _refuse(context, grpc.StatusCode.NOT_FOUND, f"the server has no such service: ask for one of {known}")
+            problem = f"the server has no such service: ask for one of {known}"
+            return await _refuse(context, grpc.StatusCode.NOT_FOUND, problem)
         context.set_trailing_metadata(self._metadata)
         return _Status(status=status).SerializeToString()
 
@@ -95,6 +97,7 @@ class HealthService:
         if not self._watchers.fits(connection, 1):
             problem = f"the server has at most {_MAX_WATCHERS} watchers of health, divided among connections: use Check"
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, problem)
+            return
         self._watchers.take(connection, 1)
         try:
             while True:
@@ -107,6 +110,6 @@ class HealthService:
             self._watchers.give_back(connection, 1)
 
 
-async def _refuse(context: Any, code: grpc.StatusCode, problem: str) -> NoReturn:
-    await context.abort(code, problem)
-    raise AssertionError("abort raises")
+async def _refuse(context: Any, code: grpc.StatusCode, problem: str) -> bytes:
+    await end_with_error(context, code, problem)
+    return b""

@@ -9,6 +9,7 @@ import grpc
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.concurrency.stragglers import Stragglers
 from headwaiter_server.requests.shares import Shares
+from headwaiter_server.rpc.aio_memory import read_message
 
 # A message that is not complete after this time is slow. Small messages are complete at once.
 _SLOW_S = 0.05
@@ -25,7 +26,7 @@ class _Reading:
     """A message that is being received.
 
     Attributes:
-        task: reads the message.
+        task: waits for the message.
         slow: whether the message counts as slow.
         dropped: whether the message took too long, and its task was cancelled.
     """
@@ -36,7 +37,7 @@ class _Reading:
     dropped: bool = False
 
     def drop(self) -> None:
-        """End the reading."""
+        """Wait no longer. The call then ends, and with the call gRPC's own reading."""
         self.dropped = self.task.cancel()
 
 
@@ -67,7 +68,7 @@ class IncomingMessages:
         reading = _Reading(connection, task)
         self._reading.add(reading)
         try:
-            raw = await context.read()
+            raw = await read_message(context)
         except asyncio.CancelledError:
             # gRPC may have cancelled the task too, because the caller has gone.
             if not reading.dropped or task.uncancel():

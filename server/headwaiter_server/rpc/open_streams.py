@@ -1,6 +1,5 @@
 """The streams that callers have open."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from headwaiter_server.requests.call import Call
@@ -32,12 +31,10 @@ class OpenStreams:
         most = max(_FEWEST_STREAMS, _PARTIAL_BYTES // settings.max_request_bytes)
         self.limit = CallLimit(most, "streams")
 
-    async def answer(
-        self, messages: AsyncIterator[bytes], context: Context, call: Call, protocol: StreamProtocol[Any]
-    ) -> None:
+    async def answer(self, context: Context, call: Call, protocol: StreamProtocol[Any]) -> None:
         """Answer each request of a stream."""
         self.limit.hold(call.connection, call.held)
-        stream = RequestStream(messages, context, call, protocol, self._path.recorder, self._limits)
+        stream = RequestStream(context, call, protocol, self._path.recorder, self._limits)
         with self._path.counted():
             self._streams.add(stream)
             try:

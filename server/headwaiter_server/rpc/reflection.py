@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from headwaiter_proto.rules.errors import Overloaded
 from headwaiter_server.requests.shares import CallLimit
+from headwaiter_server.rpc.aio_memory import end_with_error, read_message
 
 
 class GenericHandlers:
@@ -48,20 +49,23 @@ class _CheckedStreams(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(answer, None, handler.response_serializer)
 
     def _checked(self, answer: Callable[..., AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Callable[..., Any]:
-        async def check_and_answer(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        async def check_and_answer(_: object, context: Any) -> AsyncIterator[Any]:
             async def requests() -> AsyncIterator[Any]:
-                async for raw in messages:
+                while (raw := await read_message(context)) is not grpc.aio.EOF:
                     try:
-                        yield parse(raw)
+                        request = parse(raw)
                     except DecodeError:
                         problem = "the request cannot be parsed: check the client's .proto file"
-                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+                        await end_with_error(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
+                        return
+                    yield request
 
             with ExitStack() as held:
                 try:
                     self._streams.hold(context.peer(), held)
                 except Overloaded as error:
-                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+                    await end_with_error(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+                    return
                 async for reply in answer(requests(), context):
                     yield reply
 

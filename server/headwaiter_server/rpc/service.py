@@ -1,6 +1,6 @@
 """The Encoder service: the methods of headwaiter.v1.Encoder over gRPC."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import grpc
@@ -49,10 +49,10 @@ class EncoderService:
         self._path.hold_reply(call, len(reply))
         return reply
 
-    async def encode_stream(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def encode_stream(self, context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
         stream = EncodeStream(self._path.encode_packed, self._path.limits.sequences)
-        await self._streams.answer(messages, context, call, stream)
+        await self._streams.answer(context, call, stream)
 
 
 # Returns a serialised EncodeResponse.

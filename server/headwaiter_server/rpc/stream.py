@@ -6,7 +6,6 @@ gRPC's flow control then stops the caller from sending.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,6 +16,7 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import ReserveBytes
+from headwaiter_server.rpc.aio_memory import read_message
 from headwaiter_server.rpc.endpoint import DELIVERY_S, Context
 
 _Request = TypeVar("_Request")
@@ -124,14 +124,12 @@ class RequestStream(Generic[_Request]):
 
     def __init__(
         self,
-        messages: AsyncIterator[bytes],
         context: Context,
         call: Call,
         protocol: StreamProtocol[_Request],
         recorder: Recorder,
         limits: StreamLimits,
     ) -> None:
-        self._messages = messages
         self._context = context
         self._call = call
         self._protocol = protocol
@@ -195,7 +193,7 @@ class RequestStream(Generic[_Request]):
             left_s = self._active_s + self._idle_s - clock()
 
     async def _read(self) -> None:
-        async for raw in self._messages:
+        while (raw := await read_message(self._context)) is not grpc.aio.EOF:
             self._active_s = clock()
             stream_call = self._call
             call = Call(

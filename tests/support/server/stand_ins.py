@@ -87,10 +87,6 @@ def served(described: ModelDescription) -> RunningModel:
     return RunningModel(facts, None, recorder, described, queue, unused, CALIBRATION)
 
 
-class Aborted(Exception):
-    """The context ended the call with an error."""
-
-
 class Context:
     """The context of a gRPC call.
 
@@ -132,9 +128,10 @@ class Context:
         return self.metadata
 
     async def abort(self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, bytes], ...]) -> NoReturn:
+        assert self.code is None, "a call ends once"
         self.code, self.message = code, message
         self.status.ParseFromString(dict(metadata)[DETAILS_KEY])
-        raise Aborted
+        raise grpc.aio.AbortError
 
 
 def tokens_of(*tokens: str | None) -> Callable[[], Tokens | None]:

@@ -1,8 +1,9 @@
 """One stream of the server; the test plays the caller, the channel and the encoder."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
+
+import grpc
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
@@ -55,7 +56,7 @@ class StreamUnderTest:
         call = Call("EncodeStream", clock(), float("inf"))
         limits = StreamLimits(requests, bytes_)
         protocol = StreamOfKind(self._encode, in_order=in_order, errors_end=errors_end)
-        self.encode_stream = RequestStream(self._messages(), cast(Context, self), call, protocol, self.recorder, limits)
+        self.encode_stream = RequestStream(cast(Context, self), call, protocol, self.recorder, limits)
         self.served = asyncio.create_task(self.encode_stream.serve())
 
     async def send(self, *ids: str, text: str = "") -> None:
@@ -95,9 +96,10 @@ class StreamUnderTest:
         await self.room.wait()
         self.answers.append(pb.EncodeStreamResponse.FromString(message))
 
-    async def _messages(self) -> AsyncIterator[bytes]:
-        while (message := await self._sent.get()) is not None:
-            yield message
+    async def read(self) -> Any:
+        """Return the caller's next message, or EOF, as gRPC does."""
+        message = await self._sent.get()
+        return grpc.aio.EOF if message is None else message
 
     async def _encode(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
         assert call.request_id == request.request_id

@@ -1,6 +1,6 @@
 """The Open Inference Protocol over gRPC, from message bytes to message bytes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,11 +80,11 @@ class OpenInferenceService:
         adopt_id(call, request.id)
         return await self._methods.infer(request, call, reserve_nothing, oip.ModelInferResponse.SerializeToString)
 
-    async def model_stream_infer(self, messages: AsyncIterator[bytes], context: Context, call: Call) -> None:
+    async def model_stream_infer(self, context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""
         parse = partial(self._parse, message_type=oip.ModelInferRequest)
         stream = InferStream(parse, self._methods.infer, grpc_errors=wants_grpc_errors(context))
-        await self._streams.answer(messages, context, call, stream)
+        await self._streams.answer(context, call, stream)
 
     async def _answer(
         self, request_class: type[Message], answer: Callable[[Any, Call], Awaitable[Message]], raw: bytes, call: Call
