@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "requests": {"runtime", "scheduling", "models", "engine", "settings", "metrics", "log_lines", "tracing"},
     "open_inference": {"scheduling", "models", "requests", "metrics"},
     "rpc": {"runtime", "scheduling", "models", "requests", "open_inference", "concurrency", "settings", "metrics"},
-    "http": {"requests", "open_inference", "models", "concurrency", "settings", "log_lines"},
+    "http": {"requests", "open_inference", "models", "concurrency", "settings", "metrics", "log_lines"},
     "processes": {
         "runtime",
         "concurrency",

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.metrics.page import Page
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.served_model import ServedModel
@@ -83,8 +84,8 @@ class Engine(Protocol):
         """Unload a model; see `ModelRepository.unload`."""
         ...
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the page of metrics and its content type; may be called in any event loop.
+    async def metrics(self, accept: str) -> Page:
+        """Return the page of metrics; may be called in any event loop.
 
         `accept` is a header of the scrape.
         """

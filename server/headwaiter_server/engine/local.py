@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.engine.description import batches_reply, description
-from headwaiter_server.metrics.recorder import Recorder, write_page
+from headwaiter_server.metrics.page import Page, write_page
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory, starting
 from headwaiter_server.models.repository import Followers, ModelRepository
@@ -154,7 +155,7 @@ class LocalEngine:
         """See `Engine`."""
         await self._running_repository.unload(name)
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str) -> Page:
         """See `Engine`."""
         return await write_page(self._recorder.registry, accept)
 

@@ -9,25 +9,25 @@ from starlette.routing import Route
 from headwaiter_playground.call_rules import JSON
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.api.openapi import page, written_document
+from headwaiter_server.metrics.page import Page, SharedPages
 
 # The page of the API loads nothing.
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def public_routes(
-    write_metrics: Callable[[str], Awaitable[tuple[bytes, str]]], is_ready: Callable[[], bool]
-) -> list[Route]:
+def public_routes(write_metrics: Callable[[str], Awaitable[Page]], is_ready: Callable[[], bool]) -> list[Route]:
     """Return the routes of the metrics and of the health checks.
 
     Args:
-        write_metrics: returns the page of metrics and its content type, given the header `accept` of a scrape; raises
+        write_metrics: returns the page of metrics, given the header `accept` of a scrape; raises
             Unavailable if the engine has ended.
         is_ready: returns whether the server answers requests.
     """
+    pages = SharedPages(write_metrics)
 
     async def metrics(request: Request) -> Response:
         try:
-            content, content_type = await write_metrics(request.headers.get("accept", ""))
+            content, content_type = await pages.get(request.headers.get("accept", ""))
         except Unavailable as error:
             return PlainTextResponse(f"{error}\n", 503)
         return Response(content, headers={"content-type": content_type})

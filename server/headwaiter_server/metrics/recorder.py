@@ -1,14 +1,11 @@
 """Record the server's Prometheus metrics."""
 
-import asyncio
 import time
 from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ProcessMetrics, ServerMetrics
 from headwaiter_server.metrics.model_recorder import ModelRecorder
@@ -20,13 +17,6 @@ _OK = "OK"
 # The codes that alerts watch. Their series start at 0: Prometheus' rate() does not see the first increase of a series
 # that starts at 1.
 _WATCHED_CODES = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
-
-
-async def write_page(registry: Collector, accept: str) -> tuple[bytes, str]:
-    """Return a page of metrics and its content type; `accept` is a header of the scrape."""
-    encode, content_type = choose_encoder(accept)
-    # Writing all series takes milliseconds; a thread keeps the event loop free.
-    return await asyncio.to_thread(encode, registry), content_type
 
 
 class Recorder:

@@ -13,7 +13,8 @@ from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.definitions import FrontEndMetrics
-from headwaiter_server.metrics.recorder import Recorder, write_page
+from headwaiter_server.metrics.page import Page, SharedPages, write_page
+from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Counts, Labels, Samples, SummedMetrics, add_samples, without_gauges
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.model_version import VersionStatus
@@ -48,6 +49,7 @@ class FrontEndLinks:
     Attributes:
         engine: runs the models; set it before the first front end is added.
         restarts: counts the front ends that were started again.
+        pages: writes the pages of metrics of all processes together.
     """
 
     engine: LocalEngine
@@ -67,6 +69,7 @@ class FrontEndLinks:
         # What front ends had counted when they ended.
         self._ended_samples: Samples = {}
         self._ended_totals: dict[int, Totals] = {}
+        self.pages = SharedPages(self._write_page)
         self._tasks = BackgroundTasks(on_error=lambda: log.error("counting a front end failed", exc_info=True))
 
     async def add(self, end: socket.socket, number: int) -> Link:
@@ -148,8 +151,8 @@ class FrontEndLinks:
                 sums[number].add(counted[number])
         return list(sums.values())
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Return the page of metrics of all processes together; see `Engine`."""
+    async def _write_page(self, accept: str) -> Page:
+        """Return the page of metrics of all processes together."""
         await self._count_all()
         others = [self._ended_samples, *(link.counts.samples for link in self._joined)]
         exemplars = [link.counts.exemplars for link in self._joined]
@@ -202,7 +205,7 @@ class _FrontEndLink(Link):
             "totals": links.totals,
             "load": links.load,
             "unload": links.unload,
-            "metrics": links.metrics,
+            "metrics": links.pages.get,
         }
         super().__init__(f"front end {number}", methods, self._receive, self._give_up, engine.max_unread_bytes)
         self._engine = engine

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.metrics.page import Page
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.metrics.totals import Totals
@@ -117,11 +118,11 @@ class RemoteEngine:
         """See `Engine`."""
         await self._link.call("unload", name)
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
+    async def metrics(self, accept: str) -> Page:
         """See `Engine`."""
         # HTTP asks in an event loop of its own.
         asked = asyncio.run_coroutine_threadsafe(self._link.call("metrics", accept), self._loop)
-        page: tuple[bytes, str] = await asyncio.wrap_future(asked)
+        page: Page = await asyncio.wrap_future(asked)
         return page
 
     async def _prepare(self, facts: ModelFacts, tokenizer_file: bytes | None) -> None:

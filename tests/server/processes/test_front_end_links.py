@@ -237,7 +237,7 @@ async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_e
     await engine.links.join(link)
 
     async def counted(model: int) -> bool:
-        page, _ = await engine.links.metrics("")
+        page, _ = await engine.links.pages.get("")
         return f'headwaiter_requests_total{{code="OK",method="Encode",model="model {model}"'.encode() in page
 
     async def end() -> None:
@@ -268,14 +268,14 @@ async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_
     engine.directory.update([], {"model 1": loaded(1)}, started=True)
     await engine.links.join(link)
     front_end.answer_one_request(1)
-    await engine.links.metrics("")
+    await engine.links.pages.get("")
     link.close()
     await link.closed
     await asyncio.sleep(0)
     for number, count in ((1, 1), (2, 0)):
         engine.directory.update([], {"model 1": loaded(number)}, started=True)
         engine.links.publish()
-        page, _ = await engine.links.metrics("")
+        page, _ = await engine.links.pages.get("")
         assert page.count(b'headwaiter_requests_total{code="OK",method="Encode",model="model 1"') == count
 
 
