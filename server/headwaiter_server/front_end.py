@@ -112,10 +112,10 @@ class FrontEnd:
         request_socket, *metrics_sockets = self._http_sockets or listen_for_http(settings)
         loop = asyncio.get_running_loop()
         application = http_application(settings, self._path, lambda: self._credentials, loop)
-        max_connections = max_http_connections() // (1 + len(metrics_sockets))
+        bounds = max_http_connections() // (1 + len(metrics_sockets)), settings.http_timeout_s
         self._http = [
-            HttpServer(request_socket, application, self._http_tls, max_connections),
-            *(HttpServer(each, metrics_application(self._path), None, max_connections) for each in metrics_sockets),
+            HttpServer(request_socket, application, self._http_tls, *bounds),
+            *(HttpServer(each, metrics_application(self._path), None, *bounds) for each in metrics_sockets),
         ]
         self.http_port, self.metrics_port = self._http[0].port, self._http[-1].port
         for each in self._http:

@@ -126,7 +126,7 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
 
 
 async def test_an_http_connection_without_complete_headers_is_closed(text_bundle: Path) -> None:
-    with patch.object(connections, "_HEADERS_S", 0.2):
+    with patch.object(connections, "_HEADERS_S", 0.2), patch.object(connections, "_IDLE_S", 0.2):
         async with serving(text_bundle) as server:
             for sent in (b"", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health/live HTTP"):
                 reader, writer = await asyncio.open_connection("127.0.0.1", server.metrics_port)

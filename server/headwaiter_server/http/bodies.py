@@ -6,6 +6,7 @@ from starlette.requests import Request
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, MessageTooLarge, Overloaded
 from headwaiter_server.requests.call import clock
+from headwaiter_server.requests.shares import Shares
 
 _RETRY_AFTER_S = 1.0
 # The server reads this much more of a body that is too large, and then closes the connection.
@@ -26,17 +27,22 @@ class Disconnected(Exception):
     """The caller has closed its connection."""
 
 
+def host_of(request: Request) -> str:
+    """Return the host of a caller, which counts as one caller with all its connections; each has one request."""
+    return request.client.host if request.client else ""
+
+
 class Bodies:
     """Reads bodies.
 
     Args:
         max_bytes: the largest body.
-        max_total_bytes: the most bytes of all bodies that are not complete.
+        max_total_bytes: the most bytes of all bodies that are not complete, divided among the hosts of callers.
     """
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
         self._max_bytes, self._max_total_bytes = max_bytes, max_total_bytes
-        self._total_bytes = 0
+        self._incomplete = Shares(max_total_bytes)
         self._discarding = asyncio.Lock()
 
     async def read(self, request: Request, deadline_s: float) -> bytes:
@@ -44,11 +50,12 @@ class Bodies:
 
         Raises:
             MessageTooLarge: the body is too large.
-            Overloaded: the bodies that are not complete are too large together.
+            Overloaded: the bodies of this host, or of all hosts, that are not complete are too large together.
             SlowBody: the deadline passed before the body was complete.
             Disconnected: the caller has closed its connection.
         """
         parts: list[bytes] = []
+        host = host_of(request)
         kept_bytes = read_bytes = 0
         try:
             async with asyncio.timeout(deadline_s - clock()):
@@ -62,29 +69,29 @@ class Bodies:
                     # The rest of a body that is too large is read and dropped. Many clients send their whole body
                     # before they read, and a connection that was closed earlier would hide the error from them.
                     if read_bytes <= self._max_bytes:
+                        self._check_share(host, len(part))
                         parts.append(part)
                         kept_bytes += len(part)
-                        self._total_bytes += len(part)
-                        self._check_total(kept_bytes)
+                        self._incomplete.take(host, len(part))
                     else:
                         async with self._discarding:
                             await asyncio.sleep(len(part) / _DISCARDED_BYTES_PER_S)
         except TimeoutError:
             raise SlowBody("the body was not complete before the time limit: send the body faster") from None
         finally:
-            self._total_bytes -= kept_bytes
+            self._incomplete.give_back(host, kept_bytes)
         if read_bytes > self._max_bytes:
             raise MessageTooLarge(
                 f"the body has more than {self._max_bytes} bytes: split the request", limit=self._max_bytes
             )
         return b"".join(parts)
 
-    def _check_total(self, kept_bytes: int) -> None:
-        # One body of any allowed size can always be read.
-        if self._total_bytes > self._max_total_bytes and self._total_bytes > kept_bytes:
+    def _check_share(self, host: str, part_bytes: int) -> None:
+        if not self._incomplete.fits(host, part_bytes):
             raise Overloaded(
-                f"the server holds at most {self._max_total_bytes} bytes of bodies that are not complete: try again in "
-                f"{_RETRY_AFTER_S:g} s",
+                f"{self._incomplete.held(host)} bytes of bodies of this host are not complete; the server holds at "
+                f"most {self._max_total_bytes} bytes of such bodies, and one host may hold only as many as are still "
+                f"free: try again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._max_total_bytes,
             )

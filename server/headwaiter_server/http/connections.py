@@ -4,6 +4,7 @@ import asyncio
 import logging
 import ssl
 from asyncio.sslproto import SSLProtocol
+from enum import Enum, auto
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -13,33 +14,48 @@ from headwaiter_server.log_lines import line_kind
 
 log = logging.getLogger(__name__)
 
-# A connection must have sent a complete request line and headers after this time, also between two requests. The TLS
-# handshake may take as long.
+# A caller must complete the request line and the headers in this time, and the TLS handshake.
 _HEADERS_S = 15.0
+# A connection without a request is kept for this time. Proxies reuse connections that were idle for up to 60 s, and a
+# request that meets a closed connection is lost.
+_IDLE_S = 80.0
+
+
+class Awaited(Enum):
+    """What the server waits for on a connection."""
+
+    HEADERS = auto()
+    BODY = auto()
+    NEXT_REQUEST = auto()
+    READER = auto()
 
 
 class Connections:
     """The connections of one port.
 
-    While there are too many, the one that has kept the server waiting for a complete request for the longest time is
-    closed. A connection whose request is complete is not closed, unless it is the newest of too many.
+    A caller that keeps the server waiting for too long is cut off. The body of a request has a time limit of its own;
+    see `Bodies`.
+
+    While there are too many connections, the one that has kept the server waiting for the longest time is closed. A
+    connection whose request the server is answering is not closed, unless it is the newest of too many.
     """
 
-    def __init__(self, limit: int) -> None:
-        """Allow at most `limit` connections; at least one."""
+    def __init__(self, limit: int, read_s: float) -> None:
+        """Allow at most `limit` connections, at least one; a caller must read each reply within `read_s`."""
         self._limit = max(1, limit)
         self._open: set[_BoundedProtocol] = set()
-        # The connections that have sent no complete request, the one that waits longest first.
-        self._waiting: dict[_BoundedProtocol, None] = {}
-        self._without_headers = Stragglers["_BoundedProtocol"](_HEADERS_S, _close)
+        # The connections that keep the server waiting, the one that does so for the longest time first.
+        self._waiting: dict[_BoundedProtocol, Awaited] = {}
+        limits_s = {Awaited.HEADERS: _HEADERS_S, Awaited.NEXT_REQUEST: _IDLE_S, Awaited.READER: read_s}
+        self._late = {awaited: Stragglers(limit_s, _close) for awaited, limit_s in limits_s.items()}
 
     def opened(self, connection: "_BoundedProtocol") -> None:
         """Add a connection, and close one if there are too many."""
         self._open.add(connection)
-        self.awaits_headers(connection)
+        self.awaits(connection, Awaited.HEADERS)
         if len(self._open) > self._limit:
             log.warning(
-                "more than %d HTTP connections: those that send no complete request are closed",
+                "more than %d HTTP connections: those that keep the server waiting are closed",
                 self._limit,
                 extra=line_kind("HTTP connections", lines_per_s=1),
             )
@@ -50,22 +66,26 @@ class Connections:
     def closed(self, connection: "_BoundedProtocol") -> None:
         """Forget a connection."""
         self._open.discard(connection)
+        self.works_for(connection)
+
+    def awaits(self, connection: "_BoundedProtocol", awaited: Awaited) -> None:
+        """Note what a connection keeps the server waiting for."""
+        before = self._waiting.get(connection)
+        if before is awaited or connection not in self._open:
+            return
+        self._stop_timer(connection)
+        self._waiting[connection] = awaited
+        if awaited in self._late:
+            self._late[awaited].add(connection)
+
+    def works_for(self, connection: "_BoundedProtocol") -> None:
+        """Note that a connection waits for the server."""
+        self._stop_timer(connection)
         self._waiting.pop(connection, None)
-        self._without_headers.discard(connection)
 
-    def awaits_headers(self, connection: "_BoundedProtocol") -> None:
-        """Note that a connection has no request in progress."""
-        self._waiting.setdefault(connection)
-        self._without_headers.add(connection)
-
-    def has_headers(self, connection: "_BoundedProtocol") -> None:
-        """Note that the request line and the headers of a request are complete."""
-        self._without_headers.discard(connection)
-
-    def has_request(self, connection: "_BoundedProtocol") -> None:
-        """Note that a request is complete."""
-        self.has_headers(connection)
-        self._waiting.pop(connection, None)
+    def _stop_timer(self, connection: "_BoundedProtocol") -> None:
+        if (awaited := self._waiting.get(connection)) in self._late:
+            self._late[awaited].discard(connection)
 
 
 def bounded_protocol(connections: Connections, tls: ssl.SSLContext | None, **options: Any) -> asyncio.BaseProtocol:
@@ -123,6 +143,8 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to read requests."""
         super().connection_made(transport)
+        # A connection that is not paused has then left nothing to send. TLS would pause at 0 for ever.
+        transport.set_write_buffer_limits(high=1, low=0)
         self.note_opened(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,20 +152,42 @@ class _BoundedProtocol(H11Protocol):
         self.note_closed()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Handle what the caller has sent."""
+        if self._is_idle and not self.flow.write_paused:
+            self._bounds.awaits(self, Awaited.HEADERS)
+        super().data_received(data)
+
     def handle_events(self) -> None:
         """Handle what the caller has sent, and note how complete the request is."""
         super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._is_idle and not self.flow.write_paused:
             if self.cycle.more_body:
-                self._bounds.has_headers(self)
+                self._bounds.awaits(self, Awaited.BODY)
             else:
-                self._bounds.has_request(self)
+                self._bounds.works_for(self)
+
+    def pause_writing(self) -> None:
+        """Note that the caller does not read."""
+        super().pause_writing()
+        self._bounds.awaits(self, Awaited.READER)
+
+    def resume_writing(self) -> None:
+        """Go on writing; the time for reading the reply began when the connection was paused first."""
+        super().resume_writing()
+        if self._is_idle:
+            self._bounds.awaits(self, Awaited.NEXT_REQUEST)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, or until the caller has read the reply."""
+        if not self.flow.write_paused:
+            self._bounds.awaits(self, Awaited.NEXT_REQUEST)
         super().on_response_complete()
-        if not self.transport.is_closing():
-            self._bounds.awaits_headers(self)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is no request, or the whole reply to the last one was given to the transport."""
+        return self.cycle is None or self.cycle.response_complete
 
 
 def _close(connection: _BoundedProtocol) -> None:

@@ -28,9 +28,10 @@ from headwaiter_proto.rules.errors import (
     MessageTooLarge,
     Transient,
     Unauthenticated,
+    without_frames,
 )
 from headwaiter_proto.rules.status import http_status_of
-from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody, UnsupportedEncoding
+from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody, UnsupportedEncoding, host_of
 from headwaiter_server.http.json_size import check_value_count
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
@@ -47,6 +48,8 @@ _READABLE_HEADERS = (
     "x-should-retry",
 )
 _LARGE_BYTES = 1 << 20
+# A reply is sent in pieces of this size.
+_PIECE_BYTES = 256 << 10
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
 # Characters of ids that headers hold as they are; others are percent-encoded.
@@ -153,17 +156,13 @@ class Endpoint:
         if request.method == "OPTIONS":  # Without the headers of a browser's question, which never come here.
             await Response(status_code=405, headers={"allow": self._method.verb})(scope, receive, send)
             return
-        # All connections of a host count as one caller, because a connection has one request at a time.
-        caller = request.client.host if request.client else ""
-        call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, caller)
+        call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, host_of(request))
         call.traceparent, call.http_status = request.headers.get("traceparent", ""), _http_status
         try:
             with suppress(Disconnected):
                 response = await self._respond(request, call)
-                # A caller that does not read its reply must not hold the bytes of the reply for ever.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._rules.timeout_s):
-                        await response(scope, receive, send)
+                # Returns when the caller has read the reply, or was cut off; see `Connections`.
+                await response(scope, receive, send)
         finally:
             self._rules.loop.call_soon_threadsafe(call.held.close)
 
@@ -188,6 +187,7 @@ class Endpoint:
             answered = asyncio.run_coroutine_threadsafe(self._answer(question, problem, call), self._rules.loop)
             answer = await _unless_disconnected(asyncio.wrap_future(answered), request)
         except HeadwaiterError as error:
+            without_frames(error)
             refusal = self._refuse(error, call, question)
             if not body_read and _is_large(request):
                 # Otherwise a caller without a token could go on to send, and the server to read.
@@ -204,7 +204,7 @@ class Endpoint:
         if isinstance(written, bytes):
             written = Written(written, JSON, {})
         headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS, **written.headers}
-        return Response(written.body, media_type=written.media_type, headers=headers)
+        return _PacedResponse(written.body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: Exception | None, call: Call) -> bytes:
         path = self._rules.path
@@ -246,6 +246,22 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status, question), status, headers, JSON)
+
+
+class _PacedResponse(Response):
+    """A reply that goes to the connection in pieces, each one when the caller has room for it.
+
+    uvicorn would take the whole body at once, and the reply would seem to be read long before the caller reads it.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Return when the connection has sent the reply to the kernel."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for begin in range(0, len(body), _PIECE_BYTES):
+            piece = bytes(body[begin : begin + _PIECE_BYTES])
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _is_large(request: Request) -> bool:

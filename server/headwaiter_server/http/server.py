@@ -53,6 +53,10 @@ class HttpServer:
 
     Args:
         listening: a socket of `listen`.
+        application: answers the requests.
+        tls: see the attribute.
+        max_connections: the most connections at a time.
+        read_s: the longest time that a caller may take to read a reply, in seconds.
 
     Attributes:
         port: the port that the server listens on.
@@ -60,12 +64,17 @@ class HttpServer:
     """
 
     def __init__(
-        self, listening: socket.socket, application: ASGIApp, tls: ssl.SSLContext | None, max_connections: int
+        self,
+        listening: socket.socket,
+        application: ASGIApp,
+        tls: ssl.SSLContext | None,
+        max_connections: int,
+        read_s: float,
     ) -> None:
         self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
         self.tls = tls
-        connections = Connections(max_connections)
+        connections = Connections(max_connections, read_s)
         protocol: Any = lambda **options: bounded_protocol(connections, self.tls, **options)  # noqa: E731
         config = uvicorn.Config(
             application,

@@ -30,7 +30,7 @@ def application(registry: CollectorRegistry, *, ready: bool) -> Starlette:
 
 @contextmanager
 def pages(registry: CollectorRegistry, port: int = 0) -> Iterator[HttpServer]:
-    server = HttpServer(listen(HOST, port), application(registry, ready=True), None, 100)
+    server = HttpServer(listen(HOST, port), application(registry, ready=True), None, 100, read_s=60.0)
     server.start()
     try:
         yield server

@@ -30,6 +30,7 @@ async def send_request(
     headers: Mapping[str, str] | None = None,
     complete: bool = True,
     disconnect: asyncio.Event | None = None,
+    host: str = "192.0.2.1",
 ) -> Reply:
     """Send a request whose body has these parts, and return the reply.
 
@@ -41,6 +42,7 @@ async def send_request(
         headers: the headers, besides Host.
         complete: whether the caller finishes the body.
         disconnect: set when the caller closes its connection.
+        host: the address of the caller.
     """
     pairs = [
         (name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **(headers or {})}.items()
@@ -53,7 +55,7 @@ async def send_request(
         "raw_path": path.encode(),
         "query_string": b"",
         "headers": pairs,
-        "client": ("192.0.2.1", 1),
+        "client": (host, 1),
         "root_path": "",
         "scheme": "http",
         "server": ("test", 80),
