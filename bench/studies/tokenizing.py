@@ -14,7 +14,8 @@ from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
-from headwaiter_server.requests.inputs import InputThreads, read_input
+from headwaiter_server.requests.inputs import InputReaders, read_input
+from headwaiter_server.requests.shares import InputLimit
 from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -64,10 +65,11 @@ def tokenizing(run: Run) -> list[Tokenizing]:
     texts = sentences()[:_SENTENCES]
     measured = [Tokenizing(count, Rounds(), Rounds()) for count in _TEXTS_PER_REQUEST]
 
-    threads = InputThreads(PriorityThreads("tokenize"), PriorityThreads("decode"))
+    unlimited = InputLimit(1 << 40)
+    readers = InputReaders(PriorityThreads("tokenize"), PriorityThreads("decode"), unlimited, unlimited)
 
     async def read(request: pb.EncodeRequest, _: float) -> Reply:
-        await read_input(request, manifest, tokenizer, _LIMITS, threads, _has_room)
+        await read_input(request, manifest, tokenizer, _LIMITS, readers, "", _has_room)
         return Reply(0)
 
     for _ in range(ROUNDS):

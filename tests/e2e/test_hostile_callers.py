@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -227,9 +227,11 @@ async def test_bulk_texts_delay_neither_interactive_texts_nor_large_replies(text
     release = threading.Event()
     tokenize = BundleTokenizer.tokenize
 
-    def slow_for_rain(self: BundleTokenizer, texts: Sequence[str], *rest: Any) -> list[TokenizedText]:
+    def slow_for_rain(
+        self: BundleTokenizer, texts: Sequence[str], *rest: Any
+    ) -> Generator[None, None, list[TokenizedText]]:
         assert texts[0] != "rain" or release.wait(TIMEOUT_S)
-        return tokenize(self, texts, *rest)
+        return (yield from tokenize(self, texts, *rest))
 
     with patch.object(BundleTokenizer, "tokenize", slow_for_rain):
         async with serving(text_bundle) as server, connect(server) as client:

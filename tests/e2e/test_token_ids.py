@@ -10,6 +10,7 @@ import transformers
 from bench.loads.traces import sentences
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 
 # The first run downloads and exports the model.
@@ -89,7 +90,7 @@ def test_token_ids_equal_those_of_transformers(
     longest = Bundle.open(real_bundle).manifest.max_text_tokens
     reference.truncation_side = SIDES[truncation]
     expected = reference(strings, truncation=True, max_length=longest)["input_ids"]
-    found = encoder.tokenize(strings, TokenizeOptions(truncation=truncation), Failures(), 1 << 40)
+    found = finish(encoder.tokenize(strings, TokenizeOptions(truncation=truncation), Failures(), 1 << 40))
     wrong = [text for text, tokens, ids in zip(strings, found, expected, strict=True) if tokens.ids.tolist() != ids]
     assert not wrong
     # Each long string is truncated, except the one without spaces, which is one token.

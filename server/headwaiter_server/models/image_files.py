@@ -1,7 +1,6 @@
 """Decode image files, and prepare images as the image processor of a checkpoint does."""
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from io import BytesIO
 
 import numpy as np
@@ -16,6 +15,8 @@ from headwaiter_server.models.image_parts import decisive_parts
 
 # Pillow holds 4 bytes a pixel, in up to four copies of an image with transparent parts.
 MAX_PIXELS = 1 << 25
+# Each scan of a progressive JPEG visits all pixels; a camera writes 10. This many take about half a second.
+MAX_VISITED_PIXELS = 16 * MAX_PIXELS
 # Pillow has a table for each row of pixels.
 MAX_SIDE = 65_535
 # For the whole process: Pillow's own limit would name no sequence. `_check_size` has a smaller one.
@@ -24,27 +25,27 @@ _FIELD = "images.values"
 
 
 def read_images(
-    files: Sequence[bytes], manifest: Manifest, failures: Failures, stopped: threading.Event
-) -> list[NDArray[np.generic]]:
-    """Return the feature rows [n, feature_width] of each image; those of a failed image are empty.
+    files: Sequence[bytes], manifest: Manifest, failures: Failures
+) -> Generator[None, None, list[NDArray[np.generic]]]:
+    """Yield between images, and return the feature rows [n, feature_width] of each; a failed image has none.
 
     Args:
         files: JPEG and PNG files.
         manifest: the manifest of a model of images.
         failures: keeps or raises the errors of images.
-        stopped: set when nobody needs the rows any more; the images that follow have none.
 
     Raises:
         InvalidInput: an image cannot be decoded, or is too large.
     """
     rows: list[NDArray[np.generic]] = []
     for index, file in enumerate(files):
+        if index:
+            yield
         rows.append(np.empty((0, manifest.feature_width), np.float32))
-        if not stopped.is_set():
-            try:
-                rows[-1] = read_image(index, file, manifest)
-            except InvalidInput as error:
-                failures.add(error)
+        try:
+            rows[-1] = read_image(index, file, manifest)
+        except InvalidInput as error:
+            failures.add(error)
     return rows
 
 
@@ -87,12 +88,12 @@ def _decode(index: int, file: bytes, steps: ImagePreparation) -> Image.Image:
         InvalidInput: the file is no JPEG or PNG, or is damaged, or the image is too large.
     """
     try:
-        kind, parts = decisive_parts(file)
+        kind, parts, scans = decisive_parts(file)
     except ValueError as error:
         raise _unreadable(index, f"{error}: send a whole JPEG or PNG file") from None
     try:
         with Image.open(BytesIO(parts), formats=[kind]) as image:
-            _check_size(index, image.size, steps)
+            _check_size(index, image.size, steps, scans)
             ImageOps.exif_transpose(image, in_place=True)
             return _in_rgb(image)
     except (InvalidInput, MemoryError):
@@ -110,8 +111,8 @@ def _in_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation) -> None:
-    """Check the sides of an image as its file states them, and those after resizing."""
+def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation, scans: int) -> None:
+    """Check the sides of an image as its file states them, those after resizing, and the work of all its scans."""
     shown = f"sequence {index} is an image of {sides[0]} × {sides[1]} pixels"
     if max(sides) > MAX_SIDE:
         raise InvalidInput(
@@ -131,6 +132,15 @@ def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation) -> 
                 limit=MAX_PIXELS,
                 actual=pixels,
             )
+    if (visited := scans * sides[0] * sides[1]) > MAX_VISITED_PIXELS:
+        raise InvalidInput(
+            f"{shown} in {scans} scans, so that decoding would visit {visited} pixels; the server visits at most "
+            f"{MAX_VISITED_PIXELS}: send a JPEG with fewer scans, or a smaller image",
+            sequence=index,
+            field=_FIELD,
+            limit=MAX_VISITED_PIXELS,
+            actual=visited,
+        )
 
 
 def _unreadable(index: int, problem: str) -> InvalidInput:

@@ -24,8 +24,8 @@ _NEXT_MARKER = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")
 _MARKER = re.compile(rb"\xff+([\x01-\xfe])")
 
 
-def decisive_parts(file: bytes) -> tuple[str, bytes]:
-    """Return the format of a file, "JPEG" or "PNG", and the file without other parts than those that decide its pixels.
+def decisive_parts(file: bytes) -> tuple[str, bytes, int]:
+    """Return the format of a file, "JPEG" or "PNG", the parts that decide its pixels, and its number of scans.
 
     Parts after the end of the image, such as a film, are left out too.
 
@@ -33,9 +33,9 @@ def decisive_parts(file: bytes) -> tuple[str, bytes]:
         ValueError: the file has neither format, ends within a part, or has too many parts or scans.
     """
     if file.startswith(_PNG_SIGNATURE):
-        return "PNG", _decisive_chunks(file)
+        return "PNG", _decisive_chunks(file), 1
     if file.startswith(b"\xff\xd8\xff"):
-        return "JPEG", _decisive_segments(file)
+        return "JPEG", *_decisive_segments(file)
     raise ValueError("is no JPEG or PNG file")
 
 
@@ -56,7 +56,7 @@ def _decisive_chunks(file: bytes) -> bytes:
     raise ValueError(f"is a PNG file of more than {MAX_PARTS} chunks")
 
 
-def _decisive_segments(file: bytes) -> bytes:
+def _decisive_segments(file: bytes) -> tuple[bytes, int]:
     kept, position, scans, has_exif = [file[:2]], 2, 0, False
     for _ in range(MAX_PARTS):
         marker = _MARKER.match(file, position)
@@ -64,7 +64,7 @@ def _decisive_segments(file: bytes) -> bytes:
             raise ValueError("is a JPEG file that ends too early, or has no segment where one must begin")
         kind, begin = marker[1][0], marker.end()
         if kind == _JPEG_END:
-            return b"".join([*kept, bytes([0xFF, kind])])
+            return b"".join([*kept, bytes([0xFF, kind])]), scans
         end = begin + int.from_bytes(file[begin : begin + 2])
         if end < begin + 2 or end > len(file):
             raise ValueError("is a JPEG file that ends too early")

@@ -1,9 +1,9 @@
 """Turn texts into token ids with the tokenizer of the bundle."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,45 +126,41 @@ class BundleTokenizer:
         return None
 
     def tokenize(
-        self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
-    ) -> list[TokenizedText]:
-        """Return the tokens of each text, in order; a text that failed has no tokens.
+        self,
+        texts: Sequence[str | Pair],
+        options: TokenizeOptions,
+        failures: Failures,
+        max_total_tokens: int,
+    ) -> Generator[None, None, list[TokenizedText]]:
+        """Yield between slices of the texts, and return the tokens of each text or pair, in order.
 
         `failures` collects an InvalidInput for each text of too many bytes, and a SequenceTooLong for each text of too
-        many tokens. Texts are tokenised in slices. Once all tokens together exceed `max_total_tokens`, later slices are
-        skipped.
+        many tokens; such a text has no tokens. Once all tokens together exceed `max_total_tokens`, later slices are
+        skipped. Pairs have no prompts.
 
         Raises:
             InvalidInput: a text is too long, and `failures` does not keep errors.
         """
-        check_texts(texts, failures)
-        prompted = {index: options.prompt.text + text for index, text in enumerate(texts) if index not in failures}
-        return self._tokenize(prompted, len(texts), options, failures, max_total_tokens)
-
-    def tokenize_pairs(
-        self, pairs: Sequence[Pair], options: TokenizeOptions, failures: Failures, max_total_tokens: int
-    ) -> list[TokenizedText]:
-        """Return the tokens of each pair of texts, as `tokenize` does for texts; pairs have no prompts."""
-        check_pairs(pairs, failures)
-        valid = {index: pair for index, pair in enumerate(pairs) if index not in failures}
-        return self._tokenize(valid, len(pairs), options, failures, max_total_tokens)
-
-    def _tokenize(
-        self,
-        inputs: Mapping[int, str] | Mapping[int, Pair],
-        count: int,
-        options: TokenizeOptions,
-        failures: Failures,
-        max_total_tokens: int,
-    ) -> list[TokenizedText]:
+        if isinstance(next(iter(texts), ""), str):
+            check_texts(cast("Sequence[str]", texts), failures)
+        else:
+            check_pairs(cast("Sequence[Pair]", texts), failures)
+        prompt = options.prompt.text
+        inputs = {
+            index: prompt + each if isinstance(each, str) else each
+            for index, each in enumerate(texts)
+            if index not in failures
+        }
         # A pair in a template gets no special tokens, and its truncation needs offsets.
         templated = self._templated if any(isinstance(each, tuple) for each in inputs.values()) else None
         needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
-        tokenized = [_NO_TOKENS] * count
+        tokenized = [_NO_TOKENS] * len(texts)
         total_tokens, max_tokens = 0, options.prompt.max_tokens or self._max_tokens
-        for indices in _slices(inputs, templated.characters if templated else 0):
+        for number, indices in enumerate(_slices(inputs, templated.characters if templated else 0)):
+            if number:
+                yield
             try:
                 given = [inputs[index] for index in indices]
                 with panics_as_errors():
@@ -266,7 +262,7 @@ def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArr
     return np.flatnonzero([each == text for each in encoding.sequence_ids])
 
 
-def _slices(texts: Mapping[int, str] | Mapping[int, Pair], further_characters: int) -> Iterator[list[int]]:
+def _slices(texts: Mapping[int, str | Pair], further_characters: int) -> Iterator[list[int]]:
     """Yield the indices of the texts or pairs in slices; the caller can stop between slices.
 
     `further_characters` is the number of characters of the template around each.

@@ -19,6 +19,7 @@ from headwaiter_server.open_inference.infer_requests import WantedReply, read_in
 from headwaiter_server.open_inference.infer_responses import infer_response, padded_answer_bytes
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, ReserveBytes
+from headwaiter_server.requests.threads import LARGE_MESSAGES
 
 # Returns a serialised message with a reply.
 Write = Callable[[oip.ModelInferResponse], bytes]
@@ -98,7 +99,8 @@ class OpenInferenceMethods:
             read = partial(read_infer_request, request, self._path.limits, head, scores=scores, sparse=sparse)
             # Unpacking many values takes long; a thread keeps the event loop free.
             large = request.ByteSize() > _LARGE_BYTES
-            encode_request, wanted = await asyncio.to_thread(read) if large else read()
+            loop = asyncio.get_running_loop()
+            encode_request, wanted = await loop.run_in_executor(LARGE_MESSAGES, read) if large else read()
             max_reply_bytes = self._path.settings.max_reply_bytes
             size_bytes = partial(padded_answer_bytes, wanted=wanted, max_reply_bytes=max_reply_bytes)
             form = ReplyForm(size_bytes, partial(_write_reply, wanted, write))

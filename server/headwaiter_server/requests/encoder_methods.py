@@ -71,7 +71,7 @@ class EncoderMethods:
         manifest = served.manifest
         check_attend_request(request, manifest)
         engine = self._path.engine
-        parsed = await self._path.read_input(request, served, lambda _: engine.check_attention_room(served))
+        parsed = await self._path.read_input(request, served, call, lambda _: engine.check_attention_room(served))
         (sequence,) = parsed.sequences
         selection = AttentionSelection(*select(request, len(sequence), manifest, self._path.limits.attend_bytes))
         admitted_s = clock()
@@ -85,7 +85,7 @@ class EncoderMethods:
                 tokens = served.tokenizer.token_strings(without_types(sequence))
             # Copying weights takes long; a thread keeps the event loop free.
             respond = partial(self._respond_attend, call, admitted_s, attention, run, tokens, served)
-            return await self._path.replying.run(respond, Priority.INTERACTIVE)
+            return await self._path.replying.run(respond, Priority.INTERACTIVE, call.connection)
 
     def _respond_attend(
         self,

@@ -1,7 +1,6 @@
 """Read the sequences of a request, tokenise its texts, and decode its images."""
 
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -13,12 +12,13 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.images import check_images
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_proto.rules.pairs import read_pairs
+from headwaiter_proto.rules.pairs import Pair, read_pairs
 from headwaiter_proto.rules.sequences import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.models.image_files import read_images
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
-from headwaiter_server.requests.threads import PriorityThreads
+from headwaiter_server.requests.shares import InputLimit
+from headwaiter_server.requests.threads import PriorityThreads, Steps, finish
 from headwaiter_server.scheduling.fair_start import Priority
 
 _SMALL_TEXT_BYTES = 1024
@@ -38,11 +38,20 @@ _TRUNCATIONS = {
 CheckRoom = Callable[[int], Awaitable[None]]
 
 
-class InputThreads(NamedTuple):
-    """The threads that read inputs: images have threads of their own, because reading one can take seconds."""
+class InputReaders(NamedTuple):
+    """The threads that read inputs: images have threads of their own, because reading one can take a second.
+
+    Attributes:
+        tokenizing: threads that read texts.
+        decoding: threads that read images.
+        texts: limits the texts that are being read, in bytes.
+        images: limits the images that are being read, in bytes.
+    """
 
     tokenizing: PriorityThreads
     decoding: PriorityThreads
+    texts: InputLimit
+    images: InputLimit
 
 
 def priority_of(request: pb.EncodeRequest) -> Priority:
@@ -55,7 +64,8 @@ async def read_input(
     manifest: Manifest,
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
-    threads: InputThreads,
+    readers: InputReaders,
+    connection: str,
     check_room: CheckRoom,
 ) -> ParsedInput:
     """Return the sequences of a request.
@@ -65,12 +75,13 @@ async def read_input(
         manifest: the manifest of the model.
         tokenizer: the model's tokenizer; None if the model takes no texts.
         limits: the limits of one request.
-        threads: the threads for images, and for texts except a single short one.
+        readers: read images, and texts except a single short one.
+        connection: the connection of the call; connections share the readers.
         check_room: called with the smallest possible number of tokens before a thread reads texts or images.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
-        Overloaded: the queue has no room for the request, or too many bytes of texts or images wait for a thread.
+        Overloaded: the queue has no room for the request, or too many bytes of texts or images are being read.
     """
     # An AttendRequest has the same inputs, except pairs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
@@ -79,7 +90,10 @@ async def read_input(
     if kind == "images":
         tokens = check_images(options.images, manifest, limits)
         await check_room(1 if options.partial else tokens)
-        return ParsedInput(await _decode(options, manifest, threads.decoding, failures), failures)
+        with readers.images.held(connection, options.images.ByteSize()):
+            reading: Steps[list[NDArray[np.generic]]] = read_images(list(options.images.values), manifest, failures)
+            rows = await readers.decoding.run_steps(reading, priority_of(options), connection)
+        return ParsedInput(rows, failures)
     if kind not in ("texts", "pairs"):
         return read_rows(request, manifest, limits, failures)
     prompt, pairs = pb.Prompt(), []
@@ -91,20 +105,18 @@ async def read_input(
     tokenize_options = TokenizeOptions(
         prompt, _TRUNCATIONS[options.truncation], options.output.offsets, options.pairs.pair_truncation
     )
-    arguments = tokenize_options, failures, limits.tokens
-    if kind == "texts":
-        tokenize = partial(tokenizer.tokenize, list(request.texts.values), *arguments)
-    else:
-        tokenize = partial(tokenizer.tokenize_pairs, pairs, *arguments)
+    inputs: Sequence[str | Pair] = request.texts.values if kind == "texts" else pairs
+    tokenize = partial(tokenizer.tokenize, inputs, tokenize_options, failures, limits.tokens)
     # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
-    count = len(pairs) or len(request.texts.values)
+    count = len(inputs)
     size_bytes = options.pairs.ByteSize() or request.texts.ByteSize()
     if count == 1 and size_bytes <= _SMALL_TEXT_BYTES:
-        tokenized = tokenize()
+        tokenized = finish(tokenize())
     else:
         # Each text has at least one token; only in a partial request may texts fail and have none.
         await check_room(1 if options.partial else count)
-        tokenized = await threads.tokenizing.run(tokenize, priority_of(options), size_bytes)
+        with readers.texts.held(connection, size_bytes):
+            tokenized = await readers.tokenizing.run_steps(tokenize(), priority_of(options), connection)
     sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
     parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind)
     parsed.truncated = {
@@ -113,15 +125,3 @@ async def read_input(
     if tokenize_options.offsets:
         parsed.offsets = [text.offsets for text in tokenized if text.offsets is not None]
     return parsed
-
-
-async def _decode(
-    request: pb.EncodeRequest, manifest: Manifest, threads: PriorityThreads, failures: Failures
-) -> list[NDArray[np.generic]]:
-    """Return the rows of each image in a thread, which stops after the present image if the request is cancelled."""
-    stopped = threading.Event()
-    decode = partial(read_images, list(request.images.values), manifest, failures, stopped)
-    try:
-        return await threads.run(decode, priority_of(request), request.images.ByteSize())
-    finally:
-        stopped.set()

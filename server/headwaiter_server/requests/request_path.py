@@ -22,9 +22,9 @@ from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
-from headwaiter_server.requests.inputs import CheckRoom, InputThreads, priority_of, read_input
+from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_of, read_input
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
-from headwaiter_server.requests.shares import CallLimit, ReplyLimit
+from headwaiter_server.requests.shares import CallLimit, InputLimit, ReplyLimit
 from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.settings.flags import Settings
@@ -32,9 +32,9 @@ from headwaiter_server.settings.flags import Settings
 _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_SEQUENCES = 512
 _LARGE_REPLY_BYTES = 1 << 20
-# Texts that wait to be tokenised, and images that wait to be decoded, may have the size of this many of the largest
-# requests.
-_WAITING_REQUESTS = 4
+# Texts that are being tokenised, or wait for it, may have the size of this many of the largest requests; so may images
+# that are being decoded. One connection alone may hold half.
+_LARGEST_REQUESTS = 8
 
 # Waits until the caller's limits leave room for a reply of this many bytes.
 ReserveBytes = Callable[[int], Awaitable[None]]
@@ -79,11 +79,8 @@ class RequestPath:
         self.call_limit = CallLimit(settings.max_front_end_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
-        waiting_bytes = _WAITING_REQUESTS * settings.max_request_bytes
-        self._reading = InputThreads(
-            PriorityThreads("tokenize", max_waiting_bytes=waiting_bytes),
-            PriorityThreads("decode", max_waiting_bytes=waiting_bytes),
-        )
+        limits = (InputLimit(_LARGEST_REQUESTS * settings.max_request_bytes) for _ in range(2))
+        self._readers = InputReaders(PriorityThreads("tokenize"), PriorityThreads("decode"), *limits)
         self.draining = False
         self.unanswered_count = 0
 
@@ -210,11 +207,11 @@ class RequestPath:
             return await self.encode(request, served, call, reserve_nothing, form)
 
     async def read_input(
-        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, check_room: CheckRoom
+        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, call: Call, check_room: CheckRoom
     ) -> ParsedInput:
         """Return the sequences of a request; see `requests.inputs.read_input`."""
         manifest, tokenizer = served.manifest, served.tokenizer
-        return await read_input(request, manifest, tokenizer, self.limits, self._reading, check_room)
+        return await read_input(request, manifest, tokenizer, self.limits, self._readers, call.connection, check_room)
 
     async def _answer(
         self,
@@ -231,7 +228,7 @@ class RequestPath:
         async def check_room(tokens: int) -> None:
             await engine.check_room(served, tokens, deadline_s, priority)
 
-        parsed = await self.read_input(request, served, check_room)
+        parsed = await self.read_input(request, served, call, check_room)
         admitted_s = clock()
         with self.counted():
             reply_bytes = form.size_bytes(parsed, output, served.manifest)
@@ -264,7 +261,7 @@ class RequestPath:
             many_tokens = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
             large = (per_token and many_tokens) or len(parsed.sequences) > _LARGE_REPLY_SEQUENCES
             large |= reply_bytes > _LARGE_REPLY_BYTES
-            return await self.replying.run(respond, priority) if large else respond()
+            return await self.replying.run(respond, priority, call.connection) if large else respond()
 
 
 def adopt_id(call: Call, request_id: str) -> None:

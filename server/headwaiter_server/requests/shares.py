@@ -1,6 +1,7 @@
 """Divide a limit among connections, so that no connection can hold all of it."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from headwaiter_proto.rules.errors import Overloaded
 
@@ -74,6 +75,35 @@ class CallLimit:
             )
         self._calls.take(connection, 1)
         held.callback(self._calls.give_back, connection, 1)
+
+
+class InputLimit:
+    """Refuses a request while the texts, or the images, of the requests that are being read hold too many bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = Shares(limit_bytes)
+
+    @contextmanager
+    def held(self, connection: str, size_bytes: int) -> Iterator[None]:
+        """Hold the bytes of a request inside the block.
+
+        Raises:
+            Overloaded: requests of this connection, or of all connections, hold too many bytes.
+        """
+        if not self._bytes.fits(connection, size_bytes):
+            raise Overloaded(
+                f"{self._bytes.held(connection)} bytes of requests of this connection are being read; the server reads "
+                f"at most {self._limit_bytes} bytes at a time, and one connection may hold only as many as are still "
+                f"free: try again in {_RETRY_AFTER_S:g} s",
+                retry_after_s=_RETRY_AFTER_S,
+                limit=self._limit_bytes,
+            )
+        self._bytes.take(connection, size_bytes)
+        try:
+            yield
+        finally:
+            self._bytes.give_back(connection, size_bytes)
 
 
 class ReplyLimit:

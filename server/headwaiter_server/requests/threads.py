@@ -3,53 +3,63 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
-from headwaiter_proto.rules.errors import Overloaded
 from headwaiter_server.scheduling.fair_start import Priority
 
 # At least two, so that bulk work leaves one thread to interactive work.
 THREADS = min(8, max(2, os.cpu_count() or 1))
-_RETRY_AFTER_S = 1.0
+
+# Read the large messages of callers. asyncio's own threads are left to the server's own work: otherwise callers could
+# delay the counts by which the engine sees that a front end is alive, or new tokens.
+LARGE_MESSAGES = ThreadPoolExecutor(THREADS, thread_name_prefix="large-messages")
 
 _Result = TypeVar("_Result")
+# Work in steps: it yields after each step, and returns its result.
+Steps = Generator[None, None, _Result]
 
 
 class PriorityThreads:
     """Runs functions in threads: interactive work before bulk work, which never takes the last thread.
 
+    Connections take turns, so that much work of one connection delays the others by one step per thread.
+
     Use an instance in one event loop. If a task is cancelled, its function does not start; a running function goes on.
     """
 
-    def __init__(self, name: str, threads: int = THREADS, max_waiting_bytes: float = float("inf")) -> None:
-        """Create the pool; threads start when functions need them.
-
-        Args:
-            name: names the threads.
-            threads: number of threads; at least 2.
-            max_waiting_bytes: maximum bytes of waiting work of each priority; one function alone may exceed it.
-        """
+    def __init__(self, name: str, threads: int = THREADS) -> None:
+        """Create the pool of at least 2 threads with a name; threads start when functions need them."""
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = {Priority.INTERACTIVE: threads, Priority.BULK: threads - 1}
         self._running = dict.fromkeys(Priority, 0)
-        self._waiting: dict[Priority, deque[asyncio.Future[None]]] = {priority: deque() for priority in Priority}
-        self._waiting_bytes = dict.fromkeys(Priority, 0)
-        self._max_waiting_bytes = max_waiting_bytes
+        # What waits, by connection; the connection whose turn is next first.
+        self._waiting: dict[Priority, dict[str, deque[asyncio.Future[None]]]] = {each: {} for each in Priority}
 
-    async def run(self, function: Callable[[], _Result], priority: Priority, size_bytes: int = 0) -> _Result:
+    async def run_steps(self, steps: Steps[_Result], priority: Priority, connection: str) -> _Result:
+        """Return the result of work in steps; other work may run between two steps.
+
+        Raises:
+            BaseException: the error of the work.
+        """
+        ended: list[_Result] = []
+        while not ended:
+            await self.run(partial(_advance, steps, ended), priority, connection)
+        return ended[0]
+
+    async def run(self, function: Callable[[], _Result], priority: Priority, connection: str) -> _Result:
         """Return the result of a function.
 
         Raises:
-            Overloaded: too many bytes of work wait.
             BaseException: the error of the function; a panic of Rust code is no Exception.
         """
         if self._has_thread(priority):
             self._running[priority] += 1
         else:
-            await self._wait_for_thread(priority, size_bytes)
+            await self._wait_for_thread(priority, connection)
         loop = asyncio.get_running_loop()
 
         def note_end(_: "Future[_Result]") -> None:
@@ -65,26 +75,15 @@ class PriorityThreads:
         free = sum(self._running.values()) < self._most[Priority.INTERACTIVE]
         return free and self._running[priority] < self._most[priority]
 
-    async def _wait_for_thread(self, priority: Priority, size_bytes: int) -> None:
-        waiting_bytes = self._waiting_bytes[priority]
-        if waiting_bytes and waiting_bytes + size_bytes > self._max_waiting_bytes:
-            raise Overloaded(
-                f"{waiting_bytes} bytes of requests wait for a thread that reads them; the server lets at most "
-                f"{self._max_waiting_bytes} bytes wait: try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
-                limit=int(self._max_waiting_bytes),
-            )
+    async def _wait_for_thread(self, priority: Priority, connection: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[priority].append(turn)
-        self._waiting_bytes[priority] += size_bytes
+        self._waiting[priority].setdefault(connection, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._end(priority)
             raise
-        finally:
-            self._waiting_bytes[priority] -= size_bytes
 
     def _end(self, priority: Priority) -> None:
         self._running[priority] -= 1
@@ -94,8 +93,28 @@ class PriorityThreads:
         for priority in (Priority.INTERACTIVE, Priority.BULK):
             waiting = self._waiting[priority]
             while waiting and self._has_thread(priority):
-                turn = waiting.popleft()
+                connection = next(iter(waiting))
+                turns = waiting.pop(connection)
+                turn = turns.popleft()
+                if turns:
+                    waiting[connection] = turns
                 if not turn.done():
                     # Keep the thread for the waiting task, which runs only in the next turn of the event loop.
                     self._running[priority] += 1
                     turn.set_result(None)
+
+
+def finish(steps: Steps[_Result]) -> _Result:
+    """Return the result of work in steps, which all run now."""
+    ended: list[_Result] = []
+    while not ended:
+        _advance(steps, ended)
+    return ended[0]
+
+
+def _advance(steps: Steps[_Result], ended: list[_Result]) -> None:
+    """Do one step; append the result of the work to `ended` if the step was the last."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        ended.append(end.value)

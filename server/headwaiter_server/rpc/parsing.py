@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.requests import parse
+from headwaiter_server.requests.threads import LARGE_MESSAGES
 
 # Parsing takes at most about 3 ms for a message of this size.
 LARGE_BYTES = 256 << 10
@@ -49,7 +50,8 @@ async def parse_request(raw: bytes, message: _Message, max_sequences: int, more_
     """
     if len(raw) <= LARGE_BYTES:
         return parse(raw, message)
-    return await asyncio.to_thread(_parse_large, raw, message, max_sequences, more_fields)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(LARGE_MESSAGES, _parse_large, raw, message, max_sequences, more_fields)
 
 
 def _parse_large(raw: bytes, message: _Message, max_sequences: int, more_fields: int) -> _Message:

@@ -25,6 +25,7 @@ from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
+from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.family_checkpoints import save_family
@@ -365,7 +366,7 @@ def vectors(loaded: LoadedModel) -> Array:
     assert text is not None
     (prompt,) = (each for each in text.prompts if each.name == text.default_prompt)
     tokenizer, failures = BundleTokenizer(text.tokenizer.encode(), text.max_tokens), Failures(keep=False)
-    rows = tokenizer.tokenize(SIGLIP_TEXTS, TokenizeOptions(pb.Prompt(**asdict(prompt))), failures, 9999)
+    rows = finish(tokenizer.tokenize(SIGLIP_TEXTS, TokenizeOptions(pb.Prompt(**asdict(prompt))), failures, 9999))
     with torch.inference_mode():
         pooled = [loaded.encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))[0] for each in rows]
     return np.concatenate([each.numpy() for each in pooled if each is not None])

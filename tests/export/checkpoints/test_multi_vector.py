@@ -16,6 +16,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import save_bert, write_json
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.support.export.multi_vector_encoder import (
@@ -64,7 +65,7 @@ def vectors(loaded: LoadedModel, texts: list[str], prompt: str) -> list[Array]:
     assert text is not None
     chosen = next(pb.Prompt(**asdict(each)) for each in text.prompts if each.name == prompt)
     tokenizer, failures = BundleTokenizer(text.tokenizer.encode(), text.max_tokens), Failures(keep=False)
-    tokenized = tokenizer.tokenize(texts, TokenizeOptions(chosen, Truncation.RIGHT), failures, 9999)
+    tokenized = finish(tokenizer.tokenize(texts, TokenizeOptions(chosen, Truncation.RIGHT), failures, 9999))
     found = []
     for each in tokenized:
         with torch.inference_mode():

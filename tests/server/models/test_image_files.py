@@ -1,11 +1,11 @@
 """Image files become the rows that transformers' image processors make; files that cannot be decoded are named."""
 
 import struct
-import threading
 import zlib
 from contextlib import suppress
 from io import BytesIO
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,7 +21,10 @@ from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_server.models import image_files
 from headwaiter_server.models.image_files import MAX_PIXELS, read_image, read_images
+from headwaiter_server.models.image_parts import decisive_parts
+from headwaiter_server.requests.threads import finish
 from tests.support.export.helpers import assert_close
 from tests.support.oracle import Array
 
@@ -152,6 +155,23 @@ def test_an_image_with_a_long_side_is_refused(sides: tuple[int, int], manifests:
     assert refused.value.field == "images.values"
 
 
+def test_a_progressive_jpeg_is_refused_if_its_scans_together_visit_too_many_pixels(
+    manifests: dict[str, Manifest],
+) -> None:
+    file = saved(random_image(20, 14), "JPEG", progressive=True)
+    scans = decisive_parts(file)[2]
+    assert scans > 4
+    with patch.object(image_files, "MAX_VISITED_PIXELS", scans * 20 * 14):
+        rows_of(file, manifests["vit"])
+    with patch.object(image_files, "MAX_VISITED_PIXELS", scans * 20 * 14 - 1):
+        with pytest.raises(InvalidInput) as refused:
+            rows_of(file, manifests["vit"])
+        rows_of(saved(random_image(20, 14), "JPEG"), manifests["vit"])
+    error = refused.value
+    assert (error.sequence, error.field) == (0, "images.values")
+    assert (error.limit, error.actual) == (scans * 20 * 14 - 1, scans * 20 * 14)
+
+
 WHOLE = saved(random_image(30, 30), "JPEG")
 PNG = saved(random_image(30, 30))
 
@@ -192,12 +212,10 @@ def test_any_change_of_a_file_gives_rows_or_a_typed_error(
         assert rows_of(bytes(damaged), manifests["clip"]).shape == (10, 48)
 
 
-def test_images_after_the_end_of_a_request_are_not_decoded(manifests: dict[str, Manifest]) -> None:
-    stopped, failures = threading.Event(), Failures(keep=True)
-    first, second = read_images([PNG, PNG[:99]], manifests["vit"], failures, stopped)
+def test_a_damaged_image_fails_alone_in_a_partial_request(manifests: dict[str, Manifest]) -> None:
+    failures = Failures(keep=True)
+    first, second = finish(read_images([PNG, PNG[:99]], manifests["vit"], failures))
     assert (len(first), len(second)) == (10, 0)
     assert [*failures.by_sequence] == [1]
-    stopped.set()
-    assert [len(rows) for rows in read_images([PNG, PNG[:99]], manifests["vit"], failures, stopped)] == [0, 0]
     with pytest.raises(InvalidInput):
-        read_images([PNG[:99]], manifests["vit"], Failures(keep=False), threading.Event())
+        finish(read_images([PNG[:99]], manifests["vit"], Failures(keep=False)))

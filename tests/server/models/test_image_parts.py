@@ -55,7 +55,7 @@ PNGS = {mode: saved("PNG", mode) for mode in ("RGB", "RGBA", "L", "LA", "P", "1"
 
 @pytest.mark.parametrize("file", [*JPEGS.values(), *PNGS.values()], ids=[*JPEGS, *PNGS])
 def test_the_parts_decide_the_pixels(file: bytes) -> None:
-    _, parts = decisive_parts(file)
+    _, parts, _ = decisive_parts(file)
     np.testing.assert_array_equal(decoded(parts), decoded(file))
     # A film after a photograph, for example.
     assert decisive_parts(file + np.random.default_rng(0).bytes(1 << 20))[1] == parts
@@ -64,7 +64,7 @@ def test_the_parts_decide_the_pixels(file: bytes) -> None:
 @pytest.mark.parametrize(("file_format", "kind"), [("JPEG", "JPEG"), ("PNG", "PNG")])
 def test_the_orientation_stays(file_format: str, kind: str) -> None:
     file = saved(file_format, exif=with_orientation(6))
-    found, parts = decisive_parts(file)
+    found, parts, _ = decisive_parts(file)
     assert found == kind
     assert Image.open(BytesIO(parts)).getexif()[0x0112] == 6
 
@@ -160,8 +160,8 @@ def test_any_bytes_give_parts_or_a_typed_error(file: bytes, changes: list[tuple[
         position = int(place * len(file))
         file = file[:position] + inserted + file[position + removed :]
     try:
-        kind, parts = decisive_parts(file)
+        kind, parts, scans = decisive_parts(file)
     except ValueError:
         return
     assert kind in ("JPEG", "PNG")
-    assert decisive_parts(parts) == (kind, parts)
+    assert decisive_parts(parts) == (kind, parts, scans)

@@ -14,6 +14,7 @@ from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
+from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from tests.support.export.tokenizer_folders import word_piece
@@ -33,7 +34,7 @@ def _tokenize(
     tokenizer: BundleTokenizer, texts: list[str], *, max_total_tokens: int = 9999, prompt: str = "", **options: Any
 ) -> list[TokenizedText]:
     options["prompt"] = pb.Prompt(text=prompt)
-    return tokenizer.tokenize(texts, TokenizeOptions(**options), Failures(), max_total_tokens)
+    return finish(tokenizer.tokenize(texts, TokenizeOptions(**options), Failures(), max_total_tokens))
 
 
 def _ids(tokenizer: BundleTokenizer, texts: list[str], **options: Any) -> list[list[int]]:
@@ -111,8 +112,8 @@ def test_a_prompt_fills_up_short_texts_and_limits_long_ones(truncation: Truncati
     prompt = pb.Prompt(text="the ", max_tokens=7, expanded_tokens=6, expansion_id=4)
     options, failures = TokenizeOptions(prompt, truncation, offsets=True), Failures(keep=True)
     whole = _ids(tokenizer, ["the bread", "the bread is fresh", "the bread is fresh please table"])
-    short, fitting, long = tokenizer.tokenize(
-        ["bread", "bread is fresh", "bread is fresh please table"], options, failures, 9999
+    short, fitting, long = finish(
+        tokenizer.tokenize(["bread", "bread is fresh", "bread is fresh please table"], options, failures, 9999)
     )
     assert short.ids.tolist() == [*whole[0], 4, 4]
     assert short.offsets is not None
@@ -166,7 +167,7 @@ def test_a_text_of_many_characters_and_few_tokens_is_tokenised(
 ) -> None:
     failures = Failures(keep=True)
     options = TokenizeOptions(truncation=truncation)
-    (found,) = tokenizer.tokenize([f"bread{filler * 40_000} rain"], options, failures, 9999)
+    (found,) = finish(tokenizer.tokenize([f"bread{filler * 40_000} rain"], options, failures, 9999))
     assert failures.by_sequence == {}
     assert [found.ids.tolist()] == _ids(tokenizer, ["bread rain"])
 
@@ -196,7 +197,7 @@ def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reache
 def test_if_failures_are_kept_the_other_texts_are_tokenised(tokenizer: BundleTokenizer) -> None:
     failures = Failures(keep=True)
     texts = ["a" * (MAX_BYTES_OF_ONE_TEXT + 1), "bread", "bread " * 31, "." * 2049, "a"]
-    found = tokenizer.tokenize(texts, TokenizeOptions(offsets=True), failures, 999)
+    found = finish(tokenizer.tokenize(texts, TokenizeOptions(offsets=True), failures, 999))
     assert [tokens.ids.tolist() for tokens in found] == [
         [],
         *_ids(tokenizer, ["bread"]),
@@ -319,7 +320,7 @@ def _templated(tokenizer: BundleTokenizer, max_tokens: int) -> BundleTokenizer:
 
 
 def _pair_tokens(tokenizer: BundleTokenizer, pair: tuple[str, str], **options: Any) -> list[int]:
-    (tokens,) = tokenizer.tokenize_pairs([pair], TokenizeOptions(**options), Failures(), 9999)
+    (tokens,) = finish(tokenizer.tokenize([pair], TokenizeOptions(**options), Failures(), 9999))
     ids: list[int] = tokens.ids.tolist()
     return ids
 
@@ -335,7 +336,7 @@ def test_offsets_of_a_pair_are_positions_in_its_second_text(
     reference.enable_truncation(32, strategy=how, direction=SIDES[truncation])
     options = TokenizeOptions(truncation=truncation, offsets=True, pair_truncation=pair_truncation)
     pairs = [(_QUERY, _DOCUMENT), (_QUERY, "rain"), ("", "")]
-    for pair, found in zip(pairs, tokenizer.tokenize_pairs(pairs, options, Failures(), 9999), strict=True):
+    for pair, found in zip(pairs, finish(tokenizer.tokenize(pairs, options, Failures(), 9999)), strict=True):
         expected = reference.encode(*pair)
         assert found.ids.tolist() == expected.ids
         assert found.types is not None
@@ -348,7 +349,7 @@ def test_offsets_of_a_pair_are_positions_in_its_second_text(
 def test_a_pair_without_tokens_has_no_offsets(tokenizer: BundleTokenizer) -> None:
     settings = json.loads(tokenizer.file)
     bare = BundleTokenizer(json.dumps({**settings, "post_processor": None}).encode(), 32)
-    (found,) = bare.tokenize_pairs([("", "")], TokenizeOptions(offsets=True), Failures(), 9999)
+    (found,) = finish(bare.tokenize([("", "")], TokenizeOptions(offsets=True), Failures(), 9999))
     assert found.offsets is not None
     assert found.offsets.shape == (0, 2)
 
@@ -385,7 +386,7 @@ def test_truncation_keeps_the_template(
 
 def test_a_pair_that_is_too_long_in_its_template_is_refused(tokenizer: BundleTokenizer) -> None:
     failures = Failures(keep=True)
-    _templated(tokenizer, 20).tokenize_pairs([(_QUERY, _DOCUMENT), ("a", "b")], TokenizeOptions(), failures, 9999)
+    finish(_templated(tokenizer, 20).tokenize([(_QUERY, _DOCUMENT), ("a", "b")], TokenizeOptions(), failures, 9999))
     assert [*failures.by_sequence] == [0]
     assert isinstance(failures.by_sequence[0], SequenceTooLong)
     assert failures.by_sequence[0].field == "pairs"
@@ -408,7 +409,7 @@ def test_slices_count_the_template(tokenizer: BundleTokenizer) -> None:
     # One slice has the texts of about 65,536 characters; later slices are skipped once there are too many tokens.
     template = PairTemplate(before="rain and bread " * 500, between="", after="")
     templated = BundleTokenizer(tokenizer.file, 9999, template)
-    found = templated.tokenize_pairs([("", "")] * 100, TokenizeOptions(), Failures(), 1)
+    found = finish(templated.tokenize([("", "")] * 100, TokenizeOptions(), Failures(), 1))
     assert 0 < sum(bool(len(each.ids)) for each in found) < 20
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -23,9 +23,9 @@ async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Call
     answered = threading.Event()
 
     class Slow(WordLengths):
-        def tokenize(self, *arguments: Any) -> list[TokenizedText]:
+        def tokenize(self, *arguments: Any) -> Generator[None, None, list[TokenizedText]]:
             assert answered.wait(30.0)
-            return super().tokenize(*arguments)
+            return (yield from super().tokenize(*arguments))
 
     service = serve(Slow())
     slow = asyncio.create_task(service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"]))))

@@ -22,6 +22,7 @@ from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.models import tokenizer as tokenizer_module
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
+from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.errors import ModelRefused
@@ -46,7 +47,7 @@ def _answers(folder: Path) -> dict[str, NDArray[Any]]:
     model = open_model(folder, "cpu", "auto", 1)
     manifest = model.bundle.manifest
     tokenizer = BundleTokenizer.open_in(model.bundle)
-    tokenized = tokenizer.tokenize(_TEXTS, TokenizeOptions(), Failures(), 999)
+    tokenized = finish(tokenizer.tokenize(_TEXTS, TokenizeOptions(), Failures(), 999))
     sequences = [with_types(each.ids, each.types, manifest) for each in tokenized]
     outputs = model.graph.run(pack(sequences), hidden=True)
     assert outputs.hidden is not None

@@ -1,6 +1,6 @@
 """An Encoder service whose answers tests can compute, and requests for the service."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +36,8 @@ class WordLengths:
 
     def tokenize(
         self, texts: Sequence[str], options: TokenizeOptions, failures: Failures, max_total_tokens: int
-    ) -> list[TokenizedText]:
+    ) -> Generator[None, None, list[TokenizedText]]:
+        yield
         encoded = [np.array([len(word) for word in (options.prompt.text + text).split()]) for text in texts]
         return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
 
