@@ -16,6 +16,8 @@ _RETRIES_PER_CALL_IN_FLIGHT = 2.0
 _RETRIES_PER_SUCCESS = 0.2
 # A server that asks for at least this delay sets the pace of the retries itself.
 _PACED_BY_SERVER_S = 0.1
+# Clients that a server refuses with the same delay come back within this part of the delay.
+_SPREAD_OF_DELAY = 0.2
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -61,7 +63,8 @@ class RetryPolicy:
         """Return the seconds until a call that `allows` is sent again, or None if its deadline comes first.
 
         The pause is the delay that the server asks for plus a random part of an exponential back-off ("full jitter" in
-        Brooker, Exponential Backoff and Jitter, 2015), so that refused clients do not retry together.
+        Brooker, Exponential Backoff and Jitter, 2015), or of a fifth of the delay if that is longer, so that clients
+        that were refused together do not retry together.
 
         Args:
             error: why the last attempt failed.
@@ -71,7 +74,8 @@ class RetryPolicy:
         """
         # Cap the exponent, because 2.0**1024 overflows; with 60, every usual back-off has reached max_backoff_s.
         backoff_s = min(self.max_backoff_s, self.initial_backoff_s * 2.0 ** min(attempts - 1, 60))
-        pause_s = (error.retry_after_s or 0.0) + jitter * backoff_s
+        delay_s = error.retry_after_s or 0.0
+        pause_s = delay_s + jitter * max(backoff_s, _SPREAD_OF_DELAY * delay_s)
         return pause_s if pause_s < remaining_s else None
 
 
