@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headwaiter_proto.rules.errors import Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.front_end import CannotListen, cannot_listen, listen_for_http
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
+from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
 
@@ -32,6 +33,8 @@ _END_S = 1.0
 _ENGINE_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 # A front end that does not begin to drain in this time hangs.
 _DRAIN_ANSWER_S = 3.0
+# A front end that could not use new credentials tries again after this time.
+_UPDATE_PAUSE_S = 1.0
 # The addresses that gRPC listens on for a host that stands for several.
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
 _ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
@@ -86,6 +89,7 @@ class FrontEndSupervisor:
         self._settings, self._count, self._links = settings, count, links
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
+        self._updates = BackgroundTasks(on_error=lambda: log.error("updating a front end failed", exc_info=True))
         self._drains = BackgroundTasks(on_error=lambda: log.error("draining a front end failed", exc_info=True))
         self._sockets: list[socket.socket] = []
         self._unanswered_count = 0
@@ -121,7 +125,7 @@ class FrontEndSupervisor:
         """Check new calls and new connections with other credentials; calls in progress and connections go on."""
         self._credentials = credentials
         for link in self._running_links:
-            link.notify("use", credentials)
+            self._updates.start(self._update(link))
 
     def report_health(self) -> None:
         """Tell the front ends which models answer requests."""
@@ -188,7 +192,24 @@ class FrontEndSupervisor:
             raise
         self._running[number] = child, link
         if credentials is not self._credentials:
-            link.notify("use", self._credentials)
+            self._updates.start(self._update(link))
+
+    async def _update(self, link: Link) -> None:
+        """Let a front end use the latest credentials; try again until it does, or has ended."""
+        used = None
+        while used is not self._credentials and not link.closed.done():
+            credentials = self._credentials
+            try:
+                await link.call("use", credentials)
+                used = credentials
+            except HeadwaiterError as error:
+                log.error(
+                    "%s cannot use the new tokens and files of TLS (%s); the next try is in %g s",
+                    link.other,
+                    one_line(error),
+                    _UPDATE_PAUSE_S,
+                )
+                await asyncio.sleep(_UPDATE_PAUSE_S)
 
     async def _keep(self, number: int) -> None:
         """Start a front end again whenever it ends."""

@@ -148,6 +148,7 @@ class _Watched(Generic[_Value]):
         """Read the files; None stands for a flag that is not given."""
         self._paths, self._read = [path for path in paths if path is not None], read
         self._read_state = self._seen_state = self._state()
+        self._problem = ""
         self.value = read()
 
     def refresh(self, *, at_once: bool) -> bool:
@@ -156,12 +157,15 @@ class _Watched(Generic[_Value]):
         settled, self._seen_state = state == self._seen_state, state
         if not at_once and (not settled or state == self._read_state):
             return False
-        self._read_state = state
         try:
             value = self._read()
         except SettingsError as error:
-            log.error("%s; until then the server goes on with what it read before", error)
+            # The next call reads the files again: the cause may lie outside of them.
+            if at_once or str(error) != self._problem:
+                log.error("%s; until then the server goes on with what it read before", error)
+            self._problem = str(error)
             return False
+        self._read_state, self._problem = state, ""
         if value == self.value:
             return False
         self.value = value

@@ -29,12 +29,14 @@ class Child:
 
     Attributes:
         credentials: the credentials that the front end gets.
+        failing_uses: how many further credentials the front end cannot use.
         on_listen: called when the engine asks the front end to listen.
     """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.credentials: list[Credentials] = []
+        self.credentials: asyncio.Queue[Credentials] = asyncio.Queue()
+        self.failing_uses = 0
         self.on_listen: Callable[[], None] = lambda: None
         self.answers = asyncio.Event()
         self.answers.set()
@@ -54,7 +56,12 @@ class Child:
     def _method(self, name: str) -> Any:
         async def method(*arguments: Any) -> Any:
             self.asked.append(name)
-            self.credentials += [each for each in arguments if isinstance(each, Credentials)]
+            if name == "use" and self.failing_uses:
+                self.failing_uses -= 1
+                raise OSError("no file descriptor is left")
+            for each in arguments:
+                if isinstance(each, Credentials):
+                    self.credentials.put_nowait(each)
             if name == "listen":
                 self.on_listen()
             await self.answers.wait()
@@ -141,9 +148,27 @@ async def test_a_front_end_gets_credentials_that_change_while_it_starts_and_late
     child.on_listen = lambda: processes.use(second)
     async with asyncio.timeout(10):
         await processes.listen(first)
+        assert [await child.credentials.get() for _ in range(2)] == [first, second]
         processes.use(third)
+        assert await child.credentials.get() == third
         await processes.stop_listening(0)
-    assert child.credentials == [first, second, third]
+
+
+async def test_credentials_that_a_front_end_could_not_use_are_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Child()
+    monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
+    monkeypatch.setattr(front_end_supervisor, "_UPDATE_PAUSE_S", 0.01)
+    processes = supervisor(tmp_path, links_to_front_ends())
+    old, new = (Credentials(Tokens.of(("", token))) for token in ("1", "2"))
+    async with asyncio.timeout(10):
+        await processes.listen(old)
+        child.failing_uses = 2
+        processes.use(new)
+        assert [await child.credentials.get() for _ in range(2)] == [old, new]
+        await processes.stop_listening(0)
+    assert child.failing_uses == 0
 
 
 async def test_a_drain_waits_for_the_front_ends_that_answer_only(

@@ -1,10 +1,12 @@
 """The files of tokens and of TLS: what they may hold, and when a change of a file counts."""
 
+import errno
 import logging
 import ssl
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trustme
@@ -147,6 +149,14 @@ def test_a_file_that_cannot_be_used_is_logged_once_and_the_tokens_before_stay(
     assert changing.names == ["old"]
     changing.write("new: 2")
     assert [changing.files.refresh(at_once=False) for _ in range(2)] == [False, True]
+    assert changing.names == ["new"]
+
+
+def test_a_file_that_could_not_be_read_for_a_while_is_read_later(changing: Changing) -> None:
+    with patch.object(Path, "read_text", side_effect=OSError(errno.EMFILE, "too many open files")):
+        changing.write("new: 2")
+        assert [changing.files.refresh(at_once=False) for _ in range(3)] == [False] * 3
+    assert changing.files.refresh(at_once=False)
     assert changing.names == ["new"]
 
 
