@@ -71,6 +71,13 @@ def check_tokens(tokens: int, limits: RequestLimits) -> None:
         )
 
 
+def more_tokens(limit: int) -> InvalidInput:
+    """Return the error of a request with more tokens than the server accepts, and than the server has counted."""
+    return InvalidInput(
+        f"the request has more than {limit} tokens, the most that the server accepts: split the request", limit=limit
+    )
+
+
 def check_text_bytes(size_bytes: int, field: str, limits: RequestLimits) -> None:
     """Check the size of all texts of a request together, in bytes.
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest, PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed
+from headwaiter_proto.rules.limits import more_tokens
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
 from headwaiter_server.models.pair_template import TemplatedPairs, kept_positions
@@ -135,11 +136,11 @@ class BundleTokenizer:
         """Yield between slices of the texts, and return the tokens of each text or pair, in order.
 
         `failures` collects an InvalidInput for each text of too many bytes, and a SequenceTooLong for each text of too
-        many tokens; such a text has no tokens. Once all tokens together exceed `max_total_tokens`, later slices are
-        skipped. Pairs have no prompts.
+        many tokens; such a text has no tokens. Pairs have no prompts.
 
         Raises:
-            InvalidInput: a text is too long, and `failures` does not keep errors.
+            InvalidInput: a text is too long, and `failures` does not keep errors; or the tokens of the first slices
+                exceed `max_total_tokens`.
         """
         if isinstance(next(iter(texts), ""), str):
             check_texts(cast("Sequence[str]", texts), failures)
@@ -160,6 +161,8 @@ class BundleTokenizer:
         total_tokens, max_tokens = 0, options.prompt.max_tokens or self._max_tokens
         for number, indices in enumerate(_slices(inputs, templated.characters if templated else 0)):
             if number:
+                if total_tokens > max_total_tokens:
+                    raise more_tokens(max_total_tokens)
                 yield
             try:
                 given = [inputs[index] for index in indices]
@@ -193,8 +196,6 @@ class BundleTokenizer:
                 else:
                     tokenized[index] = tokens
                     total_tokens += len(tokens.ids)
-            if total_tokens > max_total_tokens:
-                break
         return tokenized
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
