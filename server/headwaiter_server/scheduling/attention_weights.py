@@ -122,12 +122,15 @@ class AttentionWeightsQueue:
     ) -> tuple[AttentionWeights, Interval]:
         run_in_thread = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         try:
+            begun_s = self._clock()
             if self._compute is None:
                 self._compute = await run_in_thread(self._load_model)
             if self._clock() >= deadline_s:
                 self._note_expired(1)
                 raise deadline_passed()
-            return await run_in_thread(self._timed, self._compute, sequence, selection)
+            attention, run = await run_in_thread(self._timed, self._compute, sequence, selection)
+            # The first request has waited for the graph, and not in the queue.
+            return attention, Interval(begun_s, run.end_s)
         finally:
             self._running.release()
 
