@@ -114,7 +114,7 @@ class FrontEnd:
         application = http_application(settings, self._path, lambda: self._credentials, loop)
         bounds = max_http_connections() // (1 + len(metrics_sockets)), settings.http_timeout_s
         self._http = [
-            HttpServer(request_socket, application, self._http_tls, *bounds),
+            HttpServer(request_socket, application, self._http_tls, *bounds, settings.trusted_proxies),
             *(HttpServer(each, metrics_application(self._path), None, *bounds) for each in metrics_sockets),
         ]
         self.http_port, self.metrics_port = self._http[0].port, self._http[-1].port

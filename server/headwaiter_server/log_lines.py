@@ -104,7 +104,7 @@ class _BoundedFormatter(logging.Formatter):
     """Cuts long messages and tracebacks; a message can contain an error of another library, with a caller's text."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides logging's method
-        record.message = _cut(record.message, _MAX_MESSAGE_CHARACTERS)
+        record.message = _on_one_line(_cut(record.message, _MAX_MESSAGE_CHARACTERS))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - overrides logging's method
@@ -147,6 +147,15 @@ class JsonFormatter(_BoundedFormatter):
             name: _without_surrogates(value) if isinstance(value, str) else value for name, value in fields.items()
         }
         return json.dumps(valid)
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text with escapes for line ends and control characters, which could look like further lines."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def _without_surrogates(text: str) -> str:

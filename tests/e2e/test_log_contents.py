@@ -1,6 +1,8 @@
 """What the log of a server says of its start and of requests, as text and as JSON, and that it contains no secret."""
 
+import asyncio
 import json
+import logging
 import re
 import subprocess
 import urllib.request
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.request import Request
 
 import grpc
 import pytest
@@ -18,6 +21,7 @@ import trustme
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
 from tests.support.e2e.http_status import http_status
+from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.request_messages import token_request
 from tests.support.tiers import exhaustive
@@ -169,3 +173,19 @@ def test_errors_of_a_start_with_tokens_and_keys_contain_no_secret(
         assert [secret for secret in secrets if secret in shown] == []
         if log_format == "json":
             assert [json.loads(line)["level"] for line in ended.stderr.splitlines()][-1] == "ERROR"
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_a_caller_over_http_is_named_by_a_trusted_proxy_only(
+    text_bundle: Path, caplog: pytest.LogCaptureFixture, trusted: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    proxies = ("127.0.0.1",) if trusted else ()
+    async with serving(text_bundle, http_api="on", trusted_proxies=proxies) as server:
+        url = f"http://127.0.0.1:{server.http_port}/v1/embeddings"
+        request = Request(url, b"{", {"X-Forwarded-For": "192.0.2.7%0A forged"})
+        assert await asyncio.to_thread(http_status, request) == 400
+    (line,) = [message for message in caplog.messages if "/v1/embeddings" in message]
+    assert ("from 127.0.0.1" in line) is not trusted
+    assert ("192.0.2.7" in line) is trusted
+    assert "\n" not in line

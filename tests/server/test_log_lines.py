@@ -146,3 +146,10 @@ def test_text_names_the_process_of_a_front_end(written: io.StringIO) -> None:
     with configured(written, "text", "info", "front end 1") as server:
         server.info("said", extra={"request": {"code": "OK"}})
     assert written.getvalue().endswith(" INFO front end 1: said\n")
+
+
+def test_a_line_of_text_has_no_line_end_inside(written: io.StringIO) -> None:
+    with configured(written, "text", "info") as log:
+        log.warning("from %s", "10.0.0.1\n2026-01-01 ERROR forged\x1b[31m")
+    assert written.getvalue().count("\n") == 1
+    assert "10.0.0.1\\n2026-01-01 ERROR forged\\x1b[31m" in written.getvalue()

@@ -184,6 +184,9 @@ class _BoundedProtocol(H11Protocol):
             self._bounds.awaits(self, Awaited.NEXT_REQUEST)
         super().on_response_complete()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: the request is answered over HTTP/1.1, as RFC 9110, section 7.8, allows."""
+
     @property
     def _is_idle(self) -> bool:
         """Whether there is no request, or the whole reply to the last one was given to the transport."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
@@ -21,6 +22,8 @@ _ACCEPTED_AT_ONCE = 16
 _MAX_HEADER_BYTES = 16 << 10
 # The server logs its start and its end itself.
 logging.getLogger("uvicorn").setLevel(logging.WARNING)
+# At the end of a drain, uvicorn reports the requests that it cuts off as its own failure, also if there are none.
+logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith("Cancel "))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,6 +60,7 @@ class HttpServer:
         tls: see the attribute.
         max_connections: the most connections at a time.
         read_s: the longest time that a caller may take to read a reply, in seconds.
+        trusted_proxies: the addresses and networks of proxies that name the caller in X-Forwarded-For.
 
     Attributes:
         port: the port that the server listens on.
@@ -70,6 +74,7 @@ class HttpServer:
         tls: ssl.SSLContext | None,
         max_connections: int,
         read_s: float,
+        trusted_proxies: Sequence[str] = (),
     ) -> None:
         self._socket = _ListeningSocket(fileno=listening.detach())
         self.port: int = self._socket.getsockname()[1]
@@ -82,6 +87,9 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             server_header=False,
+            # By default, uvicorn trusts all callers of the same host.
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=list(trusted_proxies),
             # `Connections` closes connections without requests, those with half a request too.
             timeout_keep_alive=_NEVER_S,
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,

@@ -17,6 +17,7 @@ from grpc import StatusCode
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import (
+    MAX_QUOTED_CHARACTERS,
     DeadlineExceeded,
     HeadwaiterError,
     InvalidInput,
@@ -48,7 +49,7 @@ NO_FAILURES = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemE
 # A header of W3C Trace Context: version, trace, parent, flags; later versions may append more.
 _TRACEPARENT = re.compile("(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _TRACEPARENT_CHARACTERS = 55
-_PLAIN_ID = re.compile(r"[\w.:/@+=#-]+", re.ASCII)
+_PLAIN = re.compile(r"[\w.:/@+=#\[\]-]+", re.ASCII)
 
 
 @dataclass(eq=False, slots=True)
@@ -117,12 +118,10 @@ class Call:
         """Return the request, its model and its caller in words, for the log."""
         name, version = self.model
         model = f", model {name} version {version}" if name else ""
-        address = [f"from {self.caller}"] if self.caller else []
+        address = [f"from {_shown(self.caller)}"] if self.caller else []
         token = [f"with the token of {self.token_name}"] if self.token_name else []
         caller = f", {' '.join(address + token)}" if address or token else ""
-        # An id of the caller must not look like other parts of the line.
-        shown_id = self.request_id if _PLAIN_ID.fullmatch(self.request_id) else repr(self.request_id)
-        return f"{self.method} {shown_id}{model}{caller}"
+        return f"{self.method} {_shown(self.request_id)}{model}{caller}"
 
     def log_fields(self, code: StatusCode) -> dict[str, Any]:
         """Return the fields that an object of the log has for a request with this outcome; unknown ones are missing."""
@@ -140,6 +139,14 @@ class Call:
             "stages": {stage: round(duration_s, 6) for stage, duration_s in (self.stages or {}).items()},
         }
         return {key: value for key, value in fields.items() if value not in ("", {})}
+
+
+def _shown(text: str) -> str:
+    """Return a text of the caller so that no other part of a log line looks like the text.
+
+    The address of a caller behind a trusted proxy is the text of a header.
+    """
+    return text if _PLAIN.fullmatch(text) else repr(text[:MAX_QUOTED_CHARACTERS])
 
 
 class OutcomeRecorder:

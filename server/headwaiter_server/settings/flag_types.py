@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,13 @@ def _read_origins(text: str) -> tuple[str, ...]:
     return origins
 
 
+def _read_networks(text: str) -> tuple[str, ...]:
+    networks = tuple(text.split(",")) if text else ()
+    for each in networks:
+        ip_network(each)
+    return networks
+
+
 def one_of(*choices: str) -> ValueType:
     """Return the type of a value that is one of these words."""
 
@@ -112,6 +120,7 @@ SECONDS = ValueType(_read_seconds, "a finite number of seconds of at least 0")
 TIME_LIMIT = ValueType(_read_time_limit, "a finite number of seconds above 0")
 GPUS = ValueType(_read_gpus, "different indices of GPUs, such as 0,1")
 ORIGINS = ValueType(_read_origins, "origins, such as https://a.example,http://localhost:3000")
+NETWORKS = ValueType(_read_networks, "addresses or networks, such as 10.0.0.7,192.168.0.0/16")
 ADDRESS = ValueType(_read_address, "HOST:PORT")
 FILE = ValueType(_read_file, "an existing file")
 DIRECTORY = ValueType(_read_directory, "an existing folder")

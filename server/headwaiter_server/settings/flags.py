@@ -24,6 +24,7 @@ from headwaiter_server.settings.flag_types import (
     GPUS,
     NAME,
     NATURAL,
+    NETWORKS,
     ORIGINS,
     PORT,
     POSITIVE,
@@ -87,6 +88,12 @@ class Settings:
     )
     http_origins: tuple[str, ...] = _setting(
         (), ORIGINS, "web sites whose scripts in a browser may call --http-api, as origins with commas between them"
+    )
+    trusted_proxies: tuple[str, ...] = _setting(
+        (),
+        NETWORKS,
+        "addresses or networks of proxies, with commas between them, whose header X-Forwarded-For names the callers of "
+        "HTTP",
     )
     playground: Literal["off", "on"] = _setting(
         "off", one_of("off", "on"), "whether HTTP also serves a page for the browser, at /playground/"
