@@ -5,7 +5,9 @@ import { fileURLToPath } from "node:url";
 
 const proto = fileURLToPath(new URL("../../proto/headwaiter_proto/encoder.proto", import.meta.url));
 const { Encoder } = loadPackageDefinition(loadSync(proto, { enums: String })).headwaiter.v1;
-export const client = new Encoder(process.argv[2] ?? "localhost:50051", credentials.createInsecure());
+// Without the option, gRPC refuses replies above 4 MiB: 2,800 vectors of 384 numbers.
+const options = { "grpc.max_receive_message_length": -1 };
+export const client = new Encoder(process.argv[2] ?? "localhost:50051", credentials.createInsecure(), options);
 
 export const in30s = () => ({ deadline: Date.now() + 30_000 });
 
