@@ -232,7 +232,7 @@ class Pairs(_message.Message):
     def __init__(self, first: _Optional[_Iterable[str]] = ..., second: _Optional[_Iterable[str]] = ..., pair_truncation: _Optional[_Union[PairTruncation, str]] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores", "dense", "sparse")
+    __slots__ = ("pooled", "hidden", "dtype", "pooling", "normalize", "dimensions", "offsets", "hidden_dtype", "scores", "raw_scores", "dense", "sparse", "logits")
     POOLED_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +245,7 @@ class OutputOptions(_message.Message):
     RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
     DENSE_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     pooled: bool
     hidden: bool
     dtype: DataType
@@ -257,7 +258,8 @@ class OutputOptions(_message.Message):
     raw_scores: bool
     dense: bool
     sparse: bool
-    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ..., sparse: bool = ...) -> None: ...
+    logits: bool
+    def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ..., sparse: bool = ..., logits: bool = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
@@ -369,7 +371,7 @@ class SparseVectors(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., counts: _Optional[_Iterable[int]] = ..., indices: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class EncodeResponse(_message.Message):
-    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores", "sparse", "rows")
+    __slots__ = ("request_id", "model", "pooled", "hidden", "lengths", "timings", "truncated", "offsets", "failures", "scores", "sparse", "rows", "logits")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +384,7 @@ class EncodeResponse(_message.Message):
     SCORES_FIELD_NUMBER: _ClassVar[int]
     SPARSE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     pooled: Tensor
@@ -394,7 +397,8 @@ class EncodeResponse(_message.Message):
     scores: Tensor
     sparse: SparseVectors
     rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseVectors, _Mapping]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    logits: Tensor
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., pooled: _Optional[_Union[Tensor, _Mapping]] = ..., hidden: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseVectors, _Mapping]] = ..., rows: _Optional[_Iterable[int]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "reason", "message", "metadata", "retry_after_s")
@@ -428,12 +432,14 @@ class EncodeStreamResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[EncodeResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
 
 class ClassifyOptions(_message.Message):
-    __slots__ = ("raw_scores", "offsets")
+    __slots__ = ("raw_scores", "offsets", "logits")
     RAW_SCORES_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     raw_scores: bool
     offsets: bool
-    def __init__(self, raw_scores: bool = ..., offsets: bool = ...) -> None: ...
+    logits: bool
+    def __init__(self, raw_scores: bool = ..., offsets: bool = ..., logits: bool = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
@@ -466,7 +472,7 @@ class ClassifyRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., output: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
-    __slots__ = ("request_id", "model", "head", "scores", "lengths", "timings", "truncated", "offsets", "failures")
+    __slots__ = ("request_id", "model", "head", "scores", "lengths", "timings", "truncated", "offsets", "failures", "logits")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
@@ -476,6 +482,7 @@ class ClassifyResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     head: Head
@@ -485,7 +492,8 @@ class ClassifyResponse(_message.Message):
     truncated: _containers.RepeatedCompositeFieldContainer[Truncated]
     offsets: _containers.RepeatedCompositeFieldContainer[Offsets]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+    logits: Tensor
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version")

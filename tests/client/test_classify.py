@@ -90,6 +90,14 @@ def test_documents_are_ranked_by_the_score_of_their_pair_with_the_query(runner: 
     assert [each.index for each in best.documents] == [0, 2]
 
 
+def test_documents_whose_scores_are_equal_have_the_order_of_their_logits(runner: ClientRunner) -> None:
+    # The sigmoids of these logits are 1 in float32.
+    fake = reranker(scores=lambda pair: [20.0 + len(pair[1])])
+    fake._manifest.head.function = pb.SCORE_FUNCTION_SIGMOID
+    ranking = runner.call(fake, "rerank", "bread", DOCUMENTS, top_n=3)
+    assert [(each.index, each.score) for each in ranking.documents] == [(0, 1.0), (2, 1.0), (1, 1.0)]
+
+
 def test_documents_of_equal_scores_keep_their_order(runner: ClientRunner) -> None:
     ranking = runner.call(reranker(scores=lambda _: [1.0]), "rerank", "q", DOCUMENTS)
     assert [each.index for each in ranking.documents] == [0, 1, 2, 3]

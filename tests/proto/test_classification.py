@@ -76,6 +76,9 @@ def test_raw_scores_have_the_function_identity_and_need_scores() -> None:
     with pytest.raises(InvalidInput) as refused:
         read_head(pb.OutputOptions(raw_scores=True), manifest)
     assert refused.value.field == "output.raw_scores"
+    with pytest.raises(InvalidInput) as refused:
+        read_head(pb.OutputOptions(logits=True), manifest)
+    assert refused.value.field == "output.logits"
 
 
 def token_request(types: bytes) -> pb.TokenSequences:

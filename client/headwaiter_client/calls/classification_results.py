@@ -49,6 +49,7 @@ class Classification:
         received_scores: `scores`; None if the model scores each token. Read this if your program does not know what the
             model scores.
         received_token_scores: `token_scores`; None unless the model scores each token.
+        received_logits: the logits of `scores`; None unless the call is a `rerank`.
         received_offsets: `offsets`; None if the reply has no offsets.
         lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
         truncated: number of tokens before truncation of each truncated text or pair, by index.
@@ -61,6 +62,7 @@ class Classification:
     labels: tuple[str, ...]
     received_scores: NDArray[np.float32] | None = field(repr=False)
     received_token_scores: list[NDArray[np.float32]] | None = field(repr=False)
+    received_logits: NDArray[np.float32] | None = field(repr=False)
     received_offsets: list[NDArray[np.uint32]] | None = field(repr=False)
     lengths: NDArray[np.int64] = field(repr=False)
     truncated: dict[int, int]
@@ -165,7 +167,9 @@ class Ranking:
                 request_id=result.request_id,
             )
         scores = result.received_scores[:, 0]
-        order = [index for index in np.argsort(-scores, kind="stable").tolist() if index not in result.failures]
+        # Different logits may have equal scores. Older servers send no logits.
+        keys = scores if result.received_logits is None else result.received_logits[:, 0]
+        order = [index for index in np.argsort(-keys, kind="stable").tolist() if index not in result.failures]
         return cls(
             [RankedDocument(index, float(scores[index]), documents[index]) for index in order[:top_n]],
             result.truncated,
@@ -181,12 +185,17 @@ def read_classification(response: pb.ClassifyResponse, first: int, count: int, r
     """Read the reply to one request; arguments and errors are those of `read_encoding`."""
     lengths = read_lengths(response, count)
     per_token, scores = response.head.per_token, float_array(response.scores)
-    check_shape("scores", scores, int(lengths.sum()) if per_token else count, len(response.head.labels))
+    rows, labels = int(lengths.sum()) if per_token else count, len(response.head.labels)
+    check_shape("scores", scores, rows, labels)
+    logits = float_array(response.logits) if response.HasField("logits") else None
+    if logits is not None:
+        check_shape("logits", logits, rows, labels)
     return Classification(
         labels=tuple(response.head.labels),
         # The received bytes are read-only, so the caller gets a copy.
         received_scores=None if per_token else scores.copy(),
         received_token_scores=split_rows(scores, lengths) if per_token else None,
+        received_logits=logits,
         received_offsets=read_offsets(response.offsets, lengths),
         lengths=lengths,
         truncated=read_truncated(response.truncated, first, count),
@@ -202,11 +211,13 @@ def join_classifications(parts: Sequence[Classification]) -> Classification:
     if len(parts) == 1:
         return parts[0]
     scores = same_output("scores", parts, [part.received_scores for part in parts])
+    logits = same_output("logits", parts, [part.received_logits for part in parts])
     token_scores = same_output("token_scores", parts, [part.received_token_scores for part in parts])
     return Classification(
         labels=parts[0].labels,
         received_scores=np.concatenate(scores) if scores else None,
         received_token_scores=chained(token_scores),
+        received_logits=np.concatenate(logits) if logits else None,
         received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
         lengths=np.concatenate([part.lengths for part in parts]),
         truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),

@@ -20,7 +20,10 @@ from headwaiter_proto import encoder_pb2 as pb
 
 
 class ClassifyCall(ListCall[Classification]):
-    """One call of `classify`; `options` are `ClassifyOptions`, other arguments those of `ListCall`."""
+    """One call of `classify`; `options` are `ClassifyOptions`, other arguments those of `ListCall`.
+
+    With `logits`, the result has logits, too.
+    """
 
     METHOD, RESPONSE = "Classify", pb.ClassifyResponse
 
@@ -32,8 +35,13 @@ class ClassifyCall(ListCall[Classification]):
         options: ClassifyOptions,
         timeout_s: float | None,
         progress: Progress | None = None,
+        *,
+        logits: bool = False,
     ) -> None:
         template = classify_request(**settings.defaults.for_classify(options))
+        if logits:
+            template = pb.ClassifyRequest.FromString(template.SerializeToString())
+            template.output.logits = True
         super().__init__(settings, kind, sequences, template, timeout_s, progress)
         self._pair_truncation = pair_truncation(options)
 
@@ -85,7 +93,7 @@ class RerankCall:
         self._documents = list(documents)
         self._top_n = None if top_n is None else whole_number("top_n", top_n, minimum=1)
         pairs = [(query, document) for document in self._documents]
-        self.classify = ClassifyCall(settings, PairInput(), pairs, options, timeout_s, progress)
+        self.classify = ClassifyCall(settings, PairInput(), pairs, options, timeout_s, progress, logits=True)
 
     def rank(self, classification: Classification) -> Ranking:
         """Return the documents by falling score; documents of equal scores keep their order.

@@ -29,6 +29,8 @@ def read_head(options: pb.OutputOptions, manifest: Manifest) -> pb.Head | None:
     if not options.scores:
         if options.raw_scores:
             raise InvalidInput("output.raw_scores is set without output.scores: set both", field="output.raw_scores")
+        if options.logits:
+            raise InvalidInput("output.logits is set without output.scores: set both", field="output.logits")
         return None
     if not SCORES.has(manifest):
         raise wrong_model(manifest.name, manifest, SCORES)
@@ -60,7 +62,9 @@ def encode_request(request: pb.ClassifyRequest) -> pb.EncodeRequest:
     if kind := request.WhichOneof("input"):
         getattr(encode, kind).CopyFrom(getattr(request, kind))
     output = request.output
-    encode.output.CopyFrom(pb.OutputOptions(scores=True, raw_scores=output.raw_scores, offsets=output.offsets))
+    encode.output.CopyFrom(
+        pb.OutputOptions(scores=True, raw_scores=output.raw_scores, offsets=output.offsets, logits=output.logits)
+    )
     return encode
 
 
@@ -71,6 +75,7 @@ def classify_response(response: pb.EncodeResponse, head: pb.Head) -> pb.Classify
         model=response.model,
         head=head,
         scores=response.scores,
+        logits=response.logits if response.HasField("logits") else None,
         lengths=response.lengths,
         timings=response.timings,
         truncated=response.truncated,

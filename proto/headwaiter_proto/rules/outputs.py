@@ -29,6 +29,7 @@ class Output:
         hidden_dtype: data type of hidden rows.
         sparse: whether the vectors are sparse, as entries.
         head: the head whose scores the reply has, and how its logits become scores; None to leave scores out.
+        logits: whether the reply has the logits of the head, too.
         unweighted_ids: the token ids that sparse vectors of token weights leave out; None for a reply without these.
     """
 
@@ -42,6 +43,7 @@ class Output:
     hidden_dtype: pb.DataType
     sparse: bool = False
     head: pb.Head | None = None
+    logits: bool = False
     unweighted_ids: Collection[int] | None = None
 
     def needs_rows(self, skipped_tokens: int) -> bool:
@@ -118,6 +120,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         hidden_dtype=options.hidden_dtype or dtype,
         sparse=sparse,
         head=head,
+        logits=options.logits,
         unweighted_ids=manifest.unweighted_ids if weighs else None,
     )
 

@@ -69,9 +69,13 @@ def encode_response(
         field = "output.dtype" if output.hidden_dtype == output.pooled_dtype else "output.hidden_dtype"
         fill(reply.hidden, hidden, output.hidden_dtype, field)
     if output.head is not None:
-        rows = scores(join_logits(logits or (), output.head), output.head.function)
-        aligned = rows if output.head.per_token else _add_zero_rows(rows, lengths)
-        fill(reply.scores, aligned, pb.DATA_TYPE_FLOAT32)
+        joined = join_logits(logits or (), output.head)
+        outputs = [(reply.scores, scores(joined, output.head.function))]
+        if output.logits:
+            outputs.append((reply.logits, joined))
+        for tensor, rows in outputs:
+            aligned = rows if output.head.per_token else _add_zero_rows(rows, lengths)
+            fill(tensor, aligned, pb.DATA_TYPE_FLOAT32)
     for index, original_tokens in parsed.truncated.items():
         reply.truncated.add(sequence=index, original_tokens=original_tokens)
     for index, offsets in enumerate(parsed.offsets or ()):

@@ -34,6 +34,7 @@ def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int
     scores = 0
     if output.head is not None:
         scores = (tokens if output.head.per_token else sequences) * len(output.head.labels)
+        scores *= 2 if output.logits else 1
     vectors = sequences * manifest.width if output.pooled else 0
     if output.pooled and output.sparse:
         vectors = _NUMBERS_PER_ENTRY * sequences * (manifest.sparse_entries or manifest.width)

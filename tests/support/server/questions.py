@@ -29,20 +29,26 @@ def posts() -> Iterator[str]:
     return (each.path for each in TABLE if each.verb == "POST")
 
 
-def answer(asked: Asked, values: Any, **fields: Any) -> Any:
+def answer(asked: Asked, values: Any, logits: Any = None, **fields: Any) -> Any:
     """Return the JSON of the reply to a question, which fits its description.
 
-    The values are vectors, rows or scores.
+    The values are vectors, rows or scores. Without logits, the scores are the logits, too.
     """
-    array = np.array(values, "<f4")
-    tensor = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=array.shape, data=array.tobytes())
-    shared = {"request_id": "r", "model": pb.ModelRef(name="m"), "lengths": [3] * len(array), **fields}
+    tensor = _tensor(values)
+    shared = {"request_id": "r", "model": pb.ModelRef(name="m"), "lengths": [3] * len(values), **fields}
     output = asked.question.encode.output
     if output.scores:
         reply: Any = pb.ClassifyResponse(scores=tensor, **shared)
+        if output.logits:
+            reply.logits.CopyFrom(_tensor(values if logits is None else logits))
     else:
         reply = pb.EncodeResponse(**shared)
         (reply.hidden if output.hidden else reply.pooled).CopyFrom(tensor)
     content = json.loads(asked.operation.write(asked.question, reply))
     Draft202012Validator(asked.operation.reply).validate(content)
     return content
+
+
+def _tensor(values: Any) -> pb.Tensor:
+    array = np.array(values, "<f4")
+    return pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=array.shape, data=array.tobytes())

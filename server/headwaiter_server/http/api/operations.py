@@ -170,9 +170,10 @@ def token_rows(reply: pb.EncodeResponse) -> list[list[orjson.Fragment]]:
 
 
 def ranking(question: Question, reply: pb.ClassifyResponse) -> list[tuple[int, float, str]]:
-    """Return the index, the score and the text of documents, the highest score first; equal scores keep their order."""
+    """Return the index, the score and the text of documents, the highest logit first; equal ones keep their order."""
     texts, scores = question.encode.pairs.second, float_rows(reply.scores)[:, 0]
-    order = np.argsort(-scores, kind="stable").tolist()[: question.options.get("top_n")]
+    # Different logits may have equal scores.
+    order = np.argsort(-float_rows(reply.logits)[:, 0], kind="stable").tolist()[: question.options.get("top_n")]
     return [(index, float(scores[index]), texts[index]) for index in order]
 
 

@@ -269,7 +269,7 @@ RERANK = Operation(
         TOP_N,
         nested=_TRUNCATING,
     ),
-    pb.OutputOptions(scores=True),
+    pb.OutputOptions(scores=True, logits=True),
     RERANKS,
     _write_rerank,
     array(record(index=COUNT, score=SCORE)),

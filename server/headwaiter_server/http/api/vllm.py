@@ -110,7 +110,7 @@ _SIDES = Kind(
 RERANK = Operation(
     "Rank documents by a query, the highest score first.",
     (QUERY_TEXT, DOCUMENT_TEXTS, TOP_N, RETURN_DOCUMENTS, RAW_SCORES, USE_ACTIVATION, *_OPTIONS),
-    pb.OutputOptions(scores=True),
+    pb.OutputOptions(scores=True, logits=True),
     RERANKS,
     _write_rerank,
     record(

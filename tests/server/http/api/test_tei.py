@@ -125,7 +125,7 @@ def test_rerank_puts_the_best_text_first() -> None:
     asked = ask("/rerank", body)
     assert asked.question.encode == pb.EncodeRequest(
         pairs=pb.Pairs(first=["q"], second=["a", "b", "c"]),
-        output=pb.OutputOptions(scores=True, raw_scores=True),
+        output=pb.OutputOptions(scores=True, raw_scores=True, logits=True),
         truncation=pb.TRUNCATION_RIGHT,
     )
     scores = [[0.5], [0.75], [0.5]]

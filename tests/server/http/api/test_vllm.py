@@ -17,7 +17,7 @@ def test_a_query_and_documents_become_pairs(path: str) -> None:
     question = ask(path, body).question
     assert question.options == {"top_n": 2}
     assert question.encode == pb.EncodeRequest(
-        model="m", timeout_s=2, pairs=PAIRS, output=pb.OutputOptions(scores=True)
+        model="m", timeout_s=2, pairs=PAIRS, output=pb.OutputOptions(scores=True, logits=True)
     )
 
 
@@ -64,6 +64,13 @@ def test_the_best_documents_come_first_and_equal_ones_keep_their_order(
     assert [(each["index"], each["relevance_score"]) for each in results] == [each[:2] for each in expected]
     assert texts == [each[2] for each in expected]
     assert (content["id"], content["model"], content["usage"]) == ("r", "m", {"prompt_tokens": 9, "total_tokens": 9})
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_documents_whose_scores_are_equal_have_the_order_of_their_logits(path: str) -> None:
+    asked = ask(path, {"query": "q", "documents": ["a", "b", "c"], "top_n": 2})
+    results = answer(asked, [[1.0], [1.0], [1.0]], logits=[[20.0], [29.0], [24.0]])["results"]
+    assert [(each["index"], each["relevance_score"]) for each in results] == [(1, 1.0), (2, 1.0)]
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
