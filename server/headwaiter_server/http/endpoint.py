@@ -33,6 +33,7 @@ from headwaiter_proto.rules.errors import (
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.bodies import Bodies, Disconnected, SlowBody, UnsupportedEncoding, host_of
 from headwaiter_server.http.json_size import check_value_count
+from headwaiter_server.http.paced_response import PacedResponse
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Tokens
@@ -48,8 +49,6 @@ _READABLE_HEADERS = (
     "x-should-retry",
 )
 _LARGE_BYTES = 1 << 20
-# A reply is sent in pieces of this size.
-_PIECE_BYTES = 256 << 10
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
 # Characters of ids that headers hold as they are; others are percent-encoded.
@@ -204,7 +203,7 @@ class Endpoint:
         if isinstance(written, bytes):
             written = Written(written, JSON, {})
         headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS, **written.headers}
-        return _PacedResponse(written.body, media_type=written.media_type, headers=headers)
+        return PacedResponse(written.body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: Exception | None, call: Call) -> bytes:
         path = self._rules.path
@@ -246,22 +245,6 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status, question), status, headers, JSON)
-
-
-class _PacedResponse(Response):
-    """A reply that goes to the connection in pieces, each one when the caller has room for it.
-
-    uvicorn would take the whole body at once, and the reply would seem to be read long before the caller reads it.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Return when the connection has sent the reply to the kernel."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        body = memoryview(self.body)
-        for begin in range(0, len(body), _PIECE_BYTES):
-            piece = bytes(body[begin : begin + _PIECE_BYTES])
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _is_large(request: Request) -> bool:

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from headwaiter_playground.call_rules import JSON
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.api.openapi import page, written_document
+from headwaiter_server.http.paced_response import PacedResponse
 from headwaiter_server.metrics.page import Page, SharedPages
 
 # The page of the API loads nothing.
@@ -27,10 +28,10 @@ def public_routes(write_metrics: Callable[[str], Awaitable[Page]], is_ready: Cal
 
     async def metrics(request: Request) -> Response:
         try:
-            content, content_type = await pages.get(request.headers.get("accept", ""))
+            written = await pages.get(request.headers.get("accept", ""))
         except Unavailable as error:
             return PlainTextResponse(f"{error}\n", 503)
-        return Response(content, headers={"content-type": content_type})
+        return PacedResponse(written.content, headers={"content-type": written.content_type})
 
     async def live(_: Request) -> Response:
         return JSONResponse({"status": "live"})
@@ -48,9 +49,9 @@ def description_routes() -> list[Route]:
     """Return the routes of the description of the API, in OpenAPI and as a page for people."""
 
     async def openapi(_: Request) -> Response:
-        return Response(written_document(), media_type=JSON)
+        return PacedResponse(written_document(), media_type=JSON)
 
     async def docs(_: Request) -> Response:
-        return Response(page(), media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
+        return PacedResponse(page(), media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]

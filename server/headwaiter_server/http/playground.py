@@ -14,6 +14,7 @@ from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded, Unimpleme
 from headwaiter_server.concurrency.rate_limit import RateLimit
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import Method
+from headwaiter_server.http.paced_response import PacedResponse
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.encoder_methods import AnswerMessage, EncoderMethods
 from headwaiter_server.requests.request_path import RequestPath
@@ -36,7 +37,7 @@ def page_routes() -> list[Route]:
         if file is None:
             error = Unimplemented("the page has no such file: open /playground/")
             return Response(error_body(error), 404, JSON_HEADERS, JSON)
-        return Response(file.content, headers={"Content-Type": file.media_type, **PAGE_HEADERS})
+        return PacedResponse(file.content, headers={"Content-Type": file.media_type, **PAGE_HEADERS})
 
     async def redirect(_: Request) -> Response:
         # A relative address, because a proxy may serve the page under another path.

@@ -1,23 +1,53 @@
 """Write the page of metrics."""
 
 import asyncio
+import itertools
+import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-# The part of the time in which pages are written, however many callers ask for pages.
+# The part of the time in which a process writes pages, however many callers ask for pages.
 _WRITING_SHARE = 0.1
+# The media types, versions and escapings that scrapers ask for. A page for any other version would be a page for one
+# caller alone.
+_ASKED_FOR = itertools.product(
+    ("text/plain", "application/openmetrics-text"),
+    ("1.0.0", "0.0.4"),
+    ("allow-utf-8", "underscores", "dots", "values"),
+)
+_CONTENT_TYPES = {choose_encoder("")[1], choose_encoder("application/openmetrics-text")[1]}.union(
+    choose_encoder(f"{media_type};version={version};escaping={escaping}")[1]
+    for media_type, version, escaping in _ASKED_FOR
+)
 
-# A page of metrics, and its content type.
-Page = tuple[bytes, str]
+
+class Page(NamedTuple):
+    """A page of metrics.
+
+    Attributes:
+        content: the text.
+        content_type: the media type of the text.
+        writing_s: seconds of processor time that this process took to write the page.
+    """
+
+    content: bytes
+    content_type: str
+    writing_s: float
 
 
 async def write_page(registry: Collector, accept: str) -> Page:
     """Return the page of a registry; `accept` is a header of the scrape."""
     encode, content_type = choose_encoder(accept)
+
+    def write() -> Page:
+        started_s = time.thread_time()
+        return Page(encode(registry), content_type, time.thread_time() - started_s)
+
     # Writing all series takes milliseconds; a thread keeps the event loop free.
-    return await asyncio.to_thread(encode, registry), content_type
+    return await asyncio.to_thread(write)
 
 
 class SharedPages:
@@ -40,7 +70,7 @@ class SharedPages:
         Raises:
             Exception: the error of the function.
         """
-        _, content_type = choose_encoder(accept)
+        accept, content_type = _negotiated(accept)
         page = self._next.get(content_type)
         if page is None:
             page = self._next[content_type] = asyncio.create_task(self._write_next(content_type, accept))
@@ -52,7 +82,17 @@ class SharedPages:
         async with self._writing:
             await asyncio.sleep(self._begins_s - loop.time())
             del self._next[content_type]
-            begun_s = loop.time()
             page = await self._write(accept)
-            self._begins_s = begun_s + (loop.time() - begun_s) / _WRITING_SHARE
+            self._begins_s = loop.time() + page.writing_s * (1 / _WRITING_SHARE - 1)
             return page
+
+
+def _negotiated(accept: str) -> tuple[str, str]:
+    """Return a header `accept` that asks for one of few types, and the content type of its page."""
+    try:
+        _, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # The version is not a number.
+        content_type = ""
+    if content_type in _CONTENT_TYPES:
+        return accept, content_type
+    return "", choose_encoder("")[1]

@@ -123,7 +123,8 @@ class RemoteEngine:
         # HTTP asks in an event loop of its own.
         asked = asyncio.run_coroutine_threadsafe(self._link.call("metrics", accept), self._loop)
         page: Page = await asyncio.wrap_future(asked)
-        return page
+        # Another process has written the page, and paces the pages.
+        return page._replace(writing_s=0.0)
 
     async def _prepare(self, facts: ModelFacts, tokenizer_file: bytes | None) -> None:
         """Open the tokenizer of a model that will answer requests."""

@@ -9,21 +9,20 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.pages import public_routes
 from headwaiter_server.http.server import HttpServer, listen
+from headwaiter_server.metrics.page import Page, write_page
 from tests.support.server.asgi_caller import send_request
 
 HOST = "127.0.0.1"
 
 
 def application(registry: CollectorRegistry, *, ready: bool) -> Starlette:
-    async def write_metrics(accept: str) -> tuple[bytes, str]:
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+    async def write_metrics(accept: str) -> Page:
+        return await write_page(registry, accept)
 
     return Starlette(routes=public_routes(write_metrics, lambda: ready))
 
@@ -61,7 +60,7 @@ async def test_health_says_whether_the_server_is_ready(ready: bool, status: int)
 
 
 async def test_a_scrape_of_an_engine_that_has_ended_gets_503() -> None:
-    async def engine_has_ended(_: str) -> tuple[bytes, str]:
+    async def engine_has_ended(_: str) -> Page:
         raise Unavailable("a process of the server has ended")
 
     pages_of_dead_engine = Starlette(routes=public_routes(engine_has_ended, lambda: False))

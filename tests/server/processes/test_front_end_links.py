@@ -237,7 +237,7 @@ async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_e
     await engine.links.join(link)
 
     async def counted(model: int) -> bool:
-        page, _ = await engine.links.pages.get("")
+        page = (await engine.links.pages.get("")).content
         return f'headwaiter_requests_total{{code="OK",method="Encode",model="model {model}"'.encode() in page
 
     async def end() -> None:
@@ -275,7 +275,7 @@ async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_
     for number, count in ((1, 1), (2, 0)):
         engine.directory.update([], {"model 1": loaded(number)}, started=True)
         engine.links.publish()
-        page, _ = await engine.links.pages.get("")
+        page = (await engine.links.pages.get("")).content
         assert page.count(b'headwaiter_requests_total{code="OK",method="Encode",model="model 1"') == count
 
 
