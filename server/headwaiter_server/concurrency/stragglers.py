@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 class Stragglers(Generic[Item]):
     """Calls back for each item that was added and not discarded for `limit_s`; cheaper than a timer for each item.
 
-    Use an instance in one event loop. The call may come up to `limit_s` late.
+    Use an instance in one event loop.
     """
 
     def __init__(self, limit_s: float, on_late: Callable[[Item], None]) -> None:
@@ -40,4 +40,4 @@ class Stragglers(Generic[Item]):
             self._on_late(item)
         self._watching = bool(self._added_s)
         if self._watching:
-            loop.call_later(self._limit_s, self._look)
+            loop.call_at(next(iter(self._added_s.values())) + self._limit_s, self._look)

@@ -28,7 +28,7 @@ class Disconnected(Exception):
 
 
 def host_of(request: Request) -> str:
-    """Return the host of a caller, which counts as one caller with all its connections; each has one request."""
+    """Return the host of a caller. All connections of a host count as one, because each has only one request."""
     return request.client.host if request.client else ""
 
 

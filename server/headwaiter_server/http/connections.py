@@ -7,6 +7,7 @@ from asyncio.sslproto import SSLProtocol
 from enum import Enum, auto
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headwaiter_server.concurrency.stragglers import Stragglers
@@ -74,6 +75,9 @@ class Connections:
         if before is awaited or connection not in self._open:
             return
         self._stop_timer(connection)
+        if before is Awaited.NEXT_REQUEST:
+            # Idle connections without a new request are closed first.
+            del self._waiting[connection]
         self._waiting[connection] = awaited
         if awaited in self._late:
             self._late[awaited].add(connection)
@@ -108,8 +112,16 @@ class _CountedHandshake(SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, and begin the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
         self._http.note_opened(transport)
+
+    def _get_write_buffer_size(self) -> int:
+        """Return what is not sent yet, also what asyncio has given to the transport of the socket."""
+        transport: Any = self._transport
+        unsent_bytes: int = super()._get_write_buffer_size()  # type: ignore[misc]
+        return unsent_bytes + (0 if transport is None else transport.get_write_buffer_size())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Count the connection no more, even if the handshake was not complete."""
@@ -143,7 +155,8 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to read requests."""
         super().connection_made(transport)
-        # A connection that is not paused has then left nothing to send. TLS would pause at 0 for ever.
+        # A connection that is not paused has then left nothing to send. At 0, asyncio's TLS would pause with an empty
+        # buffer.
         transport.set_write_buffer_limits(high=1, low=0)
         self.note_opened(transport)
 
@@ -161,11 +174,8 @@ class _BoundedProtocol(H11Protocol):
     def handle_events(self) -> None:
         """Handle what the caller has sent, and note how complete the request is."""
         super().handle_events()
-        if not self._is_idle and not self.flow.write_paused:
-            if self.cycle.more_body:
-                self._bounds.awaits(self, Awaited.BODY)
-            else:
-                self._bounds.works_for(self)
+        if not self.flow.write_paused:
+            self._note_request()
 
     def pause_writing(self) -> None:
         """Note that the caller does not read."""
@@ -173,10 +183,14 @@ class _BoundedProtocol(H11Protocol):
         self._bounds.awaits(self, Awaited.READER)
 
     def resume_writing(self) -> None:
-        """Go on writing; the time for reading the reply began when the connection was paused first."""
+        """Go on writing. The time for reading a reply goes on until the caller has read the whole reply."""
         super().resume_writing()
-        if self._is_idle:
+        if not self._had_request:
+            self._bounds.awaits(self, Awaited.HEADERS)  # What was sent belongs to the TLS handshake.
+        elif self._is_idle:
             self._bounds.awaits(self, Awaited.NEXT_REQUEST)
+        elif not self.cycle.response_started:
+            self._note_request()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or until the caller has read the reply."""
@@ -187,10 +201,26 @@ class _BoundedProtocol(H11Protocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: the request is answered over HTTP/1.1, as RFC 9110, section 7.8, allows."""
 
+    def _note_request(self) -> None:
+        """Note how complete the request is that was sent last."""
+        if self._is_idle:
+            between_requests = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+            if self._had_request and between_requests:
+                self._bounds.awaits(self, Awaited.NEXT_REQUEST)
+        elif self.cycle.more_body:
+            self._bounds.awaits(self, Awaited.BODY)
+        else:
+            self._bounds.works_for(self)
+
     @property
     def _is_idle(self) -> bool:
         """Whether there is no request, or the whole reply to the last one was given to the transport."""
-        return self.cycle is None or self.cycle.response_complete
+        return not self._had_request or self.cycle.response_complete
+
+    @property
+    def _had_request(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None
 
 
 def _close(connection: _BoundedProtocol) -> None:
