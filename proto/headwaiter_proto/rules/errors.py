@@ -194,7 +194,8 @@ class Failures:
         assert error.sequence is not None
         if not self.keep:
             raise error
-        without_frames(error)
+        # An error in one of its own frames is freed only by the garbage collector, with the request.
+        error.__traceback__ = error.__context__ = None
         self.by_sequence.setdefault(error.sequence, error)
 
     def __contains__(self, sequence: int) -> bool:

@@ -25,7 +25,7 @@ from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_of, read_input
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
 from headwaiter_server.requests.shares import CallLimit, InputLimit, ReplyLimit
-from headwaiter_server.requests.threads import PriorityThreads
+from headwaiter_server.requests.threads import THREADS, PriorityThreads
 from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.settings.flags import Settings
 
@@ -33,8 +33,8 @@ _LARGE_REPLY_TOKENS = 1024
 _LARGE_REPLY_SEQUENCES = 512
 _LARGE_REPLY_BYTES = 1 << 20
 # Texts that are being tokenised, or wait for it, may have the size of this many of the largest requests; so may images
-# that are being decoded. One connection alone may hold half.
-_LARGEST_REQUESTS = 8
+# that are being decoded. One connection alone may hold half: one request for each thread, and four that wait.
+_LARGEST_REQUESTS = 2 * (THREADS + 4)
 
 # Waits until the caller's limits leave room for a reply of this many bytes.
 ReserveBytes = Callable[[int], Awaitable[None]]

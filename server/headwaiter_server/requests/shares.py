@@ -93,9 +93,9 @@ class InputLimit:
         """
         if not self._bytes.fits(connection, size_bytes):
             raise Overloaded(
-                f"{self._bytes.held(connection)} bytes of requests of this connection are being read; the server reads "
-                f"at most {self._limit_bytes} bytes at a time, and one connection may hold only as many as are still "
-                f"free: try again in {_RETRY_AFTER_S:g} s",
+                f"{self._bytes.held(connection)} bytes of requests of this connection are being read or wait for that; "
+                f"the server takes at most {self._limit_bytes} bytes at a time, and one connection may hold only as "
+                f"many as are still free: try again in {_RETRY_AFTER_S:g} s",
                 retry_after_s=_RETRY_AFTER_S,
                 limit=self._limit_bytes,
             )

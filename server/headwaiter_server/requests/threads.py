@@ -26,7 +26,8 @@ Steps = Generator[None, None, _Result]
 class PriorityThreads:
     """Runs functions in threads: interactive work before bulk work, which never takes the last thread.
 
-    Connections take turns, so that much work of one connection delays the others by one step per thread.
+    Connections take turns, so that much work of one connection delays the others by one step per thread. The work of
+    one connection runs first in, first out.
 
     Use an instance in one event loop. If a task is cancelled, its function does not start; a running function goes on.
     """
@@ -46,12 +47,16 @@ class PriorityThreads:
             BaseException: the error of the work.
         """
         ended: list[_Result] = []
+        begun = False
         while not ended:
-            await self.run(partial(_advance, steps, ended), priority, connection)
+            await self.run(partial(_advance, steps, ended), priority, connection, continues=begun)
+            begun = True
         return ended[0]
 
-    async def run(self, function: Callable[[], _Result], priority: Priority, connection: str) -> _Result:
-        """Return the result of a function.
+    async def run(
+        self, function: Callable[[], _Result], priority: Priority, connection: str, *, continues: bool = False
+    ) -> _Result:
+        """Return the result of a function; one that continues work comes before other work of its connection.
 
         Raises:
             BaseException: the error of the function; a panic of Rust code is no Exception.
@@ -59,7 +64,7 @@ class PriorityThreads:
         if self._has_thread(priority):
             self._running[priority] += 1
         else:
-            await self._wait_for_thread(priority, connection)
+            await self._wait_for_thread(priority, connection, continues=continues)
         loop = asyncio.get_running_loop()
 
         def note_end(_: "Future[_Result]") -> None:
@@ -75,9 +80,10 @@ class PriorityThreads:
         free = sum(self._running.values()) < self._most[Priority.INTERACTIVE]
         return free and self._running[priority] < self._most[priority]
 
-    async def _wait_for_thread(self, priority: Priority, connection: str) -> None:
+    async def _wait_for_thread(self, priority: Priority, connection: str, *, continues: bool) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[priority].setdefault(connection, deque()).append(turn)
+        turns = self._waiting[priority].setdefault(connection, deque())
+        turns.insert(0 if continues else len(turns), turn)
         try:
             await turn
         except asyncio.CancelledError:
