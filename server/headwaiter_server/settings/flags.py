@@ -104,7 +104,9 @@ class Settings:
         "processes that listen, tokenise and reply beside the process of the models; 0 does all in one process; auto "
         "takes 0 on a CPU, and with a GPU two less than the processors, at most 12",
     )
-    http_timeout_s: float = _setting(60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP")
+    http_timeout_s: float = _setting(
+        60.0, TIME_LIMIT, "longest time in seconds to answer a request over HTTP, and for the caller to read the reply"
+    )
     threads: int = _setting(0, NATURAL, "CPU threads of each session; 0 divides the cores among the sessions")
     devices: tuple[int, ...] = _setting((0,), GPUS, "indices of the GPUs to run on, for CUDA; they share one queue")
     max_gpu_bytes: int = _setting(
