@@ -7,7 +7,7 @@ import signal
 import sys
 
 from headwaiter_server.log_lines import configure_logging
-from headwaiter_server.processes.interpreter import exit_at_once
+from headwaiter_server.processes.interpreter import exit_at_once, limit_memory_pools
 from headwaiter_server.settings.flags import SettingsError, read_settings
 
 
@@ -18,6 +18,7 @@ def main() -> int:
         The exit code: 0 after a drain, 1 if no bundle can be served or the server fails, 2 if a setting is wrong, 3 if
         a device died or hangs.
     """
+    limit_memory_pools()
     # The imports take long enough for a SIGHUP to arrive, which would end the process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

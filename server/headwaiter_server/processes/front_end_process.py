@@ -17,7 +17,12 @@ from typing import Any
 from headwaiter_server.front_end import CannotListen, FrontEnd
 from headwaiter_server.log_lines import configure_logging
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.processes.interpreter import collect_garbage, exit_at_once, tune_garbage_collector
+from headwaiter_server.processes.interpreter import (
+    collect_garbage,
+    exit_at_once,
+    limit_memory_pools,
+    tune_garbage_collector,
+)
 from headwaiter_server.processes.link import Link, Methods
 from headwaiter_server.processes.remote_engine import RemoteEngine
 from headwaiter_server.settings.credentials import Credentials
@@ -150,6 +155,7 @@ def main() -> None:
         # A stopped process keeps the ports. If the engine's process ends, let this process go on: it learns from its
         # socket that the engine has ended, answers its callers, and ends. SIGKILL would leave the callers unanswered.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+    limit_memory_pools()
     number, log_format, log_level, *files = sys.argv[1:]
     name = f"front end {number}"
     configure_logging(log_format, log_level, name)

@@ -87,7 +87,7 @@ def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namesp
     else:
         program, beside_s, max_p99_ratio, token_file = (
             "tests.support.soak.greedy_callers",
-            seconds,
+            120.0,
             2.0,
             folder / "tokens",
         )

@@ -29,9 +29,9 @@ _OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_lengt
 _TEXT = "bread " * 25
 
 
-def _paced(per_s: float, seconds: float, do: "partial[None]") -> None:
-    """Call a function at a rate; leave out the calls for which it is too late."""
-    started_s = time.monotonic()
+def _paced(per_s: float, seconds: float, do: "partial[None]", first_s: float = 0.0) -> None:
+    """Call a function at a rate, first after some seconds; leave out the calls for which it is too late."""
+    started_s = time.monotonic() + first_s
     for number in itertools.count():
         due_s = started_s + number / per_s
         if due_s - started_s > seconds:
@@ -88,7 +88,8 @@ def attack(grpc_address: str, http_address: str, seconds: float) -> None:
     unread = json.dumps({"inputs": [_TEXT] * 300}).encode()
     # More tokens than a request may have: the server reads texts until the limit, and refuses the request.
     large = pb.EncodeRequest(texts=pb.Texts(values=[_TEXT] * 6000)).SerializeToString()
-    slow = [partial(_paced, _SLOW_PER_S / 4, seconds, partial(_call, grpc_address, _CHECK, junk)) for _ in range(4)]
+    check = partial(_call, grpc_address, _CHECK, junk)
+    slow = [partial(_paced, _SLOW_PER_S / 4, seconds, check, number / _SLOW_PER_S) for number in range(4)]
     greedy = partial(_call, grpc_address, _ENCODE, large, GREEDY_TOKEN)
     held, turns = list[socket.socket](), itertools.count()
     run_together(
