@@ -22,7 +22,8 @@ limits = st.just(LIMITS) | st.builds(BatchLimits, st.integers(1, 600), st.intege
 
 @st.composite
 def queues(draw: st.DrawFn, first: int = 0) -> list[Sequence]:
-    times = st.tuples(st.floats(0, NOW_S), st.floats(0, 2 * NOW_S) | st.just(float("inf")))
+    deadlines = st.floats(0, 2 * NOW_S) | st.floats(NOW_S, NOW_S + 0.1) | st.just(float("inf"))
+    times = st.tuples(st.floats(0, NOW_S), deadlines)
     lengths = st.integers(1, 3) | st.integers(1, 300)
     rows = draw(st.lists(st.tuples(lengths, times, st.sampled_from(Priority)), max_size=40))
     return [
@@ -167,6 +168,16 @@ def test_no_sequence_misses_its_deadline_because_others_joined_its_batch(
         assert NOW_S + planned.seconds + REPLY_S <= min(sequence.deadline_s for sequence in planned.batch) * (1 + 1e-9)
     if planned.batch:
         assert planned.seconds == pytest.approx(_seconds(_lengths(planned.batch), cost))
+
+
+@pytest.mark.parametrize("urgent", [0, 1, 2])
+def test_a_batch_does_not_grow_past_the_deadline_of_any_of_its_sequences(urgent: int) -> None:
+    # Two sequences take 15.2 ms with the reply, three 16.3 ms.
+    queue = [waiting(10, order, arrived_s=0.0) for order in range(3)]
+    queue[urgent] = waiting(10, urgent, arrived_s=0.0, deadline_s=NOW_S + 15.5e-3)
+    planned = plan(pending_of(queue), NOW_S, CPU, LIMITS)
+    assert len(planned.batch) == 2
+    assert planned.close_reason is CloseReason.URGENT
 
 
 @given(queue=queues(), cost=costs)
