@@ -42,6 +42,23 @@ async def test_suspects_run_alone_and_the_other_sequences_share_a_batch(harness:
     assert sorted(map(sorted, harness.batches)) == [[[2]], [[3]], [[4], [5], [6]]]
 
 
+@pytest.mark.parametrize("suspect_comes_first", [True, False])
+async def test_a_suspect_runs_alone_whether_it_leads_its_batch_or_not(
+    suspect_comes_first: bool, harness: Harness
+) -> None:
+    harness.device.hold()
+    tasks = [asyncio.create_task(encode(harness, [1]))]
+    await harness.device.busy()
+    requests = [([2], {"device_failures": 1}), ([4], {}), ([5], {})]
+    for values, options in requests if suspect_comes_first else reversed(requests):
+        tasks.append(asyncio.create_task(encode(harness, values, **options)))
+        await asyncio.sleep(0)
+        harness.clock.now_s += 1.0
+    harness.device.release()
+    assert kinds(await asyncio.gather(*tasks)) == [Outcome] * 4
+    assert [batch for batch in harness.batches if [2] in batch] == [[[2]]]
+
+
 async def test_batches_count_as_they_ran_not_as_they_were_planned(harness: Harness) -> None:
     harness.device.hold()
     held = asyncio.create_task(encode(harness, [1]))
