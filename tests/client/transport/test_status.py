@@ -1,17 +1,23 @@
-"""Statuses of gRPC become the errors of the client, and each attempt has the time that is left."""
+"""Statuses of gRPC become the errors of the client; attempts share a timeout, and leave no timer."""
 
+import asyncio
 import time
+from collections.abc import Generator
 from typing import Any
 from unittest.mock import patch
 
 import grpc
 import pytest
 
-from headwaiter_client import Client, Overloaded, RetryPolicy
+from headwaiter_client import AsyncClient, Client, Overloaded, RetryPolicy
+from headwaiter_client.calls.steps import HEALTH_METHOD
+from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_proto.rules import errors
 from headwaiter_proto.rules.status import DETAILS_KEY, status_of
+
+SERVING = b"\x08\x01"  # A HealthCheckResponse.
 
 
 class _Failed(grpc.RpcError):
@@ -55,3 +61,34 @@ def test_a_further_attempt_has_only_the_time_that_is_left() -> None:
         client.models()
     first_s, second_s, third_s = timeouts_s
     assert 10.0 >= first_s > second_s + 0.05 > third_s + 0.1
+
+
+class _Answered:
+    """A call of grpc.aio that is answered at once, with an empty message."""
+
+    def __init__(self, method: str) -> None:
+        self._reply = SERVING if method == HEALTH_METHOD else b""
+
+    def __await__(self) -> Generator[None, None, bytes]:
+        yield
+        return self._reply
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    async def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
+async def test_a_call_that_has_ended_leaves_no_timer() -> None:
+    def stub(_: AsyncGrpcTransport, index: int, method: str) -> Any:
+        return lambda *_, **__: _Answered(method)
+
+    loop: Any = asyncio.get_running_loop()
+    with patch.object(AsyncGrpcTransport, "_stub", stub):
+        async with AsyncClient(["127.0.0.1:1", "127.0.0.1:2"]) as client:
+            await client.models()
+            before = sum(not timer.cancelled() for timer in loop._scheduled)
+            for _ in range(20):
+                await client.models()
+            assert sum(not timer.cancelled() for timer in loop._scheduled) <= before + 2
