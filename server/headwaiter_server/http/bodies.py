@@ -4,11 +4,10 @@ import asyncio
 
 from starlette.requests import Request
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, MessageTooLarge, Overloaded
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, MessageTooLarge
 from headwaiter_server.requests.call import clock
-from headwaiter_server.requests.shares import Shares
+from headwaiter_server.requests.shares import Shares, share_exceeded
 
-_RETRY_AFTER_S = 1.0
 # The server reads this much more of a body that is too large, and then closes the connection.
 _MAX_DISCARDED_BYTES = 32 << 20
 # All connections together: reading faster would keep Python's global lock from gRPC.
@@ -88,10 +87,9 @@ class Bodies:
 
     def _check_share(self, host: str, part_bytes: int) -> None:
         if not self._incomplete.fits(host, part_bytes):
-            raise Overloaded(
+            raise share_exceeded(
                 f"{self._incomplete.held(host)} bytes of bodies of this host are not complete; the server holds at "
-                f"most {self._max_total_bytes} bytes of such bodies, and one host may hold only as many as are still "
-                f"free: try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
-                limit=self._max_total_bytes,
+                f"most {self._max_total_bytes} bytes of such bodies",
+                self._max_total_bytes,
+                "host",
             )

@@ -47,6 +47,18 @@ class Shares:
             self._held.pop(connection, None)
 
 
+def share_exceeded(problem: str, limit: int, holder: str = "connection") -> Overloaded:
+    """Return the error of a connection, or of another holder, that would exceed its share of a limit.
+
+    `problem` says what the holder has, and what the limit is.
+    """
+    return Overloaded(
+        f"{problem}, and one {holder} may hold only as many as are still free: try again in {_RETRY_AFTER_S:g} s",
+        retry_after_s=_RETRY_AFTER_S,
+        limit=limit,
+    )
+
+
 class CallLimit:
     """Refuses a call if its connection would then have more calls in progress than are still free.
 
@@ -66,12 +78,10 @@ class CallLimit:
             Overloaded: the server, or the connection, has too many calls in progress.
         """
         if not self._calls.fits(connection, 1):
-            raise Overloaded(
+            raise share_exceeded(
                 f"{self._calls.held(connection)} {self._kind} of this connection are in progress; the server handles "
-                f"at most {self._limit} {self._kind}, and one connection may hold only as many as are still free: try "
-                f"again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
-                limit=self._limit,
+                f"at most {self._limit} {self._kind}",
+                self._limit,
             )
         self._calls.take(connection, 1)
         held.callback(self._calls.give_back, connection, 1)
@@ -92,12 +102,10 @@ class InputLimit:
             Overloaded: requests of this connection, or of all connections, hold too many bytes.
         """
         if not self._bytes.fits(connection, size_bytes):
-            raise Overloaded(
+            raise share_exceeded(
                 f"{self._bytes.held(connection)} bytes of requests of this connection are being read or wait for that; "
-                f"the server takes at most {self._limit_bytes} bytes at a time, and one connection may hold only as "
-                f"many as are still free: try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
-                limit=self._limit_bytes,
+                f"the server takes at most {self._limit_bytes} bytes at a time",
+                self._limit_bytes,
             )
         self._bytes.take(connection, size_bytes)
         try:

@@ -37,7 +37,7 @@ class PriorityThreads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = {Priority.INTERACTIVE: threads, Priority.BULK: threads - 1}
         self._running = dict.fromkeys(Priority, 0)
-        # What waits, by connection; the connection whose turn is next first.
+        # The waiting functions of each connection. The first connection has the next turn.
         self._waiting: dict[Priority, dict[str, deque[asyncio.Future[None]]]] = {each: {} for each in Priority}
 
     async def run_steps(self, steps: Steps[_Result], priority: Priority, connection: str) -> _Result:
