@@ -39,9 +39,7 @@ class ClassifyCall(ListCall[Classification]):
         logits: bool = False,
     ) -> None:
         template = classify_request(**settings.defaults.for_classify(options))
-        if logits:
-            template = pb.ClassifyRequest.FromString(template.SerializeToString())
-            template.output.logits = True
+        template.output.logits = logits
         super().__init__(settings, kind, sequences, template, timeout_s, progress)
         self._pair_truncation = pair_truncation(options)
 

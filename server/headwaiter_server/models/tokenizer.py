@@ -142,10 +142,11 @@ class BundleTokenizer:
             InvalidInput: a text is too long, and `failures` does not keep errors; or the tokens of the first slices
                 exceed `max_total_tokens`.
         """
-        if isinstance(next(iter(texts), ""), str):
-            check_texts(cast("Sequence[str]", texts), failures)
-        else:
+        are_pairs = isinstance(next(iter(texts), ""), tuple)
+        if are_pairs:
             check_pairs(cast("Sequence[Pair]", texts), failures)
+        else:
+            check_texts(cast("Sequence[str]", texts), failures)
         prompt = options.prompt.text
         inputs = {
             index: prompt + each if isinstance(each, str) else each
@@ -153,7 +154,7 @@ class BundleTokenizer:
             if index not in failures
         }
         # A pair in a template gets no special tokens, and its truncation needs offsets.
-        templated = self._templated if any(isinstance(each, tuple) for each in inputs.values()) else None
+        templated = self._templated if are_pairs else None
         needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
