@@ -10,6 +10,7 @@ HeadwaiterError
 ├── Transient
 │   ├── Overloaded
 │   └── Unavailable
+│       ├── Starting
 │       └── DeviceFailed
 ├── InferenceFailed
 ├── Unauthenticated
@@ -33,6 +34,7 @@ from headwaiter_proto.rules.errors import (
     ModelNotFound,
     Overloaded,
     SequenceTooLong,
+    Starting,
     Transient,
     Unauthenticated,
     Unavailable,
@@ -53,6 +55,7 @@ __all__ = [
     "OutputMissing",
     "Overloaded",
     "SequenceTooLong",
+    "Starting",
     "Transient",
     "Unauthenticated",
     "Unavailable",

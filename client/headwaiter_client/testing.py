@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import Cancelled, HeadwaiterError, ModelNotFound, Unavailable, Unimplemented
+from headwaiter_client.errors import Cancelled, HeadwaiterError, ModelNotFound, Starting, Unimplemented
 from headwaiter_client.fake_inputs import read_input
 from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
@@ -71,7 +71,7 @@ class FakeEncoder:
         requests: the messages of requests to encode, to classify and to attend, received so far.
         errors: errors for the next calls; each call (even GetModel or a health check) removes and raises the first one.
         serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
-            raise `Unavailable`.
+            raise `Starting`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class FakeEncoder:
         if method == steps.HEALTH_METHOD:
             return steps.HEALTH_SERVING if self.serving else b""
         if not self.serving:
-            raise Unavailable("the server is starting: wait until its health check reports SERVING")
+            raise Starting("the server is starting: wait until its health check reports SERVING")
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()

@@ -84,6 +84,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNAUTHENTICATED: _ClassVar[ErrorReason]
     UNIMPLEMENTED: _ClassVar[ErrorReason]
     DEVICE_FAILED: _ClassVar[ErrorReason]
+    STARTING: _ClassVar[ErrorReason]
 
 class PairTruncation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -152,6 +153,7 @@ INFERENCE_FAILED: ErrorReason
 UNAUTHENTICATED: ErrorReason
 UNIMPLEMENTED: ErrorReason
 DEVICE_FAILED: ErrorReason
+STARTING: ErrorReason
 PAIR_TRUNCATION_UNSPECIFIED: PairTruncation
 PAIR_TRUNCATION_LONGEST_FIRST: PairTruncation
 PAIR_TRUNCATION_ONLY_SECOND: PairTruncation

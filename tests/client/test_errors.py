@@ -34,6 +34,7 @@ _CODES = {
     "OVERLOADED": "RESOURCE_EXHAUSTED",
     "MESSAGE_TOO_LARGE": "RESOURCE_EXHAUSTED",
     "DEVICE_FAILED": "UNAVAILABLE",
+    "STARTING": "UNAVAILABLE",
     "INFERENCE_FAILED": "INTERNAL",
 }
 _REASONS = [name for name in pb.ErrorReason.keys() if name != "ERROR_REASON_UNSPECIFIED"]  # noqa: SIM118 (no dict)

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headwaiter_client import Unavailable
+from headwaiter_client import AsyncClient, Starting
 from headwaiter_server.app import Server
 from headwaiter_server.front_end import CannotListen
 from headwaiter_server.runtime.batch_timing import Lengths, typical_batch
@@ -117,7 +117,7 @@ async def test_a_restart_uses_the_learnt_batch_costs_and_reports_it_in_log_and_a
     assert all(cost.service_tokens_per_s > 0 for cost in costs)
 
 
-async def test_a_starting_server_is_not_serving_and_its_methods_are_unavailable(
+async def test_a_starting_server_is_not_serving_and_calls_wait_for_it(
     text_bundle: Path,
 ) -> None:
     loading, ready = threading.Event(), threading.Event()
@@ -131,15 +131,20 @@ async def test_a_starting_server_is_not_serving_and_its_methods_are_unavailable(
     with patch("headwaiter_server.models.loading.open_model", open_slowly), in_this_process():
         starting = asyncio.create_task(server.start())
         assert await asyncio.to_thread(loading.wait, 10)
-        async with connect(server) as client:
+        async with connect(server) as client, AsyncClient(f"127.0.0.1:{server.port}") as patient:
             assert not await client.is_serving()
             for call in (client.encode(["bread"]), client.model(), client.models()):
-                with pytest.raises(Unavailable) as refused:
+                with pytest.raises(Starting) as refused:
                     await call
                 assert is_from_server(refused.value)
-                assert "starting" in str(refused.value)
+                assert refused.value.retry_after_s == 1
+            waiting = asyncio.create_task(patient.encode(["bread"]))
+            # The patient client has used up the attempts and the pauses that it takes if a server stays unavailable.
+            await asyncio.sleep(2)
+            assert not waiting.done()
             ready.set()
             await starting
+            assert (await waiting).pooled is not None
             assert await client.is_serving()
             assert (await client.encode(["bread"])).pooled is not None
     await server.drain()

@@ -8,7 +8,7 @@ from headwaiter_proto.rules import errors
 
 def test_transient_errors_are_those_of_overloaded_and_unavailable_servers() -> None:
     transient = {kind for kind in errors.ERROR_BY_REASON.values() if issubclass(kind, errors.Transient)}
-    assert transient == {errors.Overloaded, errors.Unavailable, errors.DeviceFailed}
+    assert transient == {errors.Overloaded, errors.Unavailable, errors.Starting, errors.DeviceFailed}
 
 
 def test_each_reason_of_the_contract_has_a_class_of_its_own() -> None:

@@ -25,6 +25,7 @@ CODES = {
     errors.DeadlineExceeded: StatusCode.DEADLINE_EXCEEDED,
     errors.Cancelled: StatusCode.CANCELLED,
     errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.Starting: StatusCode.UNAVAILABLE,
     errors.DeviceFailed: StatusCode.UNAVAILABLE,
     errors.InferenceFailed: StatusCode.INTERNAL,
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,
@@ -78,12 +79,11 @@ def test_invalid_input_names_the_field_in_a_bad_request() -> None:
 
 
 @pytest.mark.parametrize(("retry_after_s", "delay_ms"), [(1.5, 1500), (0.25, 250), (0.0, 1)])
-def test_only_overload_has_a_retry_delay(retry_after_s: float, delay_ms: int) -> None:
-    overloaded = errors.Overloaded("full", retry_after_s=retry_after_s)
-    (retry,) = _details(status_of(overloaded, "r"), details.RetryInfo)
-    assert retry.retry_delay.ToMilliseconds() == delay_ms
-    for kind in CODES.keys() - {errors.Overloaded}:
-        assert not list(_details(status_of(_make(kind), "r"), details.RetryInfo))
+def test_the_status_has_the_retry_delay_of_the_error(retry_after_s: float, delay_ms: int) -> None:
+    for kind in (errors.Overloaded, errors.Starting):
+        (retry,) = _details(status_of(kind("wait", retry_after_s=retry_after_s), "r"), details.RetryInfo)
+        assert retry.retry_delay.ToMilliseconds() == delay_ms
+        assert not list(_details(status_of(kind("wait"), "r"), details.RetryInfo))
 
 
 def test_the_facts_of_an_error_survive_each_way_over_the_wire() -> None:

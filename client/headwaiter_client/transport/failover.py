@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Unavailable
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting, Unavailable
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_client.transport.retries import Attempts, RetryBudgets
@@ -88,7 +88,8 @@ class Failover:
         attempts.unavailable.clear()
         # A server that has never answered is more likely to have the wrong address than to be restarted, and a health
         # check asks for the present state.
-        if self._replicas.any_answered and call.method != HEALTH_METHOD:
+        answered = self._replicas.any_answered or isinstance(error, Starting)
+        if answered and call.method != HEALTH_METHOD:
             attempts.waited = True
             return Resend.WHEN_UP
         return Resend.AFTER_PAUSE

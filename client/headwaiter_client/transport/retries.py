@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Transient
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting, Transient
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 # The retries that a client may take, however few calls are in flight.
@@ -26,11 +26,13 @@ Metadata: TypeAlias = tuple[tuple[str, str], ...]
 class RetryPolicy:
     """How often a failed call is sent again, and after which wait.
 
-    A call is sent again if its server cannot be reached, is starting or is draining (`Unavailable`), or if the server
-    or a proxy is `Overloaded`. Requests change nothing on a server, so a request may be sent twice.
+    A call is sent again if its server cannot be reached or is draining (`Unavailable`), or if the server or a proxy is
+    `Overloaded`. A call waits until its timeout for a server that is `Starting`. Requests change nothing on a server,
+    so a request may be sent twice.
 
     Attributes:
-        max_attempts: maximum number of times that a call is sent; 1 turns retries off.
+        max_attempts: maximum number of times that a call is sent; 1 turns retries off. Attempts that a starting server
+            refuses are not limited.
         initial_backoff_s: longest random wait before the second attempt; doubles with each further attempt.
         max_backoff_s: upper limit of this longest wait.
 
@@ -57,6 +59,8 @@ class RetryPolicy:
 
     def allows(self, error: HeadwaiterError, attempts: int) -> bool:
         """Return whether a call may be sent again after an error, if `attempts` attempts have been made."""
+        if isinstance(error, Starting):
+            return self.max_attempts > 1
         return isinstance(error, Transient) and attempts < self.max_attempts
 
     def pause_s(self, error: HeadwaiterError, attempts: int, remaining_s: float, jitter: float) -> float | None:

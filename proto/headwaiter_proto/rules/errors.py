@@ -10,6 +10,7 @@ HeadwaiterError
 ├── Transient
 │   ├── Overloaded
 │   └── Unavailable
+│       ├── Starting
 │       └── DeviceFailed
 ├── InferenceFailed
 ├── Unauthenticated
@@ -120,6 +121,12 @@ class Unavailable(Transient):
     reason = pb.UNAVAILABLE
 
 
+class Starting(Unavailable):
+    """The server is starting, or it is loading the model; the same request may succeed after `retry_after_s`."""
+
+    reason = pb.STARTING
+
+
 class DeviceFailed(Unavailable):
     """The device failed while it ran the request; another replica may answer."""
 
@@ -156,6 +163,7 @@ ERROR_BY_REASON: dict[str, type[HeadwaiterError]] = {
         DeadlineExceeded,
         Cancelled,
         Unavailable,
+        Starting,
         DeviceFailed,
         InferenceFailed,
         Unauthenticated,

@@ -10,7 +10,7 @@ from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 
 DOMAIN = "headwaiter"
 # The trailing metadata that holds a google.rpc.Status, for gRPC clients of every language.
@@ -39,6 +39,7 @@ _CODES = {
     pb.CANCELLED: (StatusCode.CANCELLED, 499),
     pb.UNAVAILABLE: (StatusCode.UNAVAILABLE, 503),
     pb.DEVICE_FAILED: (StatusCode.UNAVAILABLE, 503),
+    pb.STARTING: (StatusCode.UNAVAILABLE, 503),
     pb.INFERENCE_FAILED: (StatusCode.INTERNAL, 500),
     pb.UNAUTHENTICATED: (StatusCode.UNAUTHENTICATED, 401),
     pb.UNIMPLEMENTED: (StatusCode.UNIMPLEMENTED, 501),
@@ -60,7 +61,7 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     """Return the status of an error: its code, its message, and details that a program can read.
 
     The details are a google.rpc.ErrorInfo (reason, domain, metadata), a RequestInfo, a BadRequest that names the field
-    for invalid input, and a RetryInfo for overload.
+    for invalid input, and a RetryInfo if the error has a delay.
     """
     reason = pb.ErrorReason.Name(error.reason)
     message = _shortened(str(error))
@@ -71,7 +72,7 @@ def status_of(error: HeadwaiterError, request_id: str) -> Status:
     if isinstance(error, InvalidInput) and error.field is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if isinstance(error, Overloaded) and error.retry_after_s is not None:
+    if error.retry_after_s is not None:
         delay = Duration()
         delay.FromMilliseconds(max(1, round(error.retry_after_s * 1000)))
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))

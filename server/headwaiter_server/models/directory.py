@@ -7,11 +7,15 @@ from headwaiter_proto.rules.errors import (
     HeadwaiterError,
     InvalidInput,
     ModelNotFound,
+    Starting,
     Unavailable,
 )
 from headwaiter_proto.rules.tasks import Ability, wrong_model
 from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
 from headwaiter_server.models.served_model import ServedModel
+
+# Seconds after which callers ask again for a model that is being loaded: loads take from one second to minutes.
+_RETRY_AFTER_S = 1.0
 
 
 class ModelDirectory:
@@ -59,7 +63,7 @@ class ModelDirectory:
         """All versions, sorted by name and version.
 
         Raises:
-            Unavailable: the server is starting, and does not know its models yet.
+            Starting: the server is starting, and does not know its models yet.
         """
         if not self.started and not self._versions:
             raise starting()
@@ -70,7 +74,7 @@ class ModelDirectory:
         """The models that answer requests, by name.
 
         Raises:
-            Unavailable: the server is starting.
+            Starting: the server is starting.
         """
         if not self.started and not self._current:
             raise starting()
@@ -104,7 +108,8 @@ class ModelDirectory:
         Raises:
             ModelNotFound: the server has no such model or version, or could not load it.
             InvalidInput: the model lacks the ability, or the name is empty and several models suit the request.
-            Unavailable: the model is being loaded.
+            Starting: the server is starting, or it is loading the model.
+            Unavailable: the server has no model.
         """
         found = self._find(name or self._meant_name(wanted), version)
         if wanted is not None and not wanted.has(found.manifest):
@@ -119,7 +124,9 @@ class ModelDirectory:
             raise starting()
         of_name = [each for each in self._versions if each.name == name and version in ("", each.version)]
         if any(each.state is ModelState.LOADING for each in of_name):
-            raise Unavailable(f"the model {name!r} is being loaded: try again in a few seconds")
+            raise Starting(
+                f"the model {name!r} is being loaded: try again in a few seconds", retry_after_s=_RETRY_AFTER_S
+            )
         raise_failure(of_name)
         if current is not None:
             raise ModelNotFound(
@@ -139,7 +146,7 @@ class ModelDirectory:
         if not self._single and (not self.started or self._loads_a_model):
             # The request may mean the model that is being loaded.
             loading = "the request names no model, and the server is loading one: try again in a few seconds"
-            raise Unavailable(loading) if self.started else starting()
+            raise Starting(loading, retry_after_s=_RETRY_AFTER_S) if self.started else starting()
         if wanted is None or self._single:
             names = self.served_names or sorted({each.name for each in self._versions})
             if not names:
@@ -181,6 +188,6 @@ class ModelDirectory:
         return ", ".join(map(repr, self._current))
 
 
-def starting() -> Unavailable:
+def starting() -> Starting:
     """Return the error of a request that comes before the server has its models."""
-    return Unavailable("the server is starting: wait until its health check reports SERVING")
+    return Starting("the server is starting: wait until its health check reports SERVING", retry_after_s=_RETRY_AFTER_S)

@@ -4,7 +4,7 @@ import pytest
 
 from headwaiter_client import InvalidInput, Overloaded, RetryPolicy, Unavailable
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError
+from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import Replicas
@@ -12,6 +12,7 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, Attempts, RetryBu
 
 ENCODE = METHODS["Encode"]
 GONE = Unavailable("gone")
+STARTS = Starting("starting", retry_after_s=1)
 
 
 def _call(method: str = ENCODE, timeout_s: float = 10) -> OutgoingCall:
@@ -37,6 +38,8 @@ def _failover(answered: list[bool], policy: RetryPolicy = DEFAULT_RETRY) -> tupl
         pytest.param([True], GONE, ENCODE, Resend.WHEN_UP, id="the only server has answered before"),
         pytest.param([False], GONE, ENCODE, Resend.AFTER_PAUSE, id="the only server has never answered"),
         pytest.param([False, False], GONE, ENCODE, Resend.AFTER_PAUSE, id="no replica has ever answered"),
+        pytest.param([False], STARTS, ENCODE, Resend.WHEN_UP, id="the only server is starting"),
+        pytest.param([True, True], STARTS, ENCODE, Resend.AT_ONCE, id="another replica has started"),
         pytest.param([True], GONE, HEALTH_METHOD, Resend.AFTER_PAUSE, id="a health check asks for the present state"),
         pytest.param([True, True], Overloaded("full"), ENCODE, Resend.AFTER_PAUSE, id="an overloaded replica"),
         pytest.param([True, True], InvalidInput("no"), ENCODE, Resend.NEVER, id="an error of the caller"),
@@ -73,6 +76,15 @@ def test_moving_to_another_replica_takes_nothing_from_the_budget() -> None:
 def test_a_call_without_retries_does_not_move(max_attempts: int, resend: Resend) -> None:
     failover, _ = _failover([True, True], RetryPolicy(max_attempts=max_attempts))
     assert failover.after(_call(), 0, GONE, 2) is resend
+
+
+@pytest.mark.parametrize(("max_attempts", "resend"), [(1, Resend.NEVER), (2, Resend.WHEN_UP)])
+def test_a_starting_server_may_refuse_a_call_any_number_of_times(max_attempts: int, resend: Resend) -> None:
+    failover, _ = _failover([True], RetryPolicy(max_attempts=max_attempts))
+    call = _call()
+    for _ in range(100):
+        assert failover.after(call, 0, STARTS, 2) is resend
+        assert failover.pause_s(call, STARTS, 2, 0.5) is not None
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from headwaiter_client import (
     HeadwaiterError,
     Overloaded,
     RetryPolicy,
+    Starting,
     Unavailable,
 )
 from headwaiter_client.calls.steps import METHODS
@@ -108,6 +109,26 @@ def test_a_call_that_would_fail_again_is_sent_once(call: Call, server: FakeServe
     with pytest.raises(HeadwaiterError):
         call(server, "encode", ["a"], connect=RETRY_FAST)
     assert sum(isinstance(request, pb.EncodeRequest) for request in server.requests) == 1
+
+
+def test_a_call_waits_for_a_starting_server(call: Call, server: FakeServer) -> None:
+    server.refuse(
+        grpc.StatusCode.UNAVAILABLE,
+        "starting",
+        error_details_pb2.ErrorInfo(reason="STARTING", domain="headwaiter"),
+        _retry_info(1),
+    )
+    server.refuses_health_checks, server.refusals_left = False, 5
+    assert call(server, "encode_tokens", [[1, 2]], connect=RETRY_FAST).lengths.tolist() == [2]
+    assert len(server.requests) == 6
+
+
+def test_a_server_that_starts_for_longer_than_the_timeout_is_named(call: Call, server: FakeServer) -> None:
+    info = error_details_pb2.ErrorInfo(reason="STARTING", domain="headwaiter")
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "starting", info, _retry_info(1))
+    server.refuses_health_checks, server.serving = False, False
+    with pytest.raises(Starting):
+        call(server, "encode", ["a"], timeout_s=0.5)
 
 
 def test_all_attempts_of_a_call_share_its_deadline(call: Call, server: FakeServer) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_client import HeadwaiterError, Overloaded, RetryPolicy, Unavailable, errors
+from headwaiter_client import HeadwaiterError, Overloaded, RetryPolicy, Starting, Unavailable, errors
 from headwaiter_client.transport.retries import RetryBudget
 
 POLICY = RetryPolicy(max_attempts=4, initial_backoff_s=0.1, max_backoff_s=0.3)
@@ -33,7 +33,7 @@ policies = st.builds(
         pytest.param(Overloaded("full", retry_after_s=0.5), 2, 10, 1, 0.7, id="the delay and the back-off"),
         pytest.param(Overloaded("full", retry_after_s=2), 2, 10, 1, 2.4, id="the delay and a fifth of the delay"),
         pytest.param(Overloaded("full", retry_after_s=2), 1, 2, 0, None, id="the delay is longer than the time left"),
-        pytest.param(Unavailable("starts", retry_after_s=2), 1, 10, 0, 2, id="the delay of a starting server"),
+        pytest.param(Starting("starts", retry_after_s=2), 1, 10, 0, 2, id="the delay of a starting server"),
         pytest.param(Overloaded("rate limit"), 2, 10, 1, 0.2, id="a proxy that names no delay"),
     ],
 )

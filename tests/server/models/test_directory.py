@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Starting
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, VECTORS, Ability
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
@@ -117,8 +117,8 @@ LOADING = VersionStatus("embedder", 1, ModelState.LOADING)
 def test_no_other_model_answers_an_unnamed_request_while_a_model_is_loading(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(Unavailable):
-        directory(tmp_path, "ranker", **options).find("", wanted=VECTORS)
-    with pytest.raises(Unavailable):
-        directory(tmp_path, "ranker", **options).find("")
+    for request in ({"name": "", "wanted": VECTORS}, {"name": ""}, {"name": "embedder"}):
+        with pytest.raises(Starting) as refused:
+            directory(tmp_path, "ranker", **options).find(**request)
+        assert refused.value.retry_after_s == 1
     assert directory(tmp_path, "ranker", **options).find("ranker", wanted=RERANKS).name == "ranker"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Starting
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.model_recorder import STAGES
 from headwaiter_server.metrics.recorder import Recorder
@@ -110,7 +110,7 @@ async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) 
     path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
     starting = EncoderService(path, calls_of(path), OpenStreams(path))
     for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
-        with pytest.raises(Unavailable, match="starting"):
+        with pytest.raises(Starting):
             await starting.answer(method, b"", endless_call())
 
 
