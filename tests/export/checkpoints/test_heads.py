@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
@@ -18,6 +19,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.portable import Portable
 from tests.support.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
@@ -33,7 +35,14 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
-from tests.support.export.tokenizer_folders import byte_level_bpe, qwen2
+from tests.support.export.tokenizer_folders import (
+    ALBERT_TOKENS,
+    BERT_TOKENS,
+    byte_level_bpe,
+    qwen2,
+    unigram,
+    word_piece,
+)
 from tests.support.tiers import exhaustive
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
@@ -443,6 +452,36 @@ def test_a_tokenizer_that_gives_no_token_types_leaves_one_type(
     assert loaded.encoder.config.token_types == token_types
     assert loaded.text is not None
     assert loaded.text.pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer_class", "build"),
+    [
+        ("Bert", "BertTokenizer", word_piece),
+        ("Electra", "ElectraTokenizer", word_piece),
+        ("DebertaV2", "DebertaV2Tokenizer", lambda: unigram(special_tokens=BERT_TOKENS)),
+        # These models have two token types, but their tokenizers give a model no types.
+        ("Bert", "DistilBertTokenizer", word_piece),
+        ("Albert", "AlbertTokenizer", lambda: unigram(special_tokens=ALBERT_TOKENS)),
+    ],
+)
+def test_the_logits_of_a_pair_of_texts_equal_transformers_with_its_tokenizer(
+    name: str, tokenizer_class: str, build: Callable[[], Tokenizer], tmp_path: Path
+) -> None:
+    model = save_example(tmp_path, name, "ForSequenceClassification", vocab_size=400, type_vocab_size=2)
+    build().save(str(tmp_path / "tokenizer.json"))
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": tokenizer_class})
+    pair = ("the bread", "the rain")
+    given = transformers.AutoTokenizer.from_pretrained(tmp_path)(*pair, return_tensors="pt")
+    with torch.inference_mode():
+        expected = model(**given).logits
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.text is not None
+    encoding = Tokenizer.from_str(loaded.text.tokenizer).encode(*pair)
+    sequence = np.array([encoding.ids, encoding.type_ids]).T
+    (outputs,) = run_in_pytorch(loaded.encoder, [sequence if loaded.encoder.config.token_types else sequence[:, 0]])
+    assert outputs.logits is not None
+    assert_close(outputs.logits[0], expected.numpy())
 
 
 def test_a_cross_encoder_that_sentence_transformers_saved_keeps_its_function(tmp_path: Path) -> None:
