@@ -1,17 +1,21 @@
 """Write the log as text or as JSON, and limit the lines of each kind per second and the length of each line.
 
-The handler applies to all loggers, so it also bounds the lines of gRPC, of asyncio and of later code.
+The handler applies to all loggers, so it also bounds the lines of gRPC, of asyncio and of later code. A thread writes
+the lines: if the reader of the log is stuck, requests go on, and lines are left out.
 """
 
 import json
 import logging
+import os
+import select
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from threading import Timer
-from typing import Any, TextIO
+from threading import Condition, Thread, Timer
+from typing import Any
 
 from headwaiter_server.concurrency.rate_limit import RateLimit
 
@@ -21,6 +25,10 @@ _MAX_MESSAGE_CHARACTERS = 2000
 _MAX_TRACEBACK_CHARACTERS = 8000
 # The log reports left-out lines at this interval; lines of the current second are reported later.
 _REPORT_INTERVAL_S = 1.0
+# Lines that wait for the reader of the log. They take 10 MB if each is as long as a line may be.
+_MAX_WAITING_LINES = 1000
+# How long the end of the process waits for the reader of the log.
+_LAST_LINES_S = 1.0
 
 
 def line_kind(kind: str, lines_per_s: int = FEW_LINES_PER_S) -> Mapping[str, object]:
@@ -36,7 +44,7 @@ def configure_logging(log_format: str, log_level: str, process: str = "") -> Non
         log_level: the lowest level of the lines, in lower case; `debug` does not include lines of libraries.
         process: the name of this process among those of the server; empty for the process of the models.
     """
-    handler = BoundedHandler(sys.stderr)
+    handler = BoundedHandler(sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY))
     handler.setFormatter(JsonFormatter(process or "server") if log_format == "json" else _TextFormatter(process))
     logging.basicConfig(level=max(logging.INFO, logging.getLevelNamesMapping()[log_level.upper()]), handlers=[handler])
     logging.getLogger("headwaiter_server").setLevel(log_level.upper())
@@ -54,11 +62,18 @@ def _calm_gone_callers(record: logging.LogRecord) -> bool:
     return logging.getLogger().isEnabledFor(record.levelno)
 
 
-class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes the first lines of each kind in a second, and later the number of lines that were left out."""
+class BoundedHandler(logging.Handler):
+    """Writes the first lines of each kind in a second, and later the number of lines that were left out.
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream)
+    Args:
+        file: the descriptor of the log.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, file: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._writer = _Writer(file)
+        self._unread = 0
         self._limit = RateLimit(clock)
         self._timer: Timer | None = None
 
@@ -67,7 +82,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self._report(self._limit.take_left_out())
         kind = getattr(record, "kind", f"{record.name}:{record.lineno}")
         if self._limit.admit(kind, getattr(record, "lines_per_s", FEW_LINES_PER_S)):
-            super().emit(record)
+            self._write(record)
         else:
             self._report_soon()
 
@@ -75,6 +90,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         """Report the lines that were left out, and stop."""
         with self._locked():
             self._report(self._limit.take_left_out(all_kinds=True))
+            self._writer.close()
         super().close()
 
     def _report_soon(self) -> None:
@@ -96,8 +112,77 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
     def _report(self, left_out: Mapping[str, int]) -> None:
         for kind, lines in left_out.items():
-            message = f"{lines} more lines of this kind are left out: {kind}"
-            super().emit(logging.LogRecord(__name__, logging.INFO, __file__, 0, message, None, None))
+            self._say(f"{lines} more lines of this kind are left out: {kind}")
+
+    def _say(self, message: str) -> None:
+        self._write(logging.LogRecord(__name__, logging.INFO, __file__, 0, message, None, None))
+
+    def _write(self, record: logging.LogRecord) -> None:
+        if self._writer.is_full:
+            self._unread += 1
+            return
+        if unread := self._unread:
+            self._unread = 0
+            self._say(f"{unread} lines are left out, because the log was read too slowly")
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # noqa: BLE001 - as the handlers of logging do
+            self.handleError(record)
+
+
+class _Writer:
+    """Writes lines to a file in a thread of its own.
+
+    Args:
+        file: the descriptor of the file.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._waiting: deque[bytes] = deque()
+        self._changed = Condition()
+        self._closed = False
+        Thread(target=self._write_all, name="log", daemon=True).start()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many lines wait as may wait."""
+        return len(self._waiting) >= _MAX_WAITING_LINES
+
+    def write(self, line: str) -> None:
+        """Let the thread write a line."""
+        with self._changed:
+            self._waiting.append(f"{line}\n".encode(errors="backslashreplace"))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait a second at most until all lines are written, and stop."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._waiting, _LAST_LINES_S)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                line = self._waiting[0]
+            with suppress(OSError):  # Nobody reads the log any more.
+                _write_fully(self._file, line)
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+
+def _write_fully(file: int, line: bytes) -> None:
+    """Write to the descriptor itself: a stuck write to `sys.stderr` would hold a lock that the end of Python needs."""
+    while line:
+        try:
+            line = line[os.write(file, line) :]
+        except BlockingIOError:  # The process that started the server reads the log without blocking.
+            select.select((), (file,), ())
 
 
 class _BoundedFormatter(logging.Formatter):

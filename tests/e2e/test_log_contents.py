@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import re
 import subprocess
 import urllib.request
@@ -18,12 +19,14 @@ import grpc
 import pytest
 import trustme
 
+from headwaiter_client import Client, RetryPolicy, SequenceTooLong
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
 from tests.support.e2e.http_status import http_status
 from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.request_messages import token_request
+from tests.support.full_pipe import full_pipe
 from tests.support.tiers import exhaustive
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -189,3 +192,15 @@ async def test_a_caller_over_http_is_named_by_a_trusted_proxy_only(
     assert ("from 127.0.0.1" in line) is not trusted
     assert ("192.0.2.7" in line) is trusted
     assert "\n" not in line
+
+
+def test_a_server_answers_while_the_reader_of_its_log_is_stuck(text_bundle: Path) -> None:
+    reader, writer = full_pipe()
+    with os.fdopen(reader, "rb"), os.fdopen(writer, "wb") as log, running_server(text_bundle, log=log) as server:
+        with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+            for _ in range(20):
+                with pytest.raises(SequenceTooLong):
+                    client.encode(["rain " * 200])
+            assert client.encode(["rain"]).pooled is not None
+        server.process.terminate()
+        assert server.process.wait(20) == 0
