@@ -205,6 +205,9 @@ async def test_health_knows_no_other_services_and_has_a_limit_of_watchers(text_b
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.Check(unknown)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        # Callers need no token, so the error names no model.
+        async with connect(server) as client:
+            assert (await client.model()).model.name not in str(refused.value.details())
         assert (await stub.Watch(unknown).read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
         watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(200)]
         read = await asyncio.gather(*(watch.read() for watch in watches), return_exceptions=True)

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headwaiter_proto import open_inference_pb2 as oip
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_server.http.endpoint import Method, Written
 from headwaiter_server.open_inference.json_form import (
     JSON_LENGTH,
@@ -68,8 +68,12 @@ def open_inference_methods(path: RequestPath) -> list[Method[Any]]:
 
 def ready_methods(path: RequestPath) -> list[Method[Any]]:
     """Return the methods that say whether a model can answer requests, which need no token."""
-    ready = partial(_ready, path, OpenInferenceMethods(path))
-    return _with_versions([_method(f"GET {_MODEL}/ready", oip.ModelMetadataRequest, ready, _write_ready)])
+
+    async def ready(request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyRequest:
+        path.check_model(request.name, request.version, call)
+        return request
+
+    return _with_versions([_method(f"GET {_MODEL}/ready", oip.ModelReadyRequest, ready, _write_ready)])
 
 
 def _with_versions(methods: list[Method[Any]]) -> list[Method[Any]]:
@@ -114,16 +118,6 @@ def _read(request_class: type[Message], request: Request, body: bytes) -> Messag
     return message
 
 
-async def _ready(
-    path: RequestPath, methods: OpenInferenceMethods, request: oip.ModelMetadataRequest, call: Call
-) -> oip.ModelMetadataResponse:
-    """Return the description of a model that can answer requests."""
-    reply = await methods.model_metadata(request, call)
-    if not path.ready:
-        raise Unavailable("the server is starting or draining: try again in a few seconds, or on another replica")
-    return reply
-
-
 def _json_bytes(request: Request, body_bytes: int) -> int:
     return json_length(request.headers.get(JSON_LENGTH), body_bytes)
 
@@ -154,8 +148,8 @@ def _write_config(reply: oip.ModelConfigResponse) -> dict[str, Any]:
     return as_json(reply.config)
 
 
-def _write_ready(reply: oip.ModelMetadataResponse) -> dict[str, Any]:
-    return {"name": reply.name, "ready": True}
+def _write_ready(request: oip.ModelReadyRequest) -> dict[str, Any]:
+    return {"name": request.name, "ready": True}
 
 
 def _write_index(reply: oip.RepositoryIndexResponse) -> list[dict[str, Any]]:

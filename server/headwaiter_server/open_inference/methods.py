@@ -52,16 +52,13 @@ class OpenInferenceMethods:
 
     async def model_ready(self, request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyResponse:
         """Say whether a model can answer requests; an unknown model cannot."""
-        ready = self._path.ready
         if not request.name:
-            # Callers need no token, so no error may list the models.
-            return oip.ModelReadyResponse(ready=ready)
+            return oip.ModelReadyResponse(ready=self._path.ready)
         try:
-            with self._path.used(request.name, request.version, call):
-                pass
+            self._path.check_model(request.name, request.version, call)
         except (ModelNotFound, Unavailable):
-            ready = False
-        return oip.ModelReadyResponse(ready=ready)
+            return oip.ModelReadyResponse(ready=False)
+        return oip.ModelReadyResponse(ready=True)
 
     async def server_metadata(self, _: oip.ServerMetadataRequest, call: Call) -> oip.ServerMetadataResponse:
         """Describe the server."""

@@ -13,7 +13,7 @@ from functools import partial
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import classify_response, read_head
-from headwaiter_proto.rules.errors import DeadlineExceeded, Unimplemented
+from headwaiter_proto.rules.errors import DeadlineExceeded, ModelNotFound, Unavailable, Unimplemented
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
@@ -147,6 +147,24 @@ class RequestPath:
         served = self.engine.directory.find(name, version, wanted)
         call.model = served.labels
         return served
+
+    def check_model(self, name: str, version: str, call: Call) -> None:
+        """Check that a model answers requests, for callers that need no token.
+
+        Callers without a token learn whether the model that they name is ready. They learn neither the names of other
+        models nor why a version failed.
+
+        Raises:
+            ModelNotFound: no model of this name and version is served.
+            Unavailable: the server or the model is being loaded, or the server is draining.
+        """
+        if not self.ready:
+            raise Unavailable("the server is starting or draining: try again in a few seconds, or on another replica")
+        try:
+            with self.used(name, version, call):
+                pass
+        except ModelNotFound:
+            raise ModelNotFound("the model is not served: list the models, with a token", field="model") from None
 
     @contextmanager
     def encoding(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> Iterator[ServedModel]:

@@ -17,6 +17,7 @@ from headwaiter_proto.rules.status import FRONT_ENDS_KEY, code_of
 from headwaiter_server.requests.shares import Shares
 from headwaiter_server.rpc.aio_memory import end_with_error
 from headwaiter_server.rpc.incoming import IncomingMessages
+from headwaiter_server.rpc.service import SERVICE
 
 NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 # Each watcher holds a call.
@@ -86,8 +87,8 @@ class HealthService:
     async def _check(self, service: str, context: Any) -> bytes:
         status = self._status(service)
         if status == _Status.SERVICE_UNKNOWN:
-            known = ", ".join(map(repr, list(self._serving)[:10]))
-            problem = f"the server has no such service: ask for one of {known}"
+            # Callers need no token, so the error does not name the models.
+            problem = f"the server has no such service: leave the service empty, or send {SERVICE} or {SERVICE}/MODEL"
             return await _refuse(context, grpc.StatusCode.NOT_FOUND, problem)
         context.set_trailing_metadata(self._metadata)
         return _Status(status=status).SerializeToString()

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 
+from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.http.api.openapi import document
 from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
 from headwaiter_server.http.application import http_application
+from headwaiter_server.models.model_version import ModelState, VersionStatus
+from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.asgi_caller import Reply, as_json, send_request
-from tests.support.server.service_under_test import Service
+from tests.support.server.service_under_test import Service, endless_call
 from tests.support.server.stand_ins import credentials_of, sample
 
 DOCUMENT = document()
@@ -206,6 +210,21 @@ async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, s
     locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
     assert (await send_request(locked, "GET", path)).status == 200
     assert (await send_request(locked, "GET", "/v2/models/tiny")).status == 401
+
+
+async def test_a_caller_without_a_token_learns_no_name_of_a_model_and_no_reason_of_a_failure(service: Service) -> None:
+    broken = VersionStatus("broken", 1, ModelState.FAILED, "the secret reason")
+    service.path.engine.directory.update([broken], {"tiny": service.served}, started=True)
+    changed = Settings(bundle=Path("bundle"), http_api="on")
+    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    for name in ("broken", "other", "tiny/versions/7"):
+        reply = await send_request(locked, "GET", f"/v2/models/{name}/ready")
+        assert reply.status == 404
+        assert not re.search(rb"tiny|secret", reply.body)
+        methods = OpenInferenceMethods(service.path)
+        request = oip.ModelReadyRequest(name=name.partition("/")[0], version=name.partition("s/")[2])
+        assert (await methods.model_ready(request, endless_call())).ready is False
+    assert (await send_request(locked, "GET", "/v2/models/tiny/ready")).status == 200
 
 
 async def test_the_open_inference_protocol_is_answered_over_http(service: Service) -> None:
