@@ -55,10 +55,8 @@ COPY requirements/server-${PROVIDER}.txt /requirements.txt
 RUN pip install --no-cache-dir --require-hashes -r /requirements.txt
 COPY --from=code /wheels /wheels
 RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl && pip check
-# The calibration cache. With a volume mounted here, the server measures batch costs only once per machine.
-RUN install --directory --owner headwaiter --group headwaiter /cache
 # With the capability `compute`, the container runtime mounts the driver's libcuda.
-ENV HEADWAITER_BUNDLE=/bundles/default HEADWAITER_CACHE_DIR=/cache NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV HEADWAITER_BUNDLE=/bundles/default NVIDIA_DRIVER_CAPABILITIES=compute,utility
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title=headwaiter-server org.opencontainers.image.licenses=Apache-2.0 \

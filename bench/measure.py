@@ -115,7 +115,7 @@ class Fleet(ExitStack):
         if setup not in self._running:
             # Log to a file, because a server at twice its capacity logs a lot.
             log = self.enter_context(LOG.open("ab"))
-            program, flags = setup.program, ["--provider", "cpu", "--threads", "1", "--cache-dir", "", *setup.flags]
+            program, flags = setup.program, ["--provider", "cpu", "--threads", "1", *setup.flags]
             if setup.policy:
                 program, flags = ("bench.servers.baseline",), ["--policy", setup.policy, "--graph", setup.graph]
             python = [sys.executable, "-m", *program] if program else []

@@ -18,7 +18,6 @@ from hypothesis import settings
 from headwaiter_export.cli import main
 from testbed.server_process import FRONT_ENDS, RunningServer, running_server
 from tests.support.shared_folders import SharedFolders
-from tests.support.stored_costs import store_cost
 
 pytest_plugins = ["tests.support.tiers"]
 
@@ -44,14 +43,6 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 def shared_folders(tmp_path_factory: pytest.TempPathFactory) -> SharedFolders:
     """Folders that all processes of a test run share."""
     return SharedFolders(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _separate_cache(shared_folders: SharedFolders) -> Iterator[None]:
-    """Give servers a calibration cache of this test run, so that tests neither read nor change the user's cache."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("XDG_CACHE_HOME", str(shared_folders.get("cache", Path.mkdir)))
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,7 +76,6 @@ def text_export(text_checkpoint: Path, shared_folders: SharedFolders, runs_graph
         with redirect_stdout(StringIO()) as output:
             status = main(["checkpoint", str(text_checkpoint), "-o", str(folder), "--name", "tiny-text"])
         assert status == 0
-        store_cost(folder, 0, 1)
         folder.with_suffix(".printed").write_text(output.getvalue())
 
     bundle = shared_folders.get("tiny-text", export)
@@ -113,7 +103,6 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, ru
 
     def export(folder: Path) -> None:
         export_bundle(feature_encoder, None, folder, "tiny-features")
-        store_cost(folder, 0, 1)
 
     return shared_folders.get("tiny-features", export)
 

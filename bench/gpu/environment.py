@@ -12,16 +12,16 @@ from bench.gpu.cuda import Gpu
 from bench.gpu.models import BERT_BASE, random_model, served_plan, write
 from bench.gpu.routes import find_routes, packed_attention, printed_kernels
 from bench.gpu.settings import PRECISIONS, Settings
+from bench.report.tables import processor
 from headwaiter_server.runtime.graph import EncoderGraph
-from headwaiter_server.runtime.hardware import describe_hardware
+from headwaiter_server.settings.environment import usable_processors
 
 
 def versions(gpu: Gpu) -> dict[str, str]:
     """Return processor, GPU and library versions by name."""
-    machine = describe_hardware()
     wheels = sorted(f"{each.name} {each.version}" for each in distributions() if each.name.startswith("nvidia-"))
     return {
-        "processor": f"{machine['processor']}, {machine['processors']} cores",
+        "processor": f"{processor()}, {usable_processors()} cores",
         "Python": platform.python_version(),
         "ONNX Runtime": f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}",
         "PyTorch": str(torch.__version__),

@@ -30,7 +30,7 @@ def service(settings: Settings, findings: Findings) -> None:
 
 
 def _serve(folder: Path, precision: str, settings: Settings, findings: Findings) -> None:
-    flags = ["--provider", "cuda", "--precision", precision, "--cache-dir", ""]
+    flags = ["--provider", "cuda", "--precision", precision]
     with running_server(folder, flags, program=settings.gpu.server) as server, Client(server.address) as client:
         model = client.model()
         client.encode_tokens([np.arange(8)])  # Connects.

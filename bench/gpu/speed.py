@@ -63,7 +63,7 @@ def speed(settings: Settings, findings: Findings) -> None:
     with findings.attempt("throughput and latency"), ExitStack() as stack:
         server = None
         with findings.attempt("server"):
-            flags = ["--provider", "cuda", "--precision", FASTEST, "--cache-dir", "", "--front-ends", "auto"]
+            flags = ["--provider", "cuda", "--precision", FASTEST, "--front-ends", "auto"]
             server = stack.enter_context(running_server(model.bundle.folder, flags, program=settings.gpu.server))
         with findings.attempt("throughput"):
             _throughput(check, server)

@@ -140,7 +140,7 @@ def _command(peer: Peer, port: int) -> tuple[list[str], Path, dict[str, str]]:
     address = ["--address", f"127.0.0.1:{port}"]
     if peer.api is calls.MINIMAL:
         return [sys.executable, "-m", "bench.servers.minimal", str(bundle()), *address], ROOT, {}
-    flags = ["--metrics-port", str(free_port()), "--provider", "cpu", "--threads", "1", "--cache-dir", ""]
+    flags = ["--metrics-port", str(free_port()), "--provider", "cpu", "--threads", "1"]
     command = [command_path("headwaiter-server"), str(bundle()), *address, *flags, "--front-ends", "0"]
     return command, ROOT, {}
 

@@ -18,7 +18,7 @@ from headwaiter_client import AsyncClient, Client, Encoding, HeadwaiterError
 from testbed.minilm import bundle
 from testbed.server_process import RunningServer, running_server
 
-_FLAGS = ("--provider", "cpu", "--threads", "1", "--cache-dir", "")
+_FLAGS = ("--provider", "cpu", "--threads", "1")
 _REPLICAS = 3
 _TEXTS, _TEXTS_PER_CALL = 64, 4
 # Callers of each of the two clients.

@@ -98,7 +98,7 @@ class Server:
             version("headwaiter"),
             revision(os.environ),
             ", ".join(map(_served, self._engine.directory.current)),
-            self._settings.changed_flags(os.environ),
+            self._settings.changed_flags(),
         )
         for line in announcements.addresses(self._settings, self.http_port):
             log.info(line)

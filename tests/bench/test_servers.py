@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 
 @contextmanager
 def _serving(kind: str, bundle: Path) -> Iterator[tuple[RunningServer, Client]]:
-    flags = ["--provider", "cpu", "--threads", "1", "--cache-dir", ""]
+    flags = ["--provider", "cpu", "--threads", "1"]
     with (
         running_server(bundle, flags, program=[sys.executable, "-m", "bench.servers.modified", kind]) as server,
         Client(server.address) as client,

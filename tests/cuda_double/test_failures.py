@@ -41,7 +41,7 @@ def serving(bundle: Path, folder: Path) -> Iterator[Serving]:
     double, log = double_in(folder), folder / "server.log"
     wrapper = ["env", *(f"{name}={value}" for name, value in double.environment.items())]
     program = [sys.executable, "-m", "tests.support.cuda_double.impatient_server"]
-    flags = ["--provider", "cuda", "--warm-up", "off", "--cache-dir", str(folder)]
+    flags = ["--provider", "cuda", "--warm-up", "off"]
     with (
         log.open("wb") as errors,
         running_server(bundle, flags, wrapper, program, errors) as server,

@@ -42,7 +42,7 @@ class ServerOnDouble:
 @contextmanager
 def serving(bundle: Path, folder: Path, double: Double, *flags: str) -> Iterator[ServerOnDouble]:
     log = folder / "server.log"
-    flags = ("--provider", "cuda", "--token-budget", "1024", "--cache-dir", str(folder / "cache"), *flags)
+    flags = ("--provider", "cuda", "--token-budget", "1024", *flags)
     with log.open("wb") as errors, running_server(bundle, flags, _in(double), _UNCHECKED, errors) as server:
         yield ServerOnDouble(server, double, log)
 

@@ -108,13 +108,6 @@ def test_the_export_writes_the_bundle_that_the_server_reads() -> None:
     assert "bundles:/bundles:ro" in server["volumes"]
 
 
-def test_the_calibration_cache_is_on_a_volume() -> None:
-    (folder,) = re.findall(r"\bHEADWAITER_CACHE_DIR=(\S+)", DOCKERFILE)
-    assert f"RUN install --directory --owner headwaiter --group headwaiter {folder}\n" in DOCKERFILE
-    assert f"cache:{folder}" in GPU["services"]["server"]["volumes"]
-    assert "cache" in GPU["volumes"]
-
-
 def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     grpc_port = Settings.address.rpartition(":")[2]
     metrics_port = str(Settings.metrics_port)

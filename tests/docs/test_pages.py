@@ -31,7 +31,7 @@ def test_the_tables_of_flags_are_those_of_the_server() -> None:
     fields = {flag(field.name): field.default for field in dataclasses.fields(Settings) if field.name != "bundle"}
     assert documented.keys() == fields.keys()
     for name, default in fields.items():
-        if name in ("--cache-dir", "--front-ends"):  # The default depends on the environment, and on the machine.
+        if name == "--front-ends":  # The default depends on the machine.
             continue
         expected = "" if default is None else ",".join(map(str, default)) if isinstance(default, tuple) else default
         assert documented[name] == (f"{expected:g}" if isinstance(expected, float) else str(expected)), name

@@ -12,7 +12,6 @@ from headwaiter_export.cli import main
 from testbed.minilm import checkpoint
 from testbed.server_process import RunningServer, running_server
 from tests.support.shared_folders import SharedFolders
-from tests.support.stored_costs import store_cost
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,7 +33,6 @@ def real_bundle(real_checkpoint: Path, shared_folders: SharedFolders) -> Path:
     def export(folder: Path) -> None:
         graph = ["--graphs", "packed-cpu", "--precision", "fp32"]
         assert main(["checkpoint", str(real_checkpoint), "-o", str(folder), "--name", "all-MiniLM-L6-v2", *graph]) == 0
-        store_cost(folder, 1)
 
     return shared_folders.get("all-MiniLM-L6-v2", export)
 

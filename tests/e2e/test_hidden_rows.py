@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
+from headwaiter_server.models import calibration
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
+from tests.support.e2e import in_process_server
 from tests.support.e2e.in_process_server import connect, metrics_url, serving, wait_until
 from tests.support.e2e.prometheus_metrics import read_metric
 
@@ -24,8 +26,12 @@ async def test_rows_are_copied_for_the_sequences_that_need_them_if_copies_are_ex
             time.sleep(ROW_S * batch.tokens)
         return run(graph, batch, hidden=hidden)
 
-    with patch.object(EncoderGraph, "run", run_with_slow_copies):
-        async with serving(text_bundle, token_budget=256, cache_dir=None) as server, connect(server) as client:
+    # The server measures the true cost of copies.
+    with (
+        patch.object(EncoderGraph, "run", run_with_slow_copies),
+        patch.object(in_process_server, "known_cost", calibration.measure_cost),
+    ):
+        async with serving(text_bundle, token_budget=256) as server, connect(server) as client:
             copied_tokens.clear()
             # The first batch occupies the device until all other requests wait.
             first = asyncio.create_task(client.encode_tokens([[1] * 64] * 4, hidden=True, pooled=False))

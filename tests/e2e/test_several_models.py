@@ -150,8 +150,11 @@ async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, 
     async with serving_models(models, model_control="on") as server, connect(server) as client:
         assert (await client.encode(["bread"], model="texts")).model.version == "10"
         add_version(models / "texts" / "11", text_bundle)
+        assert not (await client.model("texts")).execution.cost.remembered
         assert (await client.load("texts")).version == "11"
         assert (await client.encode(["bread"], model="texts")).model.version == "11"
+        # The graph is the same, so its cost is not measured beside the calls in progress.
+        assert (await client.model("texts")).execution.cost.remembered
         shutil.rmtree(models / "texts" / "11")
         assert (await client.load("texts")).version == "10"
         assert (await client.encode(["bread"], model="texts")).model.version == "10"

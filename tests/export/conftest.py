@@ -16,8 +16,8 @@ from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from tests.support.export.helpers import random_encoder
+from tests.support.known_costs import known_cost_problem
 from tests.support.shared_folders import SharedFolders
-from tests.support.stored_costs import known_cost_problem
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -146,7 +146,7 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
         f"cosine at least {check.min_cosine:.6f}, {check.mean_cosine:.6f} on average",
     }
     if cost.service_tokens_per_s:
-        source = "from the cache" if cost.remembered else "measured at start-up"
+        source = "learnt by the version before" if cost.remembered else "measured at start-up"
         rows["batches"] = (
             f"at most {execution.token_budget:,} tokens, {cost.service_tokens_per_s:,.0f} tokens/s: "
             f"{cost.launch_s * 1e3:.3g} ms per batch, {cost.token_s * 1e6:.3g} µs per token, "

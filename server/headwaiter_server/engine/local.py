@@ -84,8 +84,6 @@ class LocalEngine:
             self._repository.drain()
         if self._scheduler is not None:
             unanswered = await self._scheduler.drain(timeout_s)
-        if self._repository is not None:
-            await self._repository.store_costs()
         return unanswered
 
     async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:

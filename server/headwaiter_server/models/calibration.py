@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import replace
 
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
@@ -51,6 +52,27 @@ def check_longest_sequence(model: Model) -> None:
             f"one sequence of {longest:,} tokens, the longest that {model.bundle.manifest.name} accepts, cannot run "
             f"({one_line(error)}): lower --max-sequence-tokens, or free GPU memory"
         ) from error
+
+
+def calibrate(model: Model, token_cap: int, known: Calibration | None = None, *, warms_up: bool = True) -> Calibration:
+    """Measure the cost of a model's batches, unless it is known, and run full batches.
+
+    Args:
+        model: the model to measure.
+        token_cap: largest token budget; 0 for the provider's default.
+        known: what another version with the same graph has learnt; None if there is no such version.
+        warms_up: whether to run full batches, and halve the limits if they fail.
+
+    Raises:
+        LongestSequenceRefused: one longest sequence cannot run on the GPU.
+    """
+    check_longest_sequence(model)
+    if known is None:
+        calibration = measure_cost(model, token_cap)
+    else:
+        budget = min(known.limits.tokens, _candidate_budgets(model.provider, token_cap)[-1])
+        calibration = replace(known, limits=batch_limits(model, budget), remembered=True)
+    return replace(calibration, limits=warm_up(model, calibration.limits)) if warms_up else calibration
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from headwaiter_server.models.calibration import check_longest_sequence, largest_budget, warm_up
-from headwaiter_server.models.calibration_cache import CostFile, calibrate
+from headwaiter_server.models.calibration import calibrate, check_longest_sequence, largest_budget, warm_up
+from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
@@ -26,21 +26,19 @@ class LoadedModel:
         sessions: the session of each worker that runs the model; each instance on each device is one worker.
         tokenizer: the bundle's tokenizer; None for a model that takes no texts.
         calibration: the cost of batches, and the batch limits that hold on every device.
-        cost_file: stores what serving teaches; None to store nothing.
     """
 
     model: ModelDescription
     sessions: Mapping[Worker, Session]
     tokenizer: BundleTokenizer | None
     calibration: Calibration
-    cost_file: CostFile | None
 
     def describe(self) -> str:
         """Describe the model, where it runs, its batches and its accuracy, in one line for the log."""
         model = self.model
         fallback = " (CUDA was preferred; a line above says why it does not work)" if model.fallback_reason else ""
         calibration = self.calibration
-        source = "remembered" if calibration.remembered else "measured"
+        source = "learnt by the version before" if calibration.remembered else "measured"
         longest = ""
         if model.longest_sequence_bytes:
             longest = (
@@ -56,7 +54,11 @@ class LoadedModel:
 
 
 def load_model(
-    folder: Path, settings: Settings, workers: Sequence[Worker], loop: asyncio.AbstractEventLoop
+    folder: Path,
+    settings: Settings,
+    workers: Sequence[Worker],
+    loop: asyncio.AbstractEventLoop,
+    before: RunningModel | None = None,
 ) -> LoadedModel:
     """Open a bundle, check it and measure the cost of its batches; takes seconds, so call it outside the event loop.
 
@@ -65,6 +67,7 @@ def load_model(
         settings: the settings of the model.
         workers: the workers of all devices; the model gets a session on each one that its provider and settings allow.
         loop: the event loop of the scheduler; it lets the batches of this load alternate with those of other models.
+        before: the version that answers requests now; the new version inherits its cost if the graph is the same.
 
     Raises:
         ModelRefused: the model must not be served.
@@ -86,9 +89,10 @@ def load_model(
     if model.bundle.manifest.max_text_tokens:
         tokenizer = BundleTokenizer.open_in(model.bundle)
     try:
-        token_cap, threads = settings.token_budget, settings.threads_per_instance or 0
-        cost_file = CostFile.of(settings.cache_dir, model, threads=threads, token_cap=token_cap)
-        calibration = calibrate(model, token_cap=token_cap, file=cost_file, warms_up=settings.warm_up == "on")
+        token_cap = settings.token_budget
+        inherits = before is not None and before.model.cost_conditions == model.cost_conditions
+        known = before.learnt_cost if before is not None and inherits else None
+        calibration = calibrate(model, token_cap, known, warms_up=settings.warm_up == "on")
         sessions, limits = _open_sessions(model, settings, workers, calibration.limits, loop)
     except ModelRefused:
         raise
@@ -99,7 +103,7 @@ def load_model(
         ) from error
     budget = largest_budget(model, limits, token_cap)
     calibration = replace(calibration, limits=limits, largest_budget_tokens=budget)
-    return LoadedModel(model.description(), sessions, tokenizer, calibration, cost_file)
+    return LoadedModel(model.description(), sessions, tokenizer, calibration)
 
 
 def _open_sessions(

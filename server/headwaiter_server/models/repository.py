@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 
 # A version counts as removed if two scans at least this far apart lack it.
 _SECOND_LOOK_S = 0.2
-# What the models have learnt is stored at this interval, and when they are unloaded.
-_STORE_INTERVAL_S = 60.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -155,7 +153,6 @@ class ModelRepository:
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._started = True
         self._publish()
-        self._tasks.start(self._store_costs_forever())
         if settings.watch_s:
             self._tasks.start(self._watch(settings.watch_s))
 
@@ -165,16 +162,6 @@ class ModelRepository:
         self._tasks.cancel()
         for running in self.running:
             running.attention_queue.drain()
-
-    async def store_costs(self) -> None:
-        """Store what the models that answer requests have learnt about the cost of their batches."""
-        for running in self.running:
-            await asyncio.to_thread(running.store_cost)
-
-    async def _store_costs_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_STORE_INTERVAL_S)
-            await self.store_costs()
 
     async def load(self, name: str) -> None:
         """Load the highest version of a model, even if it failed before.
@@ -352,7 +339,8 @@ class ModelRepository:
                 settings = replace(settings, provider=before.running.facts.provider)
                 # The predecessor's reason for the CPU is the reason for this version too.
                 fallback_reason = before.running.model.fallback_reason
-            loaded = await self._load_in_thread(version.bundle.folder, settings)
+            running = before.running if before is not None else None
+            loaded = await self._load_in_thread(version.bundle.folder, settings, running)
             if fallback_reason:
                 loaded = replace(loaded, model=replace(loaded.model, fallback_reason=fallback_reason))
         except Exception as error:
@@ -384,10 +372,12 @@ class ModelRepository:
             return True
         return before.name in found and found[before.name].may_hold(before.number)
 
-    async def _load_in_thread(self, folder: Path, settings: Settings) -> LoadedModel:
+    async def _load_in_thread(
+        self, folder: Path, settings: Settings, before: RunningModel | None = None
+    ) -> LoadedModel:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._loader, _load_without_panic, folder, settings, self._scheduler.workers, loop
+            self._loader, _load_without_panic, folder, settings, self._scheduler.workers, loop, before
         )
 
     async def _announce(self, version: ModelVersion, loaded: LoadedModel) -> ModelFacts:
@@ -420,7 +410,7 @@ class ModelRepository:
         bundle = loaded.model.bundle
         attention_queue = AttentionWeightsQueue(lambda: AttentionWeightsGraph.open_in(bundle).run, recorder.expired)
         version.running = self._running[facts.number] = RunningModel(
-            facts, loaded.tokenizer, recorder, loaded.model, queue, attention_queue, calibration, loaded.cost_file
+            facts, loaded.tokenizer, recorder, loaded.model, queue, attention_queue, calibration
         )
         version.state = ModelState.READY
         self._current[version.name] = version
@@ -446,7 +436,6 @@ class ModelRepository:
         await version.running.wait_until_unused(self._settings.drain_s)
         number = version.running.facts.number
         await self._followers.release(number)
-        await asyncio.to_thread(version.running.store_cost)
         await self._scheduler.remove_model(version.running.queue)
         version.running = None
         del self._running[number]

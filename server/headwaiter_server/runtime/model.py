@@ -89,6 +89,12 @@ class ModelDescription:
         """SHA-256 of the graph without its weights, which are in another file; in hexadecimal."""
         return next(file.sha256 for file in self.bundle.manifest.files if file.name == self.graph_file)
 
+    @property
+    def cost_conditions(self) -> tuple[object, ...]:
+        """What decides how long batches take; models for which this is equal have the same cost."""
+        resources = self.resources._replace(turn=at_once)
+        return self.graph_sha256, self.bundle.manifest.max_tokens, self.provider, resources
+
     def open_on(self, device: int, turn: Turn = at_once) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
 

@@ -162,7 +162,7 @@ class Calibration:
     Attributes:
         service_tokens_per_s: tokens/s in full batches of sequences of typical length.
         error_ratio: median of |predicted − measured| / measured over the timed shapes.
-        remembered: whether the cost was learnt by an earlier process.
+        remembered: whether another version with the same graph has learnt the cost.
         largest_budget_tokens: the largest token budget that the model may learn; 0 stands for that of `limits`.
     """
 

@@ -19,7 +19,6 @@ from headwaiter_server.settings.flag_types import (
     ATTEND_BYTES,
     DIRECTORY,
     FILE,
-    FOLDER,
     FRONT_ENDS,
     GPUS,
     NAME,
@@ -125,9 +124,6 @@ class Settings:
     )
     warm_up: Literal["on", "off"] = _setting(
         "on", one_of("on", "off"), "whether to run full batches before serving, which reserves their memory"
-    )
-    cache_dir: Path | None = _setting(
-        None, FOLDER, "folder for learnt batch costs; '' stores nothing; the user's cache folder if not given"
     )
     max_queue_tokens: int = _setting(262_144, POSITIVE, "most tokens in the queue; further requests are refused")
     max_queue_s: float = _setting(
@@ -297,13 +293,12 @@ class Settings:
             )
         return problems
 
-    def changed_flags(self, environment: Mapping[str, str]) -> str:
+    def changed_flags(self) -> str:
         """Return the settings that differ from their defaults, as on a command line."""
         words = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            default = _user_cache(environment) if field.name == "cache_dir" else field.default
-            if value != default:
+            if value != field.default:
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
                 words += [text] if field.name == "bundle" else [flag(field.name), text]
         return shlex.join(words)
@@ -337,14 +332,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
             values["bundle"] = Path(text) if text else None
         elif text is not None:
             values[field.name] = read_value(field, text)
-    return Settings(**{"cache_dir": _user_cache(environment), **values})
-
-
-def _user_cache(environment: Mapping[str, str]) -> Path | None:
-    """Return Headwaiter's folder in the user's cache (XDG base directory specification); None without $HOME."""
-    home = environment.get("HOME")
-    caches = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
-    return Path(caches) / "headwaiter" if caches else None
+    return Settings(**values)
 
 
 def read_value(field: "dataclasses.Field[Any]", text: str) -> Any:

@@ -89,7 +89,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         "2.5 ms per batch",
         "110 µs per token",
         "5 ns per attention cell",
-        "from the cache",
+        "learnt by the version before",
         "±6.1%",
         "32 sequences",
         "pooled vectors within 1.5e-07",

@@ -9,10 +9,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headwaiter_server.models.calibration import batch_limits, check_longest_sequence, measure_cost, warm_up
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.models.calibration import (
+    batch_limits,
+    calibrate,
+    check_longest_sequence,
+    measure_cost,
+    warm_up,
+)
 from headwaiter_server.runtime.errors import LongestSequenceRefused
 from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
-from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
 from headwaiter_server.scheduling.cost import CostModel
@@ -129,3 +136,93 @@ def test_a_gpu_on_which_the_longest_sequence_does_not_run_is_refused_with_the_le
         check_longest_sequence(model)
     for fact in ("512 tokens", "tiny", "out of memory", "--max-sequence-tokens"):
         assert fact in str(refused.value)
+
+
+def test_a_known_cost_is_not_measured_again(simulated: tuple[Model, SimulatedGraph]) -> None:
+    model, graph = simulated
+    measured = calibrate(model, 0)
+    assert not measured.remembered
+    measuring_runs = len(graph.ran)
+    graph.ran.clear()
+    assert calibrate(model, 0, measured) == replace(measured, remembered=True)
+    assert 1 <= len(graph.ran) <= 3 < measuring_runs
+    assert calibrate(model, 128, measured).limits.tokens <= 128 < measured.limits.tokens
+
+
+@pytest.mark.parametrize("cost", [replace(VARYING, variable_length=False), VARYING])
+def test_on_a_gpu_every_start_runs_batches_that_reach_the_limits_of_tokens_padding_and_cells(
+    cost: CostModel, tmp_path: Path
+) -> None:
+    model, graph = simulated_model(tmp_path, cost, provider="cuda", width=768)
+    calibration = None
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
+        for remembered in (False, True):
+            graph.ran.clear()
+            calibration = calibrate(model, 0, calibration)
+            assert calibration.remembered is remembered
+            # Batches that are timed run before the last three.
+            limits, ran = calibration.limits, graph.ran[-3:]
+            padded = [shape.sequences * shape.longest_tokens for shape in ran]
+            cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
+            for largest, most in (
+                (max(shape.tokens for shape in ran), limits.tokens),
+                (max(padded), limits.padded_tokens),
+                (max(cells), limits.cells),
+            ):
+                # Fused kernels store no scores, so nothing limits the cells.
+                assert most == sys.maxsize or 0.99 * most <= largest <= most
+            assert (limits.cells == sys.maxsize) is cost.variable_length
+            # One batch has nearly the most cells that sequences can need.
+            assert max(shape.needed_cells for shape in ran) >= 0.99 * min(limits.tokens * 512, limits.cells)
+
+
+@pytest.mark.parametrize("provider", ["cpu", "cuda"])
+def test_limits_are_halved_until_the_largest_batches_fit_in_memory(
+    provider: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, graph = simulated_model(tmp_path, VARYING, provider=provider)
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
+        measured = calibrate(model, 0)
+        graph.most_tokens = measured.limits.tokens // 3
+        halved = calibrate(model, 0, measured).limits
+    assert halved == measured.limits.scaled(0.5).scaled(0.5)
+    warnings = [message for message in caplog.messages if "out of memory" in message]
+    assert len(warnings) == 2
+    for message, tokens in zip(warnings, (measured.limits.tokens, measured.limits.tokens // 2), strict=True):
+        assert str(tokens) in message
+
+
+def test_a_model_that_cannot_run_is_an_error_with_and_without_a_known_cost(
+    simulated: tuple[Model, SimulatedGraph],
+) -> None:
+    model, graph = simulated
+    measured = calibrate(model, 0)
+    graph.most_tokens = 0
+    for known in (measured, None):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            calibrate(model, 0, known)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"provider": "cuda"},
+        {"resources": Resources(threads=2)},
+        {"resources": Resources(threads=None, max_gpu_bytes=1 << 30)},
+        {"graph_sha256": "cd" * 32},
+        {"digest": "cd" * 32},
+    ],
+    ids=lambda change: "".join(change),
+)
+def test_only_a_version_with_the_same_graph_and_the_same_resources_costs_as_much(
+    change: dict[str, Any], simulated: tuple[Model, SimulatedGraph]
+) -> None:
+    model, _ = simulated
+    same = "digest" in change
+    if "graph_sha256" in change:
+        changed = Manifest.FromString(model.bundle.manifest.SerializeToString())
+        changed.files[0].sha256 = change["graph_sha256"]
+        change = {"bundle": replace(model.bundle, manifest=changed)}
+    elif same:  # A new version of a model usually has the same graph and other weights.
+        change = {"bundle": replace(model.bundle, **change)}
+    assert (model.cost_conditions == replace(model, **change).cost_conditions) is same

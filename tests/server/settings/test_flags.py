@@ -35,7 +35,6 @@ GIVEN = {
     "token_budget": ("1024", 1024),
     "max_sequence_tokens": ("100", 100),
     "warm_up": ("off", "off"),
-    "cache_dir": ("CACHE", Path("CACHE")),
     "max_queue_tokens": ("70000", 70_000),
     "max_queue_s": ("2.5", 2.5),
     "max_request_sequences": ("5", 5),
@@ -117,23 +116,6 @@ def test_what_the_command_line_serves_replaces_what_the_environment_serves() -> 
 def test_a_flag_wins_over_the_environment_even_if_the_variable_is_wrong() -> None:
     assert read_settings(["b", "--threads", "2"], {"HEADWAITER_THREADS": "7"}).threads == 2
     assert read_settings(["b", "--threads", "2"], {"HEADWAITER_THREADS": "many"}).threads == 2
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({"HOME": "/h"}, Path("/h/.cache/headwaiter")),
-        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, Path("/c/headwaiter")),
-        ({"HOME": "/h", "XDG_CACHE_HOME": ""}, Path("/h/.cache/headwaiter")),
-        ({"HOME": "/h", "HEADWAITER_CACHE_DIR": "/d"}, Path("/d")),
-        ({}, None),
-    ],
-)
-def test_the_cache_folder_is_in_the_users_cache_unless_another_is_given(
-    environment: dict[str, str], folder: Path | None
-) -> None:
-    assert read_settings(["b"], environment).cache_dir == folder
-    assert read_settings(["b", "--cache-dir", ""], environment).cache_dir is None
 
 
 @pytest.mark.parametrize(
@@ -229,13 +211,10 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
 
 
 def test_the_changed_flags_are_those_that_differ_from_their_defaults_as_on_a_command_line() -> None:
-    environment = {"HOME": "/h", "HEADWAITER_THREADS": "2"}
+    environment = {"HEADWAITER_THREADS": "2"}
     given = ["a b", "--devices", "0,1", "--token-file", "FILE", "--drain-s", "30"]
     settings = read_settings(given, environment)
-    assert settings.changed_flags(environment) == "'a b' --threads 2 --devices 0,1 --token-file FILE"
-    assert read_settings(["b", "--cache-dir", ""], environment).changed_flags(environment) == (
-        "b --threads 2 --cache-dir ''"
-    )
+    assert settings.changed_flags() == "'a b' --threads 2 --devices 0,1 --token-file FILE"
 
 
 @pytest.mark.parametrize(("front_ends", "calls"), [("auto", 11), (0, 11), (1, 11), (3, 4), (11, 1)])

@@ -23,14 +23,14 @@ from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
-from tests.support.stored_costs import cost_folder, known_cost_problem
+from tests.support.known_costs import known_cost, known_cost_problem
 
 
 def local_settings(bundle: Path | None, **changes: Any) -> Settings:
-    """Return settings of a CPU server on free local ports, with the calibration cache of this test run."""
+    """Return settings of a CPU server on free local ports."""
     front_ends = int(os.environ.get(FRONT_ENDS, "0"))
     defaults = {"provider": "cpu", "address": "127.0.0.1:0", "metrics_port": 0, "front_ends": front_ends}
-    return Settings(**{"bundle": bundle, "cache_dir": cost_folder(), **defaults, **changes})
+    return Settings(**{"bundle": bundle, **defaults, **changes})
 
 
 @asynccontextmanager
@@ -49,13 +49,12 @@ async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
 def in_this_process() -> Iterator[None]:
     """Run the front ends of servers that start in the block in the test's event loop; shorten starts and drains.
 
-    The servers measure a cost that is not stored with few batches, check each tokenizer once in a test run, and drain
-    without a pause for late calls.
+    The servers start with a made-up cost of batches, check each tokenizer once in a test run, and drain without a pause
+    for late calls.
     """
     with (
         patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start),
-        patch.dict(calibration._BUDGETS_S, cpu=0.02),
-        patch.multiple(calibration, _SHAPES_S=0.02, _HIDDEN_ROWS_S=0.01),
+        patch.object(calibration, "measure_cost", known_cost),
         patch.object(tokenizer, "cost_problem", known_cost_problem),
         patch.object(front_end, "_QUIET_S", 0.0),
     ):

@@ -109,7 +109,7 @@ def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namesp
 @contextmanager
 def _served(bundle: Path, instances: int) -> Iterator[RunningServer]:
     """Serve a bundle, and print the size of the log."""
-    flags = ["--provider", "cpu", "--instances", str(instances), "--threads", "1", "--cache-dir", ""]
+    flags = ["--provider", "cpu", "--instances", str(instances), "--threads", "1"]
     path = bundle.with_suffix(".log")
     with path.open("wb") as log, running_server(bundle, flags, program=SERVER, log=log) as server:
         yield server

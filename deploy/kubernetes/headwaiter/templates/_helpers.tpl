@@ -101,7 +101,7 @@ grpc: {port: 50051}
 {{- if and (eq .autoscaling.kind "hpa") (eq .provider "cpu") (not (dig "requests" "cpu" "" .resources)) }}
 {{- fail "autoscaling.kind hpa measures the share of resources.requests.cpu: give resources.requests.cpu" }}
 {{- end }}
-{{- $taken := list "bundle" "models" "watch_s" "model_name" "provider" "devices" "address" "metrics_port" "http_address" "http_api" "drain_s" "drain_delay_s" "max_connection_age_s" "tls_cert" "tls_key" "tls_client_ca" "token_file" "cache_dir" }}
+{{- $taken := list "bundle" "models" "watch_s" "model_name" "provider" "devices" "address" "metrics_port" "http_address" "http_api" "drain_s" "drain_delay_s" "max_connection_age_s" "tls_cert" "tls_key" "tls_client_ca" "token_file" }}
 {{- range $name, $value := .settings }}
 {{- if has $name $taken }}
 {{- fail (printf "settings.%s is set by the chart: use the chart's own value for it" $name) }}
