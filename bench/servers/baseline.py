@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 from headwaiter_server.settings.flags import Settings
 
 # The name and the version of the only model, for metrics.
@@ -72,10 +72,10 @@ class PolicyScheduler:
         self._thread = ThreadPoolExecutor(1)
         self.task = asyncio.create_task(self._serve())
 
-    async def submit(self, _served: object, values: list[NDArray[np.generic]], **_: object) -> Outcome:
+    async def submit(self, _served: object, job: Job, _on_queued: Callable[[], None] = lambda: None) -> Outcome:
         """Queue the sequences of a request, and return their pooled vectors once all have run."""
         now_s, loop = time.monotonic(), asyncio.get_running_loop()
-        waiting = [_Waiting(sequence, now_s, loop.create_future()) for sequence in values]
+        waiting = [_Waiting(sequence, now_s, loop.create_future()) for sequence in job.values]
         self._waiting += waiting
         self._arrival.set()
         answers = await asyncio.gather(*(each.answer for each in waiting))

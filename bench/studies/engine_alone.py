@@ -27,9 +27,9 @@ from bench.studies.scheduler_alone import (
 )
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.processes.front_end_links import FrontEndLinks
-from headwaiter_server.processes.messages import HEADER, Kind, Request, split_messages, write_request
+from headwaiter_server.processes.messages import HEADER, Kind, split_messages, write_request
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.job import Job
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
 
@@ -77,7 +77,7 @@ def send(end: socket.socket, callers: int) -> None:
     """Keep a number of requests of one sequence in flight, as a front end does, until the engine ends."""
     pin(LOAD_CORE)
     values: list[NDArray[np.generic]] = [np.zeros(LENGTH_TOKENS, np.int64)]
-    payload = b"".join(write_request(Request(0, values, False, Priority.INTERACTIVE, float("inf"), 0, None)))
+    payload = b"".join(write_request(0, Job(values)))
     end.sendall(b"".join(HEADER.pack(len(payload), Kind.REQUEST, number) + payload for number in range(callers)))
     received = b""
     while data := end.recv(_RECEIVED_BYTES):

@@ -15,6 +15,7 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
+from headwaiter_server.scheduling.job import Job
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
@@ -133,7 +134,7 @@ class _Load:
         """Send sequences until the load is stopped."""
         values: list[NDArray[np.generic]] = [np.zeros(LENGTH_TOKENS, np.int64)]
         while not self.stopped:
-            await scheduler.submit(queue, values, hidden=False)
+            await scheduler.submit(queue, Job(values))
             self.answers += 1
 
     async def run(self, callers: int) -> None:

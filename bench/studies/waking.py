@@ -30,7 +30,7 @@ from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 from headwaiter_server.settings.flags import Settings
 from testbed.minilm import bundle
 
@@ -54,7 +54,7 @@ class _Engine:
         self.directory.update([], {manifest.name: served}, started=True)
         self._vector = np.random.default_rng(0).standard_normal(_WIDTH, np.float32)
 
-    async def submit(self, *_: object, on_queued: Callable[[], None], **__: object) -> Outcome:
+    async def submit(self, _served: object, _job: Job, on_queued: Callable[[], None]) -> Outcome:
         on_queued()
         now_s = time.monotonic()
         return Outcome([self._vector], None, (BatchTimes(Interval(now_s, now_s), Interval(now_s, now_s)),))

@@ -11,6 +11,7 @@ from bench.servers.baseline import PolicyScheduler
 from bench.servers.policies import read_policy
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.scheduling.job import Job
 from tests.support.server.stand_ins import Graph
 
 # Lengths of the sequences of each request.
@@ -46,7 +47,7 @@ async def test_every_request_gets_its_own_answer_with_every_policy(policy: str) 
     requests: list[list[NDArray[np.generic]]] = [
         [np.full(length, number) for length in lengths] for number, lengths in enumerate(LENGTHS)
     ]
-    outcomes = await asyncio.gather(*(scheduler.submit(None, sequences, hidden=False) for sequences in requests))
+    outcomes = await asyncio.gather(*(scheduler.submit(None, Job(sequences)) for sequences in requests))
     scheduler.task.cancel()
     for number, (lengths, outcome) in enumerate(zip(LENGTHS, outcomes, strict=True)):
         assert outcome.pooled is not None

@@ -1,20 +1,19 @@
 """What the services ask of the engine, which runs in the same process or in another one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.metrics.page import Page
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import Interval, Outcome
+from headwaiter_server.scheduling.job import Interval, Job, Outcome
 
 
 class Engine(Protocol):
@@ -32,20 +31,8 @@ class Engine(Protocol):
         """Raise the error with which `submit` would refuse a number of sequences of one token now."""
         ...
 
-    async def submit(
-        self,
-        served: ServedModel,
-        values: list[NDArray[np.generic]],
-        *,
-        hidden: bool,
-        deadline_s: float,
-        priority: Priority,
-        failures: Mapping[int, HeadwaiterError] | None,
-        device_failures: int,
-        on_queued: Callable[[], None],
-        trace: bytes,
-    ) -> Outcome:
-        """Queue the sequences of a request, and return its answer; see `Scheduler.submit`."""
+    async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
+        """Queue the sequences of a job, and return its answer; see `Scheduler.submit`."""
         ...
 
     async def check_attention_room(self, served: ServedModel) -> None:

@@ -1,14 +1,13 @@
 """The engine in this process: the repository of models, the scheduler and the devices."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.engine.description import batches_reply, description
 from headwaiter_server.metrics.page import Page, write_page
 from headwaiter_server.metrics.recorder import Recorder
@@ -22,7 +21,7 @@ from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import MAX_WAITING
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import Interval, Outcome
+from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
 from headwaiter_server.settings.flags import Settings
@@ -90,31 +89,9 @@ class LocalEngine:
         """See `Engine`."""
         self.scheduler.admit(_running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
 
-    async def submit(
-        self,
-        served: ServedModel,
-        values: list[NDArray[np.generic]],
-        *,
-        hidden: bool,
-        deadline_s: float,
-        priority: Priority,
-        failures: Mapping[int, HeadwaiterError] | None,
-        device_failures: int,
-        on_queued: Callable[[], None],
-        trace: bytes,
-    ) -> Outcome:
+    async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
         """See `Engine`."""
-        return await self.scheduler.submit(
-            _running(served).queue,
-            values,
-            hidden=hidden,
-            deadline_s=deadline_s,
-            priority=priority,
-            failures=failures,
-            device_failures=device_failures,
-            on_queued=on_queued,
-            trace=trace,
-        )
+        return await self.scheduler.submit(_running(served).queue, job, on_queued)
 
     async def check_attention_room(self, served: ServedModel) -> None:
         """See `Engine`."""

@@ -25,7 +25,9 @@ from headwaiter_server.processes.messages import Kind, read_request, write_error
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import Interval, Outcome, QueuedRequest
+from headwaiter_server.scheduling.job import Interval, Outcome
+from headwaiter_server.scheduling.model_queue import ModelQueue
+from headwaiter_server.scheduling.queued_request import QueuedRequest
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +38,6 @@ _PREPARE_S = 60.0
 _COUNT_INTERVAL_S, _COUNT_SHARE, _COUNT_TIMEOUT_S = 0.5, 0.1, 1.0
 # A front end that has not answered for this time hangs.
 _HUNG_S = 30.0
-# Stands for the errors of sequences that failed in the front end, which knows them.
-_FAILED_BEFORE = HeadwaiterError("the sequence failed before it was queued")
 
 
 class FrontEndLinks:
@@ -261,14 +261,11 @@ class _FrontEndLink(Link):
     def _receive(self, number: int, payload: bytes) -> None:
         """Queue a request."""
         try:
-            asked = read_request(payload)
-            running = self._engine.running_model(asked.model)
-            failures = None if asked.failed is None else dict.fromkeys(asked.failed, _FAILED_BEFORE)
-            waiting = _Waiting(self, number)
-            waiting.request = request = QueuedRequest(
-                running.queue, len(asked.values), asked.hidden, waiting, failures, asked.device_failures, asked.trace
-            )
-            self._engine.scheduler.enqueue(request, asked.values, asked.deadline_s, asked.priority)
+            model, job = read_request(payload)
+            queue = self._engine.running_model(model).queue
+            waiting = _Waiting(self, number, queue)
+            waiting.request = QueuedRequest(queue, job, waiting)
+            self._engine.scheduler.enqueue(queue, waiting.request)
         except HeadwaiterError as error:
             self.send(Kind.REFUSED, number, write_error(error))
         except Exception as error:
@@ -281,13 +278,13 @@ class _FrontEndLink(Link):
         """Send the answer to a request."""
         self.send(kind, waiting.number, parts)
         self._requests.pop(waiting.number, None)
-        waiting.request.queue.end_request(waiting.request)
+        waiting.queue.end_request(waiting.request)
 
     def _give_up(self, number: int) -> None:
         waiting = self._requests.pop(number, None)
         if waiting is not None:
             waiting.is_done = True
-            self._engine.scheduler.withdraw(waiting.request)
+            self._engine.scheduler.withdraw(waiting.queue, waiting.request)
 
     async def _check_room(self, model: int, tokens: int, deadline_s: float, priority: Priority) -> None:
         await self._engine.check_room(self._engine.running_model(model), tokens, deadline_s, priority)
@@ -322,12 +319,12 @@ class _FrontEndLink(Link):
 class _Waiting:
     """A request of a front end that waits for its answer; see `scheduling.queued_request.Answer`."""
 
-    __slots__ = ("_link", "is_done", "number", "request")
+    __slots__ = ("_link", "is_done", "number", "queue", "request")
 
     request: QueuedRequest
 
-    def __init__(self, link: _FrontEndLink, number: int) -> None:
-        self._link, self.number, self.is_done = link, number, False
+    def __init__(self, link: _FrontEndLink, number: int, queue: ModelQueue) -> None:
+        self._link, self.number, self.queue, self.is_done = link, number, queue, False
 
     def done(self) -> bool:
         """Return whether the answer is sent, or no longer wanted."""
@@ -336,7 +333,7 @@ class _Waiting:
     def set_result(self, result: Outcome, /) -> None:
         """Send the answer."""
         self.is_done = True
-        self._link.answer(self, *write_outcome(result, sampled=bool(self.request.trace)))
+        self._link.answer(self, *write_outcome(result, sampled=bool(self.request.job.trace)))
 
     def set_exception(self, exception: HeadwaiterError, /) -> None:
         """Send the error."""

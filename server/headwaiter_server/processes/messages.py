@@ -7,18 +7,19 @@ their socket.
 
 import pickle
 import struct
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.sparse import ENTRY
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 
 # Length of the payload in bytes, kind, number of the request or the call.
 HEADER = struct.Struct("<IBQ")
@@ -31,6 +32,8 @@ _HIDDEN, _PARTIAL, _BULK, _TRACED = 1, 2, 4, 8
 _SPAN_IDS_BYTES = 24
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+# Stands for the errors of sequences that failed in the front end, which knows them.
+_FAILED_BEFORE = HeadwaiterError("the sequence failed before it was queued")
 _Array = NDArray[np.generic]
 
 
@@ -47,72 +50,37 @@ class Kind(IntEnum):
     REFUSED = 6
 
 
-@dataclass(slots=True)
-class Request:
-    """A request to encode, from a front end to the engine.
-
-    Attributes:
-        model: number of the model.
-        values: of each sequence, empty for one that failed before.
-        failed: the indices of the failed sequences; None if the request does not accept a partial answer.
-        trace: the ids of the request's span; empty if the request is not sampled.
-    """
-
-    model: int
-    values: list[_Array]
-    hidden: bool
-    priority: Priority
-    deadline_s: float
-    device_failures: int
-    failed: Collection[int] | None
-    trace: bytes = b""
-
-
-def write_request(request: Request) -> list[bytes]:
-    """Return the parts of a request's payload."""
-    values = request.values
-    if request.failed:
-        values = [each[:0] if index in request.failed else each for index, each in enumerate(values)]
+def write_request(model: int, job: Job) -> list[bytes]:
+    """Return the parts of the payload of a job for the model with this number; errors of sequences do not cross."""
+    values, hidden, deadline_s, priority, failures, device_failures, trace = job
+    if failures:
+        values = [each[:0] if index in failures else each for index, each in enumerate(values)]
     first = next((each for each in values if len(each)), values[0])
     flags = (
-        _HIDDEN * request.hidden
-        + _PARTIAL * (request.failed is not None)
-        + _BULK * (request.priority is Priority.BULK)
-        + _TRACED * bool(request.trace)
+        _HIDDEN * hidden
+        + _PARTIAL * (failures is not None)
+        + _BULK * (priority is Priority.BULK)
+        + _TRACED * bool(trace)
     )
-    failed = request.failed or ()
+    failed = failures or ()
     width = first.shape[1] if first.ndim == 2 else 0
     head = _REQUEST.pack(
-        request.model,
-        flags,
-        request.device_failures,
-        request.deadline_s,
-        _CODES[first.dtype],
-        width,
-        len(values),
-        len(failed),
+        model, flags, device_failures, deadline_s, _CODES[first.dtype], width, len(values), len(failed)
     )
     counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
-    return [head, counts, request.trace, *(each.tobytes() for each in values if len(each))]
+    return [head, counts, trace, *(each.tobytes() for each in values if len(each))]
 
 
-def read_request(payload: bytes) -> Request:
-    """Return a request; its values share the memory of the payload."""
+def read_request(payload: bytes) -> tuple[int, Job]:
+    """Return the number of a model, and a job; the values of the job share the memory of the payload."""
     model, flags, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(payload)
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
     start = _REQUEST.size + 4 * len(counts)
     trace = payload[start : start + _SPAN_IDS_BYTES] if flags & _TRACED else b""
     values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
-    return Request(
-        model,
-        values,
-        hidden=bool(flags & _HIDDEN),
-        priority=Priority.BULK if flags & _BULK else Priority.INTERACTIVE,
-        deadline_s=deadline_s,
-        device_failures=device_failures,
-        failed=counts[count:] if flags & _PARTIAL else None,
-        trace=trace,
-    )
+    failures = dict.fromkeys(counts[count:], _FAILED_BEFORE) if flags & _PARTIAL else None
+    priority = Priority.BULK if flags & _BULK else Priority.INTERACTIVE
+    return model, Job(values, bool(flags & _HIDDEN), deadline_s, priority, failures, device_failures, trace)
 
 
 def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:

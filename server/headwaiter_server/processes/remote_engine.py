@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from headwaiter_server.models.tokenizer import BundleTokenizer, text_settings
 from headwaiter_server.processes.link import Link, Methods, Refused
-from headwaiter_server.processes.messages import Kind, Request, write_request
+from headwaiter_server.processes.messages import Kind, write_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import Interval, Outcome
+from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.settings.flags import Settings
 
 
@@ -52,27 +52,15 @@ class RemoteEngine:
             "counts": self._counts,
         }
 
-    async def submit(
-        self,
-        served: ServedModel,
-        values: list[NDArray[np.generic]],
-        *,
-        hidden: bool,
-        deadline_s: float,
-        priority: Priority,
-        failures: Mapping[int, HeadwaiterError] | None,
-        device_failures: int,
-        on_queued: Callable[[], None],
-        trace: bytes,
-    ) -> Outcome:
+    async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
         """See `Engine`."""
-        if failures is not None and len(failures) == len(values):
-            return Outcome(None, [] if hidden else None, failures=dict(failures))
-        request = Request(served.facts.number, values, hidden, priority, deadline_s, device_failures, failures, trace)
-        outcome: Outcome = await _queued(self._link.ask(Kind.REQUEST, write_request(request)), on_queued)
-        if failures:
+        if job.failures is not None and len(job.failures) == len(job.values):
+            return Outcome(None, [] if job.hidden else None, failures=dict(job.failures))
+        asked = self._link.ask(Kind.REQUEST, write_request(served.facts.number, job))
+        outcome: Outcome = await _queued(asked, on_queued)
+        if job.failures:
             # The engine does not know the errors of the sequences that failed here.
-            outcome.failures = {**outcome.failures, **failures}
+            outcome.failures = {**outcome.failures, **job.failures}
         return outcome
 
     async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:

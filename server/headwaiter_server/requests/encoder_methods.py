@@ -22,7 +22,7 @@ from headwaiter_server.requests.replies import (
 from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
+from headwaiter_server.scheduling.job import BatchTimes, Interval
 
 # Takes the message of a request, and returns the serialised message of the reply.
 AnswerMessage = Callable[[Any, Call], Awaitable[bytes]]

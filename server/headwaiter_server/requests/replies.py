@@ -20,7 +20,7 @@ from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Outcome
 
 _FLOAT_BYTES = 4
 # A sparse vector has an index and a number for each entry.

@@ -26,7 +26,7 @@ from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
 from headwaiter_server.requests.shares import CallLimit, InputLimit, ReplyLimit
 from headwaiter_server.requests.threads import THREADS, PriorityThreads
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.settings.flags import Settings
 
 _LARGE_REPLY_TOKENS = 1024
@@ -255,17 +255,16 @@ class RequestPath:
             if (span := call.span) is not None:
                 tokens = sum(map(len, parsed.sequences))
                 span.note_input(tokens, len(parsed.sequences), embeds=output.pooled or output.hidden)
-            outcome = await engine.submit(
-                served,
+            job = Job(
                 parsed.sequences,
                 hidden=output.needs_rows(parsed.skipped_tokens),
                 deadline_s=deadline_s,
                 priority=priority,
                 failures=parsed.failures.by_sequence if request.partial else None,
                 device_failures=call.device_failures,
-                on_queued=call.note_queued,
                 trace=b"" if span is None else span.ids,
             )
+            outcome = await engine.submit(served, job, call.note_queued)
             if clock() >= deadline_s:
                 raise _deadline_exceeded(request)
             log_failures(call, outcome.failures)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from headwaiter_server.scheduling.queued_request import Interval
+from headwaiter_server.scheduling.job import Interval
 
 
 def stage_durations(

@@ -13,7 +13,7 @@ from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailab
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
 from headwaiter_server.scheduling.errors import deadline_passed, inference_failed, is_late, output_not_finite
-from headwaiter_server.scheduling.queued_request import Interval
+from headwaiter_server.scheduling.job import Interval
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Sequence, SequenceResult
+from headwaiter_server.scheduling.job import BatchTimes
+from headwaiter_server.scheduling.queued_request import Batch, Sequence, SequenceResult
 
 # Number of batches that the server remembers of each model, and lists of all models together.
 MAX_BATCHES = 64
@@ -49,7 +50,7 @@ class BatchResult:
         for position, sequence in enumerate(self.sequences):
             result = SequenceResult(
                 None if pooled is None else pooled[position],
-                hidden_rows[position] if hidden_rows is not None and sequence.request.hidden else None,
+                hidden_rows[position] if hidden_rows is not None and sequence.request.job.hidden else None,
                 None if logits is None else logits[position],
             )
             sequence.request.note_batch(self.times)

@@ -11,9 +11,10 @@ from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import MAX_BATCHES, BatchResult, RecentBatch, recent_batch
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost, next_budget
 from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
+from headwaiter_server.scheduling.job import Interval
 from headwaiter_server.scheduling.observer import Observer, TraceBatch
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.queued_request import Batch, Interval, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
 from headwaiter_server.scheduling.suspects import Suspects
 from headwaiter_server.scheduling.worker import Session, Worker
 
@@ -98,12 +99,23 @@ class ModelQueue:
 
     def add(self, request: QueuedRequest, sequences: Collection[Sequence]) -> None:
         """Queue the sequences of a request."""
-        waiting = self.suspects if request.device_failures else self.pending
+        waiting = self.suspects if request.job.device_failures else self.pending
         request.queue_sequences(sequences)
+        self.queued_sequences += len(sequences)
         for sequence in sequences:
+            self.queued_tokens += sequence.length_tokens
             waiting.add(sequence)
         self.requests.add(request)
         self.pending.on_change()
+
+    def discard(self, sequence: Sequence) -> None:
+        """See `RequestQueue`."""
+        self.pending.discard(sequence)
+
+    def note_left(self, sequence: Sequence) -> None:
+        """See `RequestQueue`."""
+        self.queued_sequences -= 1
+        self.queued_tokens -= sequence.length_tokens
 
     def end_request(self, request: QueuedRequest) -> None:
         """Forget a request that has its answer, or whose caller has gone."""

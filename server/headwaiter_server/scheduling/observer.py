@@ -4,8 +4,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.job import Interval
 from headwaiter_server.scheduling.planner import CloseReason
-from headwaiter_server.scheduling.queued_request import Batch, Interval
+from headwaiter_server.scheduling.queued_request import Batch
 
 
 class FailureCause(StrEnum):

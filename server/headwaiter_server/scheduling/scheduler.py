@@ -25,10 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
+from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.concurrency.wake_up import WakeUp
 from headwaiter_server.concurrency.worker_thread import NeverRan
@@ -40,11 +37,12 @@ from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.errors import deadline_passed, is_late
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
+from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
-from headwaiter_server.scheduling.queued_request import Batch, Interval, Outcome, QueuedRequest, Sequence, shape_of
+from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.suspects import fail_sequence_on_dead_device
 from headwaiter_server.scheduling.worker import Devices, Session, Worker
 
@@ -118,51 +116,31 @@ class Scheduler:
         """Return the estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
         return self._wait_estimate(queue, self._clock(), self._queues.others_exactly_s).wait_s()
 
-    async def submit(
-        self,
-        queue: ModelQueue,
-        values: list[NDArray[np.generic]],
-        *,
-        hidden: bool,
-        deadline_s: float = float("inf"),
-        priority: Priority = Priority.INTERACTIVE,
-        failures: Mapping[int, HeadwaiterError] | None = None,
-        device_failures: int = 0,
-        on_queued: Callable[[], None] = lambda: None,
-        trace: bytes = b"",
-    ) -> Outcome:
-        """Queue the sequences of a request, and return its answer; cancelling withdraws what has not started to run.
+    async def submit(self, queue: ModelQueue, job: Job, on_queued: Callable[[], None] = lambda: None) -> Outcome:
+        """Queue the sequences of a job, and return its answer; cancelling withdraws what has not started to run.
 
         Args:
             queue: the queue of the model.
-            values: token ids [n] or features [n, d_in] of each sequence.
-            hidden: return hidden rows too.
-            deadline_s: on the scheduler's clock.
-            priority: bulk work yields to interactive work that arrives within 20 s.
-            failures: errors of sequences that must not run, by index. With a mapping, even an empty one, the answer
-                may be partial: the request does not fail when further sequences fail.
-            device_failures: number of devices of other servers that died while they ran the request.
-            on_queued: called when the request is admitted; an error before that is a refusal.
-            trace: the ids of the request's span, for the spans of its batches; empty if the request is not sampled.
+            job: the sequences, and how they run.
+            on_queued: called when the job is admitted; an error before that is a refusal.
 
         Raises:
-            Overloaded: the queue has no room for the request, or is too long for its deadline.
+            Overloaded: the queue has no room for the job, or is too long for its deadline.
             Unavailable: the server is draining, the model is being unloaded, or a device has died.
-            DeviceFailed: a device died while it ran the request.
-            DeadlineExceeded: the deadline passed while the request waited, or is too near even without a queue.
-            InferenceFailed: the model failed on a sequence; never raised if `failures` is given.
+            DeviceFailed: a device died while it ran the job.
+            DeadlineExceeded: the deadline passed while the job waited, or is too near even without a queue.
+            InferenceFailed: the model failed on a sequence; never raised if `job.failures` is given.
         """
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        kept_failures = None if failures is None else dict(failures)
-        request = QueuedRequest(queue, len(values), hidden, answer, kept_failures, device_failures, trace)
+        request = QueuedRequest(queue, job, answer)
         if answer.done():
             return answer.result()
-        self.enqueue(request, values, deadline_s, priority)
+        self.enqueue(queue, request)
         on_queued()
         try:
             outcome = await answer
         except asyncio.CancelledError:
-            self.withdraw(request)
+            self.withdraw(queue, request)
             raise
         except BaseException:
             queue.end_request(request)
@@ -170,15 +148,13 @@ class Scheduler:
         queue.end_request(request)
         return outcome
 
-    def enqueue(
-        self, request: QueuedRequest, values: list[NDArray[np.generic]], deadline_s: float, priority: Priority
-    ) -> None:
+    def enqueue(self, queue: ModelQueue, request: QueuedRequest) -> None:
         """Queue the sequences of a request that has no answer yet, or refuse it as `submit` does.
 
         The owner of the request calls `ModelQueue.end_request` once the answer is there, or `withdraw` before.
         """
-        queue, hidden, failures = request.queue, request.hidden, request.failures
-        request.arrived_s, request.deadline_s = self._clock(), deadline_s
+        values, hidden, deadline_s, priority, failures, *_ = request.job
+        request.arrived_s = self._clock()
         if request.arrived_s >= deadline_s:
             # Refuse early: queueing 1,000 expired sequences takes 2 ms.
             queue.observer.expired(len(values) - len(failures or ()))
@@ -197,11 +173,11 @@ class Scheduler:
         self._batch_wait.note_arrival()
         self._wake_up.set()
 
-    def withdraw(self, request: QueuedRequest) -> None:
+    def withdraw(self, queue: ModelQueue, request: QueuedRequest) -> None:
         """Forget a request whose answer is no longer wanted, perhaps because its deadline has passed."""
-        if is_late(self._clock(), request.arrived_s, request.deadline_s) and request.not_started_count:
-            request.queue.observer.expired(request.not_started_count)
-        request.queue.end_request(request)
+        if is_late(self._clock(), request.arrived_s, request.job.deadline_s) and request.not_started_count:
+            queue.observer.expired(request.not_started_count)
+        queue.end_request(request)
         if self._draining:
             self._wake_up.set()  # The request may have been the last one.
 

@@ -66,7 +66,7 @@ def fail_sequence_on_dead_device(sequence: Sequence) -> None:
 
     The caller sends the request to another replica, except if the sequence is a suspect: a suspect ran alone.
     """
-    if not sequence.request.device_failures:
+    if not sequence.request.job.device_failures:
         sequence.request.fail(device_failed_request())
         return
     problem = f"devices failed twice while they ran sequence {sequence.index}: change or leave out this sequence"

@@ -21,7 +21,8 @@ from headwaiter_server.runtime.errors import DeviceLost, one_line
 from headwaiter_server.runtime.graph import Outputs, Result
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, shape_of
+from headwaiter_server.scheduling.job import BatchTimes, Interval
+from headwaiter_server.scheduling.queued_request import Batch, shape_of
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2

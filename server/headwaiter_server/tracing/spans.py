@@ -32,7 +32,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headwaiter_proto import encoder_pb2, open_inference_pb2
-from headwaiter_server.scheduling.queued_request import Batch, BatchTimes, Interval, shape_of
+from headwaiter_server.scheduling.job import BatchTimes, Interval
+from headwaiter_server.scheduling.queued_request import Batch, shape_of
 
 # The longest time to send the last spans when the process ends.
 _LAST_SPANS_S = 1.0
@@ -113,7 +114,7 @@ class Tracing:
     ) -> bytes:
         """Make the span of a batch that ran or failed, and return its ids; no ids if no request of it is sampled."""
         requests = {sequence.request for sequence in sequences}
-        links = [Link(_span_context(each.trace)) for each in requests if each.trace]
+        links = [Link(_span_context(each.job.trace)) for each in requests if each.job.trace]
         if not links:
             return b""
         shape, clock = shape_of(sequences), _UnixClock()

@@ -14,7 +14,6 @@ from headwaiter_proto.rules.errors import DeviceFailed, HeadwaiterError, Inferen
 from headwaiter_server.processes.messages import (
     HEADER,
     Kind,
-    Request,
     read_error,
     read_objects,
     read_request,
@@ -26,7 +25,7 @@ from headwaiter_server.processes.messages import (
     write_request,
 )
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval, Outcome
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 TIMES = BatchTimes(Interval(1.5, 2.25), Interval(2.5, 4.0))
@@ -66,11 +65,12 @@ def test_a_request_is_read_as_it_was_written(
     ]
     failed = data.draw(st.none() | st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths) - 1))
     trace = data.draw(st.sampled_from([b"", bytes(range(24))]))
-    request = Request(7, values, hidden, priority, 12.5, device_failures, failed, trace)
-    read = read_request(joined(write_request(request)))
-    assert (read.model, read.hidden, read.priority) == (7, hidden, priority)
+    failures = None if failed is None else {index: InferenceFailed("no", sequence=index) for index in failed}
+    job = Job(values, hidden, 12.5, priority, failures, device_failures, trace)
+    model, read = read_request(joined(write_request(7, job)))
+    assert (model, read.hidden, read.priority) == (7, hidden, priority)
     assert (read.deadline_s, read.device_failures, read.trace) == (12.5, device_failures, trace)
-    assert (None if read.failed is None else set(read.failed)) == failed
+    assert (None if read.failures is None else set(read.failures)) == failed
     # A failed sequence needs no values.
     assert equal(read.values, [each[:0] if index in (failed or ()) else each for index, each in enumerate(values)])
 

@@ -22,7 +22,7 @@ from headwaiter_server.requests.replies import (
     model_reply,
 )
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.job import Outcome
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.stand_ins import model, served
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.requests.stage_durations import stage_durations
-from headwaiter_server.scheduling.queued_request import Interval
+from headwaiter_server.scheduling.job import Interval
 
 REQUEST = Interval(10.0, 20.0)
 NEVER = Interval(0.0, 0.0)

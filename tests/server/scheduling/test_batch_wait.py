@@ -6,7 +6,7 @@ import os
 import pytest
 
 from headwaiter_server.scheduling.batch_wait import BatchWait
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.job import Outcome
 from tests.support.server.fakes import LIMITS, Harness
 
 

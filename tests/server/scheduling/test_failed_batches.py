@@ -11,8 +11,8 @@ import pytest
 from headwaiter_proto.rules.errors import DeviceFailed, InferenceFailed, InvalidInput, Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.scheduling.observer import FailureCause
-from headwaiter_server.scheduling.queued_request import Outcome
 from tests.support.server.fakes import (
     INFINITE,
     INFINITE_HIDDEN,
@@ -167,7 +167,7 @@ async def test_a_device_that_dies_after_its_first_probe_runs_few_more_batches() 
 async def test_an_idle_scheduler_does_not_keep_the_last_answer(harness: Harness) -> None:
     values = np.array([1, 2, 3])
     answered = weakref.ref(values)
-    await harness.scheduler.submit(harness.queue, [values], hidden=True)
+    await harness.scheduler.submit(harness.queue, Job([values], hidden=True))
     del values
     await asyncio.sleep(0.01)
     gc.collect()

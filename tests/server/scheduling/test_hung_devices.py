@@ -12,7 +12,7 @@ from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling import worker as worker_module
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.job import Outcome
 from tests.support.server.fakes import HANG, POISON, PROBE, FakeDevice, Harness, drain, sums
 
 # A fake second lasts this long; the clock advances by _STEP_S at once, and the watchdog looks at it in between.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headwaiter_server.scheduling.job import Job
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
@@ -59,7 +60,7 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
     thread = threading.Thread(target=scrape, daemon=True)
     thread.start()
     sequence = waiting(3, 0)
-    sequence.request = QueuedRequest(harness.queue, 1, False, asyncio.Future())
+    sequence.request = QueuedRequest(harness.queue, Job([sequence.values]), asyncio.Future())
     end_s = time.monotonic() + SECONDS
     while time.monotonic() < end_s and not failures:
         change(harness.queue, sequence)

@@ -15,9 +15,9 @@ from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
-from headwaiter_server.scheduling.queued_request import Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
 from tests.support.server.fakes import COST, LIMITS, PROBE, QUEUE, FakeDevice, FakeObserver, ManualClock, drain, sums
@@ -58,8 +58,8 @@ class TwoModels:
         return self.scheduler.add_model({self.worker: session}, COST, LIMITS, FakeObserver())
 
     def submit(self, name: str, tokens: int, **options: Any) -> "asyncio.Task[Outcome]":
-        values = [np.full(tokens, 2)]
-        return asyncio.create_task(self.scheduler.submit(self.queues[name], values, hidden=False, **options))
+        job = Job([np.full(tokens, 2)], **options)
+        return asyncio.create_task(self.scheduler.submit(self.queues[name], job))
 
     async def hold(self, name: str) -> "asyncio.Task[Outcome]":
         """Let a full batch of a model begin, and hold the batch on the device."""

@@ -9,7 +9,7 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, Headwa
 from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
-from headwaiter_server.scheduling.queued_request import Outcome
+from headwaiter_server.scheduling.job import Outcome
 from tests.support.server.fakes import COST, KILL, FakeDevice, Harness
 
 

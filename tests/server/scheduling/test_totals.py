@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
+from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.model_queues import ModelQueues
-from headwaiter_server.scheduling.queued_request import Outcome, QueuedRequest, Sequence
+from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 from headwaiter_server.scheduling.worker import Session, Worker
 from tests.support.server.fakes import COST, LIMITS, PROBE, FakeDevice, FakeObserver, ManualClock
 from tests.support.server.sequences import waiting_in
@@ -64,11 +65,12 @@ class Totals(RuleBasedStateMachine):
         self, model: int, lengths: list[int], arrived_s: float, priority: Priority, device_failures: int
     ) -> None:
         queue = self.queues[model]
-        request = QueuedRequest(queue, len(lengths), False, Caller(), None, device_failures)
+        job = Job([np.zeros(length, np.int64) for length in lengths], device_failures=device_failures)
+        request = QueuedRequest(queue, job, Caller())
         start_s = fair_start_s(arrived_s, float("inf"), priority, 0.1 * sum(lengths))
         sequences = [
-            Sequence(np.zeros(length, np.int64), length, start_s, float("inf"), priority, request, index)
-            for index, length in enumerate(lengths)
+            Sequence(values, len(values), start_s, float("inf"), priority, request, index)
+            for index, values in enumerate(job.values)
         ]
         self.queues.note_arrival(queue)
         queue.add(request, sequences)
@@ -103,6 +105,7 @@ class Totals(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject) -> None:
         request, _ = self.requests.pop(data.draw(st.integers(0, len(self.requests) - 1)))
         assert isinstance(request.answer, Caller)
+        assert isinstance(request.queue, ModelQueue)
         request.answer.gone = True
         request.queue.end_request(request)
 
@@ -133,7 +136,7 @@ class Totals(RuleBasedStateMachine):
             in_pending = [sequence for sequence in queued if sequence in queue.pending]
             assert queue.pending.tokens == sum(sequence.length_tokens for sequence in in_pending)
             outside = [sequence for sequence in queued if sequence not in in_pending]
-            assert all(each in self.planned or each.request.device_failures for each in outside)
+            assert all(each in self.planned or each.request.job.device_failures for each in outside)
 
     @invariant()
     def the_waiting_queues_and_the_workers_that_they_want_are_right(self) -> None:

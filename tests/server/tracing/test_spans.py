@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headwaiter_server.scheduling.queued_request import BatchTimes, Interval
+from headwaiter_server.scheduling.job import BatchTimes, Interval, Job
 from headwaiter_server.tracing import spans
 from headwaiter_server.tracing.spans import Tracing, _name_and_attributes, gaps
 
@@ -16,7 +16,7 @@ SAMPLED = f"00-{'4b' * 16}-{'f0' * 8}-01"
 
 @dataclass(eq=False)
 class Request:
-    trace: bytes
+    job: Job
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def test_a_request_of_very_many_batches_has_no_spans_of_stages(
 async def test_a_batch_links_to_all_of_its_sampled_requests(exporter: InMemorySpanExporter) -> None:
     tracing = Tracing("engine", "http")
     ids = [tracing.start_request("Encode", SAMPLED, 0.0) for _ in range(300)]
-    requests = [Request(each.ids) for each in ids if each] + [Request(b"")]
+    requests = [Request(Job([], trace=each.ids)) for each in ids if each] + [Request(Job([]))]
     sequences: Any = tuple(SimpleNamespace(request=each, length_tokens=2, hidden=False) for each in requests)
     tracing.record_batch("tiny", "1", sequences, 0, 0.1, Interval(0.0, 1.0), 0.5, "")
     await tracing.send_last_spans()

@@ -14,9 +14,10 @@ from headwaiter_server.runtime.graph import Outputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
+from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.planner import CloseReason
-from headwaiter_server.scheduling.queued_request import Outcome, Sequence
+from headwaiter_server.scheduling.queued_request import Sequence
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Session, Worker
 
@@ -159,7 +160,7 @@ class Harness:
 
     def submit(self, *sequences: list[int], **options: Any) -> asyncio.Task[Outcome]:
         values: list[NDArray[np.generic]] = [np.array(sequence) for sequence in sequences]
-        return asyncio.create_task(self.scheduler.submit(self.queue, values, **{"hidden": False, **options}))
+        return asyncio.create_task(self.scheduler.submit(self.queue, Job(values, **options)))
 
     async def submit_behind_held_batch(self, *requests: list[list[int]]) -> list[asyncio.Task[Outcome]]:
         """Submit the request [[1]] and hold it on the device, then queue requests behind it."""
