@@ -196,13 +196,19 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     server, client = cross_encoder.server, cross_encoder.client
     expected = [(each.index, each.score) for each in (await client.rerank(QUERY, DOCUMENTS)).documents]
     for path in ("/v1/rerank", "/v2/rerank"):
-        results = (await post(server, path, query=QUERY, documents=DOCUMENTS))["results"]
+        results = (await post(server, path, query=QUERY, documents=DOCUMENTS, top_n=0, priority=0))["results"]
         assert [(each["index"], each["relevance_score"]) for each in results] == expected
     results = await post(server, "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
     assert [(each["index"], each["score"]) for each in results] == expected
     assert [each["text"] for each in results] == [DOCUMENTS[index] for index, _ in expected]
     classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
-    assert_near(np.array([each["probs"] for each in classified]), (await client.classify(DOCUMENTS)).scores)
+    probabilities = (await client.classify(DOCUMENTS)).scores
+    assert_near(np.array([each["probs"] for each in classified]), probabilities)
+    pooled = (await post(server, "/pooling", input=DOCUMENTS, task="classify"))["data"]
+    assert_near(np.array([each["data"] for each in pooled]), probabilities)
+    for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")):
+        scored = (await post(server, "/score", **{first: QUERY, second: DOCUMENTS}))["data"]
+        assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
 
 
 async def post(server: Server, path: str, **fields: Any) -> Any:

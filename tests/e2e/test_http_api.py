@@ -100,6 +100,62 @@ def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
         assert large.value.status_code == 413
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"encoding_format": "float", "input_type": "passage", "truncate": "NONE"},  # LangChain's client for NIM
+        {"embedding_type": "float", "late_chunking": False, "truncate": False},  # Jina
+        {"dimensions": 0, "modality": "text"},  # infinity's client
+        {"priority": 0, "embed_dtype": "float32", "truncate_prompt_tokens": 32},  # vLLM; the model takes 32 tokens
+    ],
+)
+def test_what_other_servers_clients_send_gives_the_vectors_of_grpc(
+    fields: dict[str, Any], http_server: RunningServer, vectors: Any
+) -> None:
+    reply = post(http_server, "/v1/embeddings", {"input": TEXTS, **fields})
+    np.testing.assert_allclose([each["embedding"] for each in reply["data"]], vectors, rtol=0, atol=1e-6)
+
+
+def test_texts_are_truncated_to_the_models_own_maximum(http_server: RunningServer) -> None:
+    text = "fresh bread " * 100
+    with Client(http_server.address) as client:
+        expected = {side: client.encode(text, truncation=side).pooled for side in ("left", "right")}
+    with openai_client(http_server) as client:
+        (model,) = client.models.list()
+        longest: Any = model.max_model_len
+        for side, fields in (
+            ("right", {"truncate_prompt_tokens": longest}),
+            ("left", {"truncate_prompt_tokens": -1, "truncation_side": "left"}),
+            ("left", {"truncate": "START"}),
+            ("right", {"truncate": "END"}),
+            ("right", {"truncate": True}),
+        ):
+            row = client.embeddings.create(input=text, model="", extra_body=fields).data[0].embedding
+            np.testing.assert_allclose(row, expected[side], rtol=0, atol=1e-6)
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.embeddings.create(input="a", model="", extra_body={"truncate_prompt_tokens": longest - 1})
+        body: Any = refused.value.body
+        assert (body["param"], body["limit"], body["actual"]) == ("truncate_prompt_tokens", longest, longest - 1)
+        with pytest.raises(openai.BadRequestError) as ids:
+            client.embeddings.create(input=[1], model="", extra_body={"truncate_prompt_tokens": -1})
+        assert ids.value.param == "truncate_prompt_tokens"
+        with pytest.raises(openai.BadRequestError) as long:
+            client.embeddings.create(input=text, model="", extra_body={"truncate": "NONE"})
+        assert long.value.code == "context_length_exceeded"
+
+
+def test_a_request_keeps_its_id(http_server: RunningServer) -> None:
+    with openai_client(http_server) as client:
+        embeddings = client.with_raw_response.embeddings
+        reply = embeddings.create(input="a", model="", extra_body={"request_id": "mine-1"})
+        assert reply.headers["x-request-id"] == "mine-1"
+        with pytest.raises(openai.BadRequestError) as refused:
+            embeddings.create(input="a", model="", extra_body={"request_id": "a\nb"})
+        assert refused.value.param == "request_id"
+        assert "mine" not in embeddings.create(input="a", model="").headers["x-request-id"]
+    assert post(http_server, "/pooling", {"input": "a", "request_id": "mine-2"})["id"] == "mine-2"
+
+
 def test_tei_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any) -> None:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     # Haystack's client posts to the address of the server itself.

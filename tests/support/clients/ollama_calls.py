@@ -3,8 +3,8 @@
 import ollama
 from checks import check, facts, finish, near, raises, ranked
 from infinity_client import Client
-from infinity_client.api.default import rerank
-from infinity_client.models import RerankInput
+from infinity_client.api.default import embeddings, rerank
+from infinity_client.models import OpenAIEmbeddingInputText, RerankInput
 from langchain_ollama import OllamaEmbeddings
 
 HEADERS = {"Authorization": f"Bearer {facts.token}"}
@@ -34,6 +34,13 @@ def _():
     langchain = OllamaEmbeddings(model="other", base_url=facts.url, client_kwargs={"headers": HEADERS})
     near(langchain.embed_query(facts.texts[0]), facts.other_unit[0])
     return near(langchain.embed_documents(facts.texts), facts.other_unit)
+
+
+@check("infinity-client", "`embeddings`")
+def _():
+    body = OpenAIEmbeddingInputText(input_=facts.texts, model="other")
+    reply = embeddings.sync_detailed(client=Client(facts.url, headers=HEADERS), body=body)
+    return near([each.embedding for each in reply.parsed.data], facts.other)
 
 
 @check("infinity-client", "`rerank`")

@@ -8,6 +8,7 @@ import numpy as np
 from jsonschema import Draft202012Validator
 
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.http.api.operations import Asked, Operation, read_question
 from headwaiter_server.http.api.routes import TABLE
 
@@ -22,6 +23,12 @@ def operations(path: str) -> list[Operation]:
 def ask(path: str, body: Any, model: str = "") -> Asked:
     """Return what a body asks of a path."""
     return read_question(operations(path), body if isinstance(body, bytes) else json.dumps(body).encode(), model)
+
+
+def adapt(asked: Asked, **manifest: Any) -> pb.EncodeRequest:
+    """Return the request once the model is known."""
+    asked.operation.adapt(asked.question, Manifest(**manifest))
+    return asked.question.encode
 
 
 def posts() -> Iterator[str]:

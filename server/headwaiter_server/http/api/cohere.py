@@ -11,11 +11,10 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.fields import TEXTS, WHOLE_NUMBER, Field, Question, list_of, one_of
 from headwaiter_server.http.api.openai import write_vectors
-from headwaiter_server.http.api.operations import STRING, Operation, array, record
-from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S
+from headwaiter_server.http.api.operations import STRING, Operation, array, record, truncate_like_vllm
+from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S, TRUNCATED_END
 from headwaiter_server.http.api.vllm import RERANK
 
-_TRUNCATIONS = {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT, "END": pb.TRUNCATION_RIGHT}
 _TYPES = Field(
     "embedding_types",
     list_of(one_of({"float": "float", "base64": "base64"})),
@@ -55,6 +54,7 @@ def _limit_documents(question: Question, manifest: Manifest) -> None:
     Raises:
         InvalidInput: documents would have to be shorter than the model allows, or the request says something else too.
     """
+    truncate_like_vllm(question, manifest)
     request, tokens = question.encode, question.options.get("max_tokens_per_doc")
     if tokens is None:
         return
@@ -79,7 +79,7 @@ _FIELDS = (
     _TYPES,
     Field(
         "truncate",
-        one_of(_TRUNCATIONS),
+        one_of(TRUNCATED_END),
         "truncation",
         "What texts that are too long lose: END (default), START, or NONE to refuse them.",
         default=pb.TRUNCATION_RIGHT,

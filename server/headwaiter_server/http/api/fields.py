@@ -110,7 +110,8 @@ def fill(question: Question, fields: tuple[Field, ...], values: Mapping[str, Any
     """Write the values of a JSON object into a question.
 
     Raises:
-        InvalidInput: the object has another field, lacks a field, or a field has a value that it cannot have.
+        InvalidInput: the object has another field that is not null, lacks a field, or a field has a value that it
+            cannot have.
     """
     _fill(question, fields, values, {})
 
@@ -119,7 +120,7 @@ def _fill(
     question: Question, fields: tuple[Field, ...], values: Mapping[str, Any], filled: dict[str, tuple[str, Any]]
 ) -> None:
     known = [each.name for each in fields]
-    for name in sorted(values.keys() - set(known)):
+    for name in sorted(name for name in values.keys() - set(known) if values[name] is not None):
         shown = name[:MAX_QUOTED_CHARACTERS]
         raise InvalidInput(f"{shown!r} is unknown: leave it out, or use one of {', '.join(known)}", field=shown)
     for each in fields:
@@ -194,7 +195,8 @@ def object_schema(fields: tuple[Field, ...]) -> Schema:
     schema: Schema = {
         "type": "object",
         "properties": {each.name: _field_schema(each) for each in fields},
-        "additionalProperties": False,
+        # Clients write null for options that nobody set, also for options that another server has.
+        "additionalProperties": {"type": "null"},
     }
     required = [each.name for each in fields if each.required]
     return {**schema, "required": required} if required else schema
@@ -231,17 +233,6 @@ def _read_text(value: Any, name: str) -> str:
     return str(typed(value, name, str, "a text"))
 
 
-def _read_whole_number(value: Any, name: str) -> int:
-    # In JSON Schema, 3.0 is a whole number.
-    whole = int(value) if type(value) is float and value.is_integer() else value
-    number = int(typed(whole, name, int, "a whole number"))
-    if number < 1:
-        raise InvalidInput(f"{name} is {number}: send a whole number of at least 1", field=name)
-    if number > _HIGHEST_NUMBER:
-        raise InvalidInput(f"{name} is above {_HIGHEST_NUMBER}: send a smaller number", field=name)
-    return number
-
-
 def _read_seconds(value: Any, name: str) -> float:
     if type(value) not in (int, float) or not 0 < value < float("inf"):
         raise InvalidInput(f"{name} is {shown(value)}: send a finite number of seconds above 0", field=name)
@@ -253,10 +244,28 @@ BOOLEAN = Kind(
     lambda value, name: typed(value, name, bool, "true or false"),
     {"type": "boolean"},
 )
-WHOLE_NUMBER = Kind(_read_whole_number, {"type": "integer", "minimum": 1, "maximum": _HIGHEST_NUMBER})
 SECONDS = Kind(_read_seconds, {"type": "number", "exclusiveMinimum": 0})
 # A value that is not looked at.
 ANYTHING = Kind(lambda value, _: value, {})
+
+
+def whole_number(least: int) -> Kind:
+    """Return the kind of a whole number of at least `least`."""
+
+    def read(value: Any, name: str) -> int:
+        # In JSON Schema, 3.0 is a whole number.
+        whole = int(value) if type(value) is float and value.is_integer() else value
+        number = int(typed(whole, name, int, "a whole number"))
+        if number < least:
+            raise InvalidInput(f"{name} is {number}: send a whole number of at least {least}", field=name)
+        if number > _HIGHEST_NUMBER:
+            raise InvalidInput(f"{name} is above {_HIGHEST_NUMBER}: send a smaller number", field=name)
+        return number
+
+    return Kind(read, {"type": "integer", "minimum": least, "maximum": _HIGHEST_NUMBER})
+
+
+WHOLE_NUMBER = whole_number(1)
 
 
 def one_of(choices: Mapping[Any, Any]) -> Kind:

@@ -20,10 +20,8 @@ from headwaiter_server.http.api.operations import (
     json_rows,
     record,
 )
-from headwaiter_server.http.api.shared_fields import DIMENSIONS, MODEL
+from headwaiter_server.http.api.shared_fields import DIMENSIONS, MODEL, TRUNCATED_OR_NOT
 from headwaiter_server.models.served_model import ModelFacts
-
-_TRUNCATIONS = {True: pb.TRUNCATION_RIGHT, False: pb.TRUNCATION_ERROR}
 
 
 def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:
@@ -59,7 +57,7 @@ EMBED = Operation(
         MODEL,
         Field(
             "truncate",
-            one_of(_TRUNCATIONS),
+            one_of(TRUNCATED_OR_NOT),
             "truncation",
             "Whether texts that are too long lose tokens at the end; default: true.",
             default=pb.TRUNCATION_RIGHT,

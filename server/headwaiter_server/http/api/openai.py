@@ -26,27 +26,45 @@ from headwaiter_server.http.api.operations import (
 from headwaiter_server.http.api.shared_fields import (
     ADD_SPECIAL_TOKENS,
     DIMENSIONS,
+    EMBED_DTYPE,
+    ENDIANNESS,
     INPUT_TYPE,
     MODEL,
     NORMALIZE,
+    NORMALIZE_LIKE_VLLM,
     ONE_SEQUENCE_OR_SEVERAL,
     PRIORITY,
     PROMPT,
+    REQUEST_ID,
     TASK,
     TIMEOUT_S,
     TRUNCATE_PROMPT_TOKENS,
+    TRUNCATED_END,
+    TRUNCATED_OR_NOT,
     TRUNCATION,
+    TRUNCATION_SIDE,
     USER,
 )
 from headwaiter_server.models.served_model import ModelFacts
 
 _FORMATS = {"float": False, "base64": True}
 ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "options.base64", "base64: little-endian float32.")
-# Jina's names.
+# The names of Jina, and of LlamaIndex's client for Jina.
 _EMBEDDING_TYPE = Field("embedding_type", one_of(_FORMATS), "options.base64", "The same as encoding_format.")
+_ENCODING_TYPE = Field("encoding_type", one_of(_FORMATS), "options.base64", "The same as encoding_format.")
 _NORMALIZED = Field("normalized", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
 # Late chunking gives each text the context of the others, which changes its vector.
 _LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="Only false: each text is encoded by itself.")
+_MULTI_VECTOR = Field("return_multivector", one_of({False: None}), about="Only false: one vector for each text.")
+_TOKENIZED = Field("return_tokenized_input", one_of({False: None}), about="Only false: the reply has no tokens.")
+_TRUNCATE = Field(
+    "truncate",
+    one_of(TRUNCATED_END | TRUNCATED_OR_NOT),
+    "truncation",
+    "Texts that are too long are refused (NONE or false; default), or lose tokens: START, END, or true for the end.",
+)
+# The name of infinity and NIM.
+_MODALITY = Field("modality", one_of({"text": None}), about="Only text.")
 
 
 def write_vectors(reply: pb.EncodeResponse, *, base64: bool = False) -> list[object]:
@@ -99,11 +117,21 @@ EMBEDDINGS = Operation(
         NORMALIZE,
         INPUT_TYPE,
         TRUNCATE_PROMPT_TOKENS,
+        TRUNCATION_SIDE,
         ADD_SPECIAL_TOKENS,
+        NORMALIZE_LIKE_VLLM,
+        EMBED_DTYPE,
+        ENDIANNESS,
+        REQUEST_ID,
         TASK,
+        _TRUNCATE,
         _EMBEDDING_TYPE,
+        _ENCODING_TYPE,
         _NORMALIZED,
         _LATE_CHUNKING,
+        _MULTI_VECTOR,
+        _TOKENIZED,
+        _MODALITY,
     ),
     pb.OutputOptions(pooled=True),
     VECTORS,

@@ -41,6 +41,41 @@ def choose_prompt(question: Question, manifest: Manifest) -> None:
         request.texts.prompt = chosen[0]
 
 
+def truncate_like_vllm(question: Question, manifest: Manifest) -> None:
+    """Let texts lose tokens if `truncate_prompt_tokens` is -1, or at least the model's own maximum.
+
+    Raises:
+        InvalidInput: texts would have to be shorter than the model allows, or the request says something else too.
+    """
+    request, tokens = question.encode, question.options.get("prompt_tokens")
+    if tokens is None:
+        return
+    name, longest = "truncate_prompt_tokens", max_text_tokens(manifest)
+    if 0 <= tokens < longest:
+        raise InvalidInput(
+            f"{name} is {tokens}, and the model takes {longest} tokens: send -1 or at least this number, or shorten "
+            "the texts",
+            field=name,
+            limit=longest,
+            actual=tokens,
+        )
+    truncation = question.options.get("side", pb.TRUNCATION_RIGHT)
+    if request.truncation not in (pb.TRUNCATION_UNSPECIFIED, truncation):
+        other = question.names["truncation"]
+        raise InvalidInput(f"{other} and {name} contradict each other: send one of them", field=name)
+    request.truncation, question.names["truncation"] = truncation, name
+
+
+def adapt_to_model(question: Question, manifest: Manifest) -> None:
+    """Set the options that depend on the model.
+
+    Raises:
+        InvalidInput: the model cannot do what the fields say, or the fields contradict each other.
+    """
+    choose_prompt(question, manifest)
+    truncate_like_vllm(question, manifest)
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation on sequences.
@@ -65,7 +100,7 @@ class Operation:
     reply: Schema
     errors: ErrorForm = OPENAI_ERRORS
     finish: Callable[[Question], None] = _nothing
-    adapt: Callable[[Question, Manifest], None] = choose_prompt
+    adapt: Callable[[Question, Manifest], None] = adapt_to_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +208,8 @@ def ranking(question: Question, reply: pb.ClassifyResponse) -> list[tuple[int, f
     """Return the index, the score and the text of documents, the highest logit first; equal ones keep their order."""
     texts, scores = question.encode.pairs.second, float_rows(reply.scores)[:, 0]
     # Different logits may have equal scores.
-    order = np.argsort(-float_rows(reply.logits)[:, 0], kind="stable").tolist()[: question.options.get("top_n")]
+    order = np.argsort(-float_rows(reply.logits)[:, 0], kind="stable").tolist()
+    order = order[: question.options.get("top_n") or None]
     return [(index, float(scores[index]), texts[index]) for index in order]
 
 

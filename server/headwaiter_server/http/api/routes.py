@@ -21,7 +21,7 @@ from headwaiter_server.http.api.operations import Asked, Description, Operation,
 from headwaiter_server.http.endpoint import Method
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.replies import answer_bytes
-from headwaiter_server.requests.request_path import ReplyForm, RequestPath, reserve_nothing
+from headwaiter_server.requests.request_path import ReplyForm, RequestPath, adopt_id, reserve_nothing
 
 # JSON writes a number of 4 bytes as up to 12 characters, and an entry of a sparse vector, of 8 bytes, as up to 48.
 _JSON_BYTES_PER_BYTE, _JSON_BYTES_PER_BYTE_OF_ENTRY = 3, 6
@@ -68,11 +68,11 @@ TABLE = (
     Entry("/rerank", [tei.RERANK, vllm.INFINITY_RERANK]),
     Entry("/v1/rerank", [cohere.RERANK_V1]),
     Entry("/v2/rerank", [cohere.RERANK_V2]),
-    Entry("/score", [vllm.SCORE_PAIRS]),
-    Entry("/v1/score", [vllm.SCORE_PAIRS]),
+    Entry("/score", vllm.SCORE_PAIRS),
+    Entry("/v1/score", vllm.SCORE_PAIRS),
     Entry("/classify", [vllm.CLASSIFY]),
     Entry("/v1/classify", [vllm.CLASSIFY]),
-    Entry("/pooling", [vllm.POOL_TOKENS, vllm.POOL]),
+    Entry("/pooling", [vllm.POOL_TOKENS, vllm.POOL_SCORES, vllm.POOL]),
     Entry("/v1/embed", [cohere.EMBED_V1]),
     Entry("/v2/embed", [cohere.EMBED_V2]),
     Entry("/api/embed", [ollama.EMBED]),
@@ -137,6 +137,7 @@ def _path_model(request: Request, _: bytes) -> str:
 
 async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
     request, wanted = asked.question.encode, asked.operation.wanted
+    adopt_id(call, request.request_id)
 
     def adapt(manifest: Manifest) -> None:
         asked.operation.adapt(asked.question, manifest)

@@ -9,16 +9,20 @@ from headwaiter_server.http.api.fields import (
     QUERY,
     SECONDS,
     TEXT,
-    WHOLE_NUMBER,
     Field,
     Question,
     group,
     ignored,
     one_of,
+    whole_number,
 )
 
 _TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
-_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
+# Cohere's and NIM's words, and those of Jina and Ollama.
+TRUNCATED_END = {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT, "END": pb.TRUNCATION_RIGHT}
+TRUNCATED_OR_NOT = {True: pb.TRUNCATION_RIGHT, False: pb.TRUNCATION_ERROR}
+# 0 is the default of vLLM and Cohere.
+_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK, 0: pb.PRIORITY_INTERACTIVE}
 _SIDES = {side: _TRUNCATIONS[side.lower()] for side in ("Right", "Left", "right", "left")}
 # The names that models give to the prompt for each use of a vector.
 _QUERY_PROMPTS = ("query", "search_query", "retrieval.query")
@@ -34,7 +38,7 @@ MODEL = Field(
     "model", TEXT, "model", "Name of the model; without a name, the default model or the only one that suits."
 )
 TIMEOUT_S = Field("timeout_s", SECONDS, "timeout_s", "Seconds until the answer is no longer needed.")
-PRIORITY = Field("priority", one_of(_PRIORITIES), "priority", "Whether a user waits: interactive; default.")
+PRIORITY = Field("priority", one_of(_PRIORITIES), "priority", "Whether a user waits: interactive or 0; default.")
 TRUNCATION = Field(
     "truncation",
     one_of(_TRUNCATIONS),
@@ -43,11 +47,20 @@ TRUNCATION = Field(
 )
 TRUNCATE_PROMPT_TOKENS = Field(
     "truncate_prompt_tokens",
-    one_of({-1: pb.TRUNCATION_RIGHT}),
-    "truncation",
-    "-1: texts that are too long lose tokens at the end.",
+    whole_number(-1),
+    "options.prompt_tokens",
+    "-1, or at least the model's own maximum: texts that are too long lose tokens.",
 )
-DIMENSIONS = Field("dimensions", WHOLE_NUMBER, "output.dimensions", "Number of leading dimensions to return.")
+TRUNCATION_SIDE = Field(
+    "truncation_side",
+    one_of({side: _TRUNCATIONS[side] for side in ("left", "right")}),
+    "options.side",
+    "The end that loses tokens with truncate_prompt_tokens; default: right.",
+)
+# infinity's client sends 0 for all dimensions.
+DIMENSIONS = Field(
+    "dimensions", whole_number(0), "output.dimensions", "Number of leading dimensions to return; 0: all."
+)
 PROMPT = Field("prompt", TEXT, "texts.prompt", "Name of the model's prompt.")
 TASK = Field("task", TEXT, "texts.prompt", "Name of the model's prompt, as Jina's models name their tasks.")
 INPUT_TYPE = Field(
@@ -57,16 +70,22 @@ INPUT_TYPE = Field(
     "What the vectors are for: chooses the prompt of the model, if the model has such a prompt.",
 )
 NORMALIZE = Field("normalize", BOOLEAN, "output.normalize", "Whether vectors have unit length.")
+# vLLM's new name of normalize.
+NORMALIZE_LIKE_VLLM = Field("use_activation", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
 # The model's tokenizer decides which special tokens there are.
 ADD_SPECIAL_TOKENS = Field("add_special_tokens", one_of({True: None}), about="Only true: the tokenizer adds them.")
 USER = ignored("user", TEXT)
+REQUEST_ID = Field("request_id", TEXT, "request_id", "Id of the request in the server's log and in X-Request-Id.")
+# What vLLM's fields say of the numbers in base64.
+EMBED_DTYPE = Field("embed_dtype", one_of({"float32": None}), about="Only float32.")
+ENDIANNESS = Field("endianness", one_of(dict.fromkeys(("native", "little"))), about="Only native or little.")
 ONE_SEQUENCE_OR_SEVERAL = Field("input", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
 
 RAW_SCORES = Field("raw_scores", BOOLEAN, "output.raw_scores", "Whether scores are logits.")
 USE_ACTIVATION = Field("use_activation", one_of({True: False, False: True}), "output.raw_scores", "False: logits.")
 QUERY_TEXT = Field("query", QUERY, "pairs.first", "The query.", required=True)
 DOCUMENT_TEXTS = Field("documents", DOCUMENTS, "pairs.second", "The documents to rank.", required=True)
-TOP_N = Field("top_n", WHOLE_NUMBER, "options.top_n", "Most documents of the reply.")
+TOP_N = Field("top_n", whole_number(0), "options.top_n", "Most documents of the reply; 0: all.")
 
 TRUNCATE = Field("truncate", BOOLEAN, "options.truncate", "Whether texts that are too long lose tokens.", default=False)
 DIRECTION = Field("truncation_direction", one_of(_SIDES), "options.side", "The end that loses tokens; default: Right.")

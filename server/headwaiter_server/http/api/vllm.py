@@ -30,21 +30,36 @@ from headwaiter_server.http.api.shared_fields import (
     ADD_SPECIAL_TOKENS,
     DIMENSIONS,
     DOCUMENT_TEXTS,
+    EMBED_DTYPE,
+    ENDIANNESS,
     MODEL,
     NORMALIZE,
+    NORMALIZE_LIKE_VLLM,
     ONE_SEQUENCE_OR_SEVERAL,
     PRIORITY,
     QUERY_TEXT,
     RAW_SCORES,
+    REQUEST_ID,
     TIMEOUT_S,
     TOP_N,
     TRUNCATE_PROMPT_TOKENS,
     TRUNCATION,
+    TRUNCATION_SIDE,
     USE_ACTIVATION,
     USER,
 )
 
-_OPTIONS = (MODEL, TRUNCATION, TRUNCATE_PROMPT_TOKENS, PRIORITY, TIMEOUT_S, USER, ADD_SPECIAL_TOKENS)
+_OPTIONS = (
+    MODEL,
+    TRUNCATION,
+    TRUNCATE_PROMPT_TOKENS,
+    TRUNCATION_SIDE,
+    PRIORITY,
+    TIMEOUT_S,
+    USER,
+    REQUEST_ID,
+    ADD_SPECIAL_TOKENS,
+)
 RETURN_DOCUMENTS = Field("return_documents", BOOLEAN, "options.with_texts", "Whether the reply repeats the documents.")
 
 
@@ -98,6 +113,10 @@ def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
     return _write_list(reply, [{"object": "pooling", "data": each} for each in values])
 
 
+def _write_pooled_scores(_: Question, reply: pb.ClassifyResponse) -> bytes:
+    return _write_list(reply, [{"object": "pooling", "data": row} for row in float_rows(reply.scores).tolist()])
+
+
 def _list_of(**row: Any) -> dict[str, Any]:
     return record(id=STRING, object=STRING, model=STRING, data=array(record(index=COUNT, **row)), usage=USAGE)
 
@@ -122,19 +141,23 @@ RERANK = Operation(
 )
 # Infinity's documents are texts, not objects.
 INFINITY_RERANK = replace(RERANK, write=partial(_write_rerank, bare_texts=True), errors=TEI_ERRORS)
-SCORE_PAIRS = Operation(
-    "Return the score of each pair of texts.",
-    (
-        Field("text_1", _SIDES, "pairs.first", "The first text of all pairs, or of each pair.", required=True),
-        Field("text_2", _SIDES, "pairs.second", "The second text of each pair.", required=True),
-        USE_ACTIVATION,
-        *_OPTIONS,
-    ),
-    pb.OutputOptions(scores=True),
-    RERANKS,
-    _write_scores,
-    _list_of(object=STRING, score=SCORE),
-)
+# The names that vLLM has for the two sides of pairs of texts.
+SCORE_PAIRS = [
+    Operation(
+        "Return the score of each pair of texts.",
+        (
+            Field(first, _SIDES, "pairs.first", "The first text of all pairs, or of each pair.", required=True),
+            Field(second, _SIDES, "pairs.second", "The second text of each pair.", required=True),
+            USE_ACTIVATION,
+            *_OPTIONS,
+        ),
+        pb.OutputOptions(scores=True),
+        RERANKS,
+        _write_scores,
+        _list_of(object=STRING, score=SCORE),
+    )
+    for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2"))
+]
 CLASSIFY = Operation(
     "Classify texts or token ids.",
     (ONE_SEQUENCE_OR_SEVERAL, USE_ACTIVATION, *_OPTIONS),
@@ -143,17 +166,40 @@ CLASSIFY = Operation(
     _write_classes,
     _list_of(label=STRING, probs=VECTOR, num_classes=COUNT),
 )
-_POOLING = (ONE_SEQUENCE_OR_SEVERAL, *_OPTIONS)
+_POOLING = (ONE_SEQUENCE_OR_SEVERAL, EMBED_DTYPE, ENDIANNESS, *_OPTIONS)
+_FLOATS = Field("encoding_format", one_of({"float": None}), about="Only float.")
+
+
+def _task(name: str, about: str, *, required: bool = True) -> Field:
+    # An error names the tasks of all operations.
+    known = one_of(dict.fromkeys(("embed", "token_embed", "classify")))
+    return Field("task", Kind(known.read, {"enum": [name]}), about=f"{name}: {about}", required=required)
+
+
 POOL_TOKENS = Operation(
     "Encode texts or token ids, and return a row for each token.",
     (
         *_POOLING,
-        Field("task", one_of({"token_embed": None}), about="token_embed: a row for each token.", required=True),
+        _FLOATS,
+        _task("token_embed", "a row for each token."),
     ),
     pb.OutputOptions(hidden=True),
     ROWS,
     _write_pooled,
     _list_of(object=STRING, data=array(VECTOR)),
+)
+POOL_SCORES = Operation(
+    "Classify texts or token ids, and return the scores of all labels.",
+    (
+        *_POOLING,
+        _FLOATS,
+        USE_ACTIVATION,
+        _task("classify", "the scores of all labels for each sequence."),
+    ),
+    pb.OutputOptions(scores=True),
+    CLASSIFIES,
+    _write_pooled_scores,
+    _list_of(object=STRING, data=VECTOR),
 )
 POOL = Operation(
     "Encode texts or token ids.",
@@ -162,7 +208,8 @@ POOL = Operation(
         ENCODING_FORMAT,
         DIMENSIONS,
         NORMALIZE,
-        Field("task", one_of({"embed": None}), about="embed: a vector for each sequence; the default."),
+        NORMALIZE_LIKE_VLLM,
+        _task("embed", "a vector for each sequence; the default.", required=False),
     ),
     pb.OutputOptions(pooled=True),
     VECTORS,

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.http.api.operations import Asked
-from tests.support.server.questions import answer, ask
+from tests.support.server.questions import adapt, answer, ask
 
 VECTORS = np.array([[1.5, 2.0], [3.0, -4.0]], "<f4")
 BODY = {"texts": ["a", "b"], "model": "m"}
@@ -25,6 +23,8 @@ def test_texts_are_truncated_unless_the_request_says_otherwise() -> None:
         output=pb.OutputOptions(pooled=True, dimensions=1),
         truncation=pb.TRUNCATION_RIGHT,
     )
+    # 0 is Cohere's own default.
+    assert ask("/v2/embed", {**BODY, "priority": 0}).question.encode.priority == pb.PRIORITY_INTERACTIVE
     for word, truncation in {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT}.items():
         assert ask("/v1/embed", {**BODY, "truncate": word}).question.encode.truncation == truncation
 
@@ -49,12 +49,6 @@ def test_forms_that_would_change_numbers_are_refused() -> None:
     with pytest.raises(InvalidInput) as refused:
         ask("/v2/embed", {**BODY, "embedding_types": ["int8"]})
     assert refused.value.field == "embedding_types"
-
-
-def adapt(asked: Asked, **manifest: Any) -> pb.EncodeRequest:
-    """Return the request once the model is known."""
-    asked.operation.adapt(asked.question, Manifest(**manifest))
-    return asked.question.encode
 
 
 @pytest.mark.parametrize(
@@ -85,6 +79,8 @@ def test_documents_may_be_as_long_as_the_model_allows() -> None:
     request = adapt(ask("/v2/rerank", body), max_text_tokens=512)
     assert request.truncation == pb.TRUNCATION_RIGHT
     assert request.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+    limited = adapt(ask("/v2/rerank", {**body, "truncate_prompt_tokens": -1}), max_text_tokens=512)
+    assert limited.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
     with pytest.raises(InvalidInput) as refused:
         adapt(ask("/v2/rerank", body), max_text_tokens=513)
     assert (refused.value.field, refused.value.limit, refused.value.actual) == ("max_tokens_per_doc", 513, 512)

@@ -18,7 +18,7 @@ from headwaiter_proto.rules.errors import (
 )
 from headwaiter_proto.rules.status import http_status_of
 from headwaiter_server.http.api.fields import Question
-from tests.support.server.questions import answer, ask, operations
+from tests.support.server.questions import adapt, answer, ask, operations
 
 PATH = "/v1/embeddings"
 
@@ -76,15 +76,74 @@ def test_options_of_jina_and_vllm_are_honoured() -> None:
         normalized=False,
         embedding_type="base64",
         late_chunking=False,
-        truncate_prompt_tokens=-1,
         add_special_tokens=True,
     )
     assert given.options == {"base64": True}
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="retrieval.query"),
         output=pb.OutputOptions(pooled=True, normalize=False),
-        truncation=pb.TRUNCATION_RIGHT,
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "changed"),
+    [
+        ({"truncate": "NONE", "input_type": "query"}, {"truncation": pb.TRUNCATION_ERROR}),
+        ({"truncate": "START", "input_type": "passage"}, {"truncation": pb.TRUNCATION_LEFT}),
+        ({"truncate": "END", "truncation": "right"}, {"truncation": pb.TRUNCATION_RIGHT}),
+        ({"truncate": False}, {"truncation": pb.TRUNCATION_ERROR}),
+        ({"truncate": True}, {"truncation": pb.TRUNCATION_RIGHT}),
+        ({"return_multivector": False, "return_tokenized_input": False, "encoding_type": "float"}, {}),
+        # All fields of infinity's client.
+        ({"encoding_format": "float", "user": None, "dimensions": 0, "modality": "text"}, {}),
+        ({"embed_dtype": "float32", "endianness": "native", "truncation_side": None}, {}),
+        ({"endianness": "little", "truncation_side": "left"}, {}),
+        ({"priority": 0}, {"priority": pb.PRIORITY_INTERACTIVE}),
+        ({"use_activation": True}, {"output": pb.OutputOptions(pooled=True, normalize=True)}),
+        ({"use_activation": False}, {"output": pb.OutputOptions(pooled=True, normalize=False)}),
+        ({"request_id": "r-1"}, {"request_id": "r-1"}),
+        ({"cache_salt": None, "padding": None}, {}),
+    ],
+)
+def test_what_other_servers_clients_send_is_honoured_or_changes_nothing(
+    fields: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    plain: dict[str, Any] = {"texts": pb.Texts(values=["a"]), "output": pb.OutputOptions(pooled=True)}
+    assert read(input="a", **fields).encode == pb.EncodeRequest(**(plain | changed))
+
+
+@pytest.mark.parametrize(
+    ("fields", "truncation"),
+    [
+        ({"truncate_prompt_tokens": -1}, pb.TRUNCATION_RIGHT),
+        ({"truncate_prompt_tokens": 512}, pb.TRUNCATION_RIGHT),
+        ({"truncate_prompt_tokens": 513, "truncation_side": "right"}, pb.TRUNCATION_RIGHT),
+        ({"truncate_prompt_tokens": 512, "truncation_side": "left"}, pb.TRUNCATION_LEFT),
+        ({"truncate_prompt_tokens": -1, "truncate": "END"}, pb.TRUNCATION_RIGHT),
+    ],
+)
+def test_texts_are_truncated_to_the_models_own_maximum(fields: dict[str, Any], truncation: int) -> None:
+    asked = ask(PATH, {"input": "a", **fields})
+    adapt(asked, max_text_tokens=512)
+    assert asked.question.encode.truncation == truncation
+    # The field that an error of truncation names, for example with token ids.
+    assert asked.question.names["truncation"] == "truncate_prompt_tokens"
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 511])
+def test_texts_are_not_truncated_below_the_models_own_maximum(tokens: int) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        adapt(ask(PATH, {"input": "a", "truncate_prompt_tokens": tokens}), max_text_tokens=512)
+    error = refused.value
+    assert (error.field, error.limit, error.actual) == ("truncate_prompt_tokens", 512, tokens)
+
+
+@pytest.mark.parametrize("fields", [{"truncation": "left"}, {"truncate": "NONE"}, {"truncate": False}])
+def test_truncations_that_contradict_each_other_are_refused(fields: dict[str, Any]) -> None:
+    asked = ask(PATH, {"input": "a", "truncate_prompt_tokens": -1, **fields})
+    with pytest.raises(InvalidInput, match="contradict") as refused:
+        adapt(asked, max_text_tokens=512)
+    assert refused.value.field == "truncate_prompt_tokens"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +167,6 @@ def test_options_of_jina_and_vllm_are_honoured() -> None:
         (b'{"input": [18446744073709551615]}', "input"),
         (b'{"input": "a", "model": 1}', "model"),
         (b'{"input": "a", "dimensions": -1}', "dimensions"),
-        (b'{"input": "a", "dimensions": 0}', "dimensions"),
         (b'{"input": "a", "dimensions": true}', "dimensions"),
         (b'{"input": "a", "dimensions": 2147483648}', "dimensions"),
         (b'{"input": "a", "encoding_format": "hex"}', "encoding_format"),
@@ -120,8 +178,16 @@ def test_options_of_jina_and_vllm_are_honoured() -> None:
         (b'{"input": "a", "user": 7}', "user"),
         (b'{"input": "a", "late_chunking": true}', "late_chunking"),
         (b'{"input": "a", "add_special_tokens": 1}', "add_special_tokens"),
-        (b'{"input": "a", "truncate_prompt_tokens": 100}', "truncate_prompt_tokens"),
-        (b'{"input": "a", "truncation": "left", "truncate_prompt_tokens": -1}', "truncate_prompt_tokens"),
+        (b'{"input": "a", "truncate_prompt_tokens": -2}', "truncate_prompt_tokens"),
+        (b'{"input": "a", "truncation": "left", "truncate": "END"}', "truncate"),
+        (b'{"input": "a", "truncate": "MIDDLE"}', "truncate"),
+        (b'{"input": "a", "normalize": true, "use_activation": false}', "use_activation"),
+        (b'{"input": "a", "embed_dtype": "float16"}', "embed_dtype"),
+        (b'{"input": "a", "endianness": "big"}', "endianness"),
+        (b'{"input": "a", "modality": "image"}', "modality"),
+        (b'{"input": "a", "return_multivector": true}', "return_multivector"),
+        (b'{"input": "a", "return_tokenized_input": true}', "return_tokenized_input"),
+        (b'{"input": "a", "request_id": 1}', "request_id"),
         (b'{"input": [1], "prompt": "query"}', "prompt"),
     ],
 )

@@ -16,6 +16,7 @@ from tests.support.server.questions import ask, operations, posts
 
 DOCUMENT = document()
 SCALARS: list[Any] = [None, True, False, 0, 1, -1, 1.5, 3.0, 2**31, "", " ", "a", "float", "END", "token_embed", "bulk"]
+SCALARS += ["classify", "text", "native", "float32"]
 LISTS: list[Any] = [[], [""], ["a"], [1], [[1], [2]], ["a", 1], ["a", "b"], [["a"], ["b", "c"]], [["a"]], [["a"], "b"]]
 LISTS += [[["a", "b"]], ["float"], ["float", "base64"], [{"text": "a"}], [{"text": 1}]]
 SIMILAR: dict[str, Any] = {"sentences": ["a"], "source_sentence": "b"}
@@ -43,8 +44,15 @@ def accepted(path: str, body: Any) -> bool | None:
 
 def needed(path: str) -> list[dict[str, Any]]:
     """Return a valid body for each operation of a path, with nothing but the required fields."""
-    values = {"documents": ["a"], "texts": ["a"], "task": "token_embed"}
-    bodies = [{each.name: values.get(each.name, "a") for each in op.fields if each.required} for op in operations(path)]
+    values = {"documents": ["a"], "texts": ["a"]}
+    bodies = [
+        {
+            each.name: each.kind.schema.get("enum", [values.get(each.name, "a")])[0]
+            for each in operation.fields
+            if each.required
+        }
+        for operation in operations(path)
+    ]
     return [{**body, "inputs": SIMILAR} if path == "/similarity" else body for body in bodies]
 
 

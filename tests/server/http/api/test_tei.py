@@ -134,6 +134,7 @@ def test_rerank_puts_the_best_text_first() -> None:
         {"index": 0, "score": 0.5},
         {"index": 2, "score": 0.5},
     ]
+    assert len(answer(ask("/rerank", {**body, "top_n": 0}), scores)) == 3
     content = answer(ask("/rerank", {**body, "return_text": True, "top_n": 2}), scores)
     assert [(each["index"], each["text"]) for each in content] == [(1, "b"), (0, "a")]
 

@@ -6,7 +6,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from tests.support.server.questions import answer, ask
+from tests.support.server.questions import adapt, answer, ask
 
 PAIRS = pb.Pairs(first=["q"], second=["a", "b", "c"])
 
@@ -36,8 +36,13 @@ def test_a_query_and_documents_become_pairs(path: str) -> None:
         ("/v1/rerank", {"query": "q", "documents": ["a"], "rank_fields": ["title"]}, "rank_fields"),
         ("/score", {"text_1": [], "text_2": ["c"]}, "text_1"),
         ("/score", {"text_1": "a", "text_2": ["c", 1]}, "text_2"),
+        ("/score", {"text_1": "a", "documents": ["c"]}, "documents"),
+        ("/score", {"queries": "a", "documents": ["c", 1]}, "documents"),
+        ("/score", {"text_1": "a", "text_2": "b", "priority": 1}, "priority"),
         ("/pooling", {"input": "a", "task": "plugin"}, "task"),
-        ("/classify", {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ("/pooling", {"input": "a", "task": "token_classify"}, "task"),
+        ("/pooling", {"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+        ("/pooling", {"input": "a", "task": "token_embed", "encoding_format": "base64"}, "encoding_format"),
     ],
 )
 def test_a_wrong_body_is_refused_with_the_name_of_the_field(path: str, fields: dict[str, Any], field: str) -> None:
@@ -50,6 +55,7 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(path: str, fields: d
     ("options", "expected"),
     [
         ({}, [(1, 0.75, None), (0, 0.5, None), (2, 0.5, None)]),
+        ({"top_n": 0, "priority": 0, "request_id": "r"}, [(1, 0.75, None), (0, 0.5, None), (2, 0.5, None)]),
         ({"top_n": 2, "return_documents": True}, [(1, 0.75, "b"), (0, 0.5, "a")]),
         ({"top_n": 9, "return_documents": True}, [(1, 0.75, "b"), (0, 0.5, "a"), (2, 0.5, "c")]),
     ],
@@ -74,9 +80,10 @@ def test_documents_whose_scores_are_equal_have_the_order_of_their_logits(path: s
 
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
+@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
 @pytest.mark.parametrize("first", ["q", ["q"], ["q", "q"]])
-def test_a_score_belongs_to_each_pair(path: str, first: Any) -> None:
-    asked = ask(path, {"text_1": first, "text_2": ["a", "b"], "use_activation": False})
+def test_a_score_belongs_to_each_pair(path: str, names: tuple[str, str], first: Any) -> None:
+    asked = ask(path, {names[0]: first, names[1]: ["a", "b"], "use_activation": False})
     # One first text stands for all pairs, and is not repeated here: thousands of copies would not fit into memory.
     assert list(asked.question.encode.pairs.first) == ([first] if isinstance(first, str) else first)
     assert list(asked.question.encode.pairs.second) == ["a", "b"]
@@ -105,13 +112,36 @@ def test_a_classification_names_the_best_label(path: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("task", [None, "embed"])
-def test_pooling_returns_vectors(task: str | None) -> None:
-    content = answer(ask("/pooling", {"input": ["x", "y"], "task": task}), [[1, 2], [3, 4]])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/score", "/classify", "/pooling"])
+def test_texts_are_truncated_to_the_models_own_maximum(path: str) -> None:
+    pairs: dict[str, Any] = {"/v1/rerank": {"query": "q", "documents": ["a"]}, "/score": {"text_1": "q", "text_2": "a"}}
+    body = {**pairs.get(path, {"input": "a"}), "truncate_prompt_tokens": 16}
+    assert adapt(ask(path, body), max_text_tokens=16).truncation == pb.TRUNCATION_RIGHT
+    with pytest.raises(InvalidInput) as refused:
+        adapt(ask(path, body), max_text_tokens=17)
+    assert (refused.value.field, refused.value.limit) == ("truncate_prompt_tokens", 17)
+
+
+@pytest.mark.parametrize("fields", [{}, {"task": "embed"}, {"encoding_format": "float", "endianness": "native"}])
+def test_pooling_returns_vectors(fields: dict[str, Any]) -> None:
+    content = answer(ask("/pooling", {"input": ["x", "y"], **fields}), [[1, 2], [3, 4]])
     assert [each["data"] for each in content["data"]] == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize("use_activation", [None, False])
+def test_pooling_returns_the_scores_of_labels(use_activation: bool | None) -> None:
+    asked = ask("/pooling", {"input": ["x", "y"], "task": "classify", "use_activation": use_activation})
+    assert asked.question.encode.output.scores
+    assert asked.question.encode.output.raw_scores == (use_activation is False)
+    content = answer(asked, [[0.25, 0.75], [1.0, 0.0]], head=pb.Head(labels=["no", "yes"]))
+    assert [(each["object"], each["data"]) for each in content["data"]] == [
+        ("pooling", [0.25, 0.75]),
+        ("pooling", [1.0, 0.0]),
+    ]
+
+
 def test_pooling_returns_the_rows_of_tokens() -> None:
-    asked = ask("/pooling", {"input": ["x", "y z"], "task": "token_embed"})
+    nothing = {"dimensions": None, "encoding_format": "float"}
+    asked = ask("/pooling", {"input": ["x", "y z"], "task": "token_embed", **nothing})
     content = answer(asked, [[1, 2], [3, 4], [5, 6]], lengths=[1, 2])
     assert [each["data"] for each in content["data"]] == [[[1, 2]], [[3, 4], [5, 6]]]
