@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.status import code_of, metadata_of
+from headwaiter_proto.rules.unicode import check_json_texts
 
 _API_PAGE = "docs/api.md"
 # What protobuf says of a field that a message does not have, before a list of the fields that it has.
@@ -38,20 +39,15 @@ class JsonCall:
         Raises:
             InvalidInput: the body is not JSON, or does not fit the request.
         """
+        check_json_texts(body)
         try:
             # `json.loads` would also take UTF-16, which the server's count of values cannot read.
             fields = json.loads(body.decode())
-            json.dumps(fields, ensure_ascii=False).encode()  # Fails for half of a surrogate pair.
             if isinstance(fields, dict):
                 return json_format.ParseDict(fields, self.request_class())
             cause = "it is not an object"
         except RecursionError:
             cause = "it has too many levels"
-        except UnicodeEncodeError as error:
-            half = error.object[error.start : error.start + 1]
-            raise InvalidInput(
-                f"a text holds {half!a}, half of a surrogate pair, which is no character: remove it, or send the pair"
-            ) from None
         except Exception as error:  # noqa: BLE001  # Of JSON of a wrong shape, ParseDict raises errors of many classes.
             cause = str(error)
             if unknown := _UNKNOWN_FIELD.match(cause):

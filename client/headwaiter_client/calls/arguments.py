@@ -9,6 +9,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.unicode import not_unicode
 
 _NOT_LISTS = (bytes, bytearray, memoryview, Mapping, set, frozenset)
 
@@ -70,9 +71,9 @@ def check_unicode(name: str, text: str, *, field: str, sequence: int | None = No
     """Raise `InvalidInput` unless a text can be encoded as UTF-8. The message begins with `name`."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as fault:
+        if sequence is not None:
+            raise not_unicode(fault, name, field, sequence) from fault
         raise InvalidInput(
-            f"{name} is not Unicode text ({error}): remove the characters that UTF-8 cannot encode",
-            field=field,
-            sequence=sequence,
-        ) from error
+            f"{name} is not Unicode text ({fault}): remove the characters that UTF-8 cannot encode", field=field
+        ) from fault

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
+from headwaiter_proto.rules.unicode import check_json_texts
 from headwaiter_server.open_inference.tensors import DTYPES, joined_bytes
 
 # The header of a body whose tensors follow the JSON: the number of bytes of the JSON.
@@ -131,6 +132,7 @@ def read_json_object(raw: bytes) -> dict[str, Any]:
     try:
         values = orjson.loads(raw or b"{}")
     except orjson.JSONDecodeError as error:
+        check_json_texts(raw)
         raise InvalidInput(f"the body is not JSON ({error}): send a JSON object") from None
     if not isinstance(values, dict):
         raise InvalidInput("the body is not a JSON object: send one")

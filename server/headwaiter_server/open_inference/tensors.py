@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_proto.rules.unicode import not_unicode
 from headwaiter_server.requests.wire_format import field_tag
 
 InputTensor = oip.ModelInferRequest.InferInputTensor
@@ -61,12 +62,8 @@ def read_texts(tensor: InputTensor, raw: bytes | None) -> list[str]:
     for index, value in enumerate(values):
         try:
             texts.append(value.decode())
-        except UnicodeDecodeError as error:
-            raise InvalidInput(
-                f"sequence {index} is not UTF-8 at byte {error.start}: send texts in UTF-8",
-                sequence=index,
-                field=tensor.name,
-            ) from None
+        except UnicodeDecodeError as fault:
+            raise not_unicode(fault, f"sequence {index}", tensor.name, index) from None
     return texts
 
 

@@ -84,7 +84,7 @@ def test_features_beyond_float32_are_sent_as_infinities() -> None:
         (features_request, [[1.0, 2.0]], [[1.0, 2.0, 3.0]], "features.width", ["width 3", "width 2"]),
         (texts_request, "a text", b"bytes", "texts.values", ["bytes"]),
         (texts_request, "a text", None, "texts.values", ["NoneType"]),
-        (texts_request, "a text", "\ud800", "texts.values", ["Unicode"]),
+        (texts_request, "a text", "\ud800", "texts.values", ["U+D800", "character 0"]),
     ],
 )
 def test_a_sequence_of_another_kind_is_refused_with_its_index(

@@ -54,6 +54,22 @@ OTHERS: dict[str, Any] = {
     "/v1/classify": INPUT,
 }
 BODIES = {**VECTORS, **OTHERS}
+HALF = "bb \ud83c"
+# Bodies with half an emoji, its field, and its index if its field is a list.
+HALVES: list[tuple[str, Any, str, int | None]] = [
+    *((path, {"input": ["a", HALF]}, "input", 1) for path, body in BODIES.items() if "input" in body),
+    *((path, {"inputs": ["a", HALF]}, "inputs", 1) for path, body in BODIES.items() if body == INPUTS),
+    *((path, {"texts": ["a", HALF]}, "texts", 1) for path, body in BODIES.items() if "texts" in body),
+    *(
+        (path, {"query": "q", "documents": ["a", HALF]}, "documents", 1)
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    ),
+    *((path, {"query": HALF, "documents": ["a"]}, "query", None) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+    *((path, {"text_1": "a", "text_2": ["b", HALF]}, "text_2", 1) for path in ("/score", "/v1/score")),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["bb", HALF]}}, "sentences", 1),
+    ("/similarity", {"inputs": {"source_sentence": HALF, "sentences": ["bb"]}}, "source_sentence", None),
+    ("/api/embeddings", {"prompt": HALF}, "prompt", None),
+]
 
 
 def application(service: Service, **settings: Any) -> Starlette:
@@ -260,6 +276,34 @@ async def test_an_id_may_have_any_letters(service: Service) -> None:
     for inputs, status in (([ids], 200), ([], 400)):
         reply = await send(service, "POST", "/v2/models/tiny/infer", {"id": "日本 1%", "inputs": inputs})
         assert (reply.status, reply.headers["x-request-id"]) == (status, "%E6%97%A5%E6%9C%AC 1%25")
+
+
+@pytest.mark.parametrize(("path", "body", "field", "index"), HALVES)
+async def test_half_an_emoji_is_named_by_every_path(
+    path: str, body: Any, field: str, index: int | None, service: Service
+) -> None:
+    reply = await send(service, "POST", path.replace("{model}", "tiny"), body)
+    assert reply.status == 400
+    error = reply.json["error"]
+    message = error if isinstance(error, str) else error["message"]
+    named = f"'{field}'" if index is None else f"value {index} of '{field}'"
+    assert [word for word in (named, "U+D83C", "character 3") if word not in message] == []
+    if not isinstance(error, str):
+        assert (error["code"], error["param"], error.get("sequence")) == ("invalid_input", field, index)
+
+
+def test_half_an_emoji_was_sent_to_every_path() -> None:
+    assert {path for path, *_ in HALVES} == BODIES.keys()
+
+
+async def test_half_an_emoji_in_a_tensor_is_named(service: Service) -> None:
+    texts = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", HALF]}
+    reply = await send(service, "POST", "/v2/models/tiny/infer", {"inputs": [texts]})
+    assert (reply.status, "value 1 of 'data'" in reply.json["error"], "U+D83C" in reply.json["error"]) == (
+        400,
+        True,
+        True,
+    )
 
 
 async def test_deeply_nested_values_are_refused(service: Service) -> None:

@@ -79,6 +79,9 @@ def test_a_text_that_is_not_utf8_is_refused_with_its_index() -> None:
     with pytest.raises(InvalidInput, match="sequence 1 is not UTF-8 at byte 1") as refused:
         read_texts(tensor("BYTES", [2], bytes_contents=[b"a", b"b\xff"]), None)
     assert refused.value.sequence == 1
+    with pytest.raises(InvalidInput, match=r"sequence 0 .*\(U\+D83C\)") as refused:
+        read_texts(tensor("BYTES", [1]), b"\x04\0\0\0b\xed\xa0\xbc")
+    assert (refused.value.sequence, refused.value.field) == (0, "x")
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=5), st.integers(0, 2))

@@ -13,6 +13,7 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.unicode import check_json_texts
 from headwaiter_server.http.bodies import UnsupportedEncoding
 
 Schema = dict[str, Any]
@@ -100,6 +101,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
+        check_json_texts(raw)
         raise InvalidInput(f"the body is not JSON ({error}): send a JSON object") from None
     if not isinstance(values, dict):
         raise InvalidInput(f"the body is {kind_of(values)}: send a JSON object")
