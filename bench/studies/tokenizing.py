@@ -12,6 +12,7 @@ from bench.run import Run
 from bench.studies.int8 import sorted_batches
 from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.requests.inputs import InputReaders, read_input
@@ -69,7 +70,7 @@ def tokenizing(run: Run) -> list[Tokenizing]:
     readers = InputReaders(PriorityThreads("tokenize"), PriorityThreads("decode"), unlimited, unlimited)
 
     async def read(request: pb.EncodeRequest, _: float) -> Reply:
-        await read_input(request, manifest, tokenizer, _LIMITS, readers, "", _has_room)
+        await read_input(request, Failures(), manifest, tokenizer, _LIMITS, readers, "", _has_room)
         return Reply(0)
 
     for _ in range(ROUNDS):

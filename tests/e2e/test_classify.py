@@ -23,6 +23,7 @@ from headwaiter_client import AsyncClient, InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.support.documents import ROOT
+from tests.support.e2e.bad_requests import HALF_EMOJI
 from tests.support.e2e.classifiers import MAX_TEXT_TOKENS, export_classifier, save_classifier
 from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
@@ -150,6 +151,29 @@ async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Served) -> None:
     for each in partial.documents:
         (alone,) = (await cross_encoder.client.rerank(QUERY, [each.document])).documents
         assert_near(each.score, alone.score)
+
+
+async def test_half_an_emoji_fails_alone_or_is_named(cross_encoder: Served) -> None:
+    expected = await cross_encoder.client.classify([(QUERY, "bread"), (QUERY, "rain")])
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{cross_encoder.server.port}") as channel:
+        call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Classify")
+        for first, second, partial, broken in (
+            ([QUERY], ["bread", "xxx", "rain"], True, [1]),
+            (["xxx"], ["bread", "rain"], True, [0, 1]),
+            ([QUERY], ["bread", "xxx", "rain"], False, None),
+        ):
+            request = pb.ClassifyRequest(pairs=pb.Pairs(first=first, second=second), partial=partial)
+            raw = request.SerializeToString().replace(b"xxx", HALF_EMOJI)
+            if broken is None:
+                with pytest.raises(grpc.aio.AioRpcError, match=r"second text of pair 1 .*D83C") as refused:
+                    await call(raw)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                continue
+            reply = pb.ClassifyResponse.FromString(await call(raw))
+            assert [(each.sequence, each.reason) for each in reply.failures] == [(i, pb.INVALID_INPUT) for i in broken]
+            if len(broken) == 1:
+                scores = np.frombuffer(reply.scores.data, "<f4").reshape(tuple(reply.scores.shape))
+                assert_near(scores[[0, 2]], expected.scores)
 
 
 async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Served) -> None:

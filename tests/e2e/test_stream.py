@@ -14,6 +14,7 @@ import pytest
 from headwaiter_client import AsyncClient, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
+from tests.support.e2e.bad_requests import HALF_EMOJI
 from tests.support.e2e.grpc_errors import code_of
 from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.support.e2e.prometheus_metrics import metric_value, read_metric
@@ -40,6 +41,10 @@ def request(request_id: str, length: int, **fields: Any) -> pb.EncodeRequest:
     return pb.EncodeRequest(request_id=request_id, tokens=tokens, **fields)
 
 
+def pooled(response: pb.EncodeResponse) -> Any:
+    return np.frombuffer(response.pooled.data, "<f4").reshape(tuple(response.pooled.shape))
+
+
 async def test_a_stream_answers_like_unary_calls_and_continues_after_a_failed_request(text_bundle: Path) -> None:
     words = ["bread", "rain", "bread and rain"]
     async with streaming(text_bundle) as (_, client, open_stream):
@@ -51,6 +56,34 @@ async def test_a_stream_answers_like_unary_calls_and_continues_after_a_failed_re
     assert answers["long"].error.reason == pb.SEQUENCE_TOO_LONG
     pooled = [np.frombuffer(answers[word].response.pooled.data, "<f4") for word in words]
     np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
+
+
+async def test_half_an_emoji_fails_alone_and_the_stream_goes_on(text_bundle: Path) -> None:
+    def raw(request_id: str, *texts: str, **fields: Any) -> bytes:
+        request = pb.EncodeRequest(request_id=request_id, texts=pb.Texts(values=texts), **fields)
+        return request.SerializeToString().replace(b"xxx", HALF_EMOJI)
+
+    sent = [
+        raw("good", "bread", "rain"),
+        raw("whole", "bread", "fresh xxx"),
+        raw("partial", "bread", "fresh xxx", "rain", partial=True),
+        raw("later", "bread", "rain"),
+    ]
+    async with serving(text_bundle) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        # Without serializers, messages are bytes.
+        call: Any = channel.stream_stream("/headwaiter.v1.Encoder/EncodeStream")
+        received = [pb.EncodeStreamResponse.FromString(message) async for message in call(sent)]
+    answers = {each.request_id: each for each in received}
+    assert len(answers) == len(received) == len(sent)
+    error = answers["whole"].error
+    assert (error.reason, error.code) == (pb.INVALID_INPUT, grpc.StatusCode.INVALID_ARGUMENT.value[0])
+    assert error.metadata == {"sequence": "1", "field": "texts.values"}
+    partial_reply = answers["partial"].response
+    assert [(each.sequence, each.reason) for each in partial_reply.failures] == [(1, pb.INVALID_INPUT)]
+    assert partial_reply.lengths[1] == 0
+    vectors = {name: pooled(answers[name].response) for name in ("good", "partial", "later")}
+    np.testing.assert_allclose(vectors["partial"][[0, 2]], vectors["good"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors["later"], vectors["good"], rtol=0, atol=1e-5)
 
 
 async def test_requests_of_a_cancelled_or_expired_stream_leave_the_queue_and_never_run(text_bundle: Path) -> None:

@@ -61,6 +61,7 @@ def priority_of(request: pb.EncodeRequest) -> Priority:
 
 async def read_input(
     request: pb.EncodeRequest | pb.AttendRequest,
+    failures: Failures,
     manifest: Manifest,
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
@@ -72,6 +73,7 @@ async def read_input(
 
     Args:
         request: the request; its options have been checked.
+        failures: the sequences of the request that have failed already; keeps the errors of others.
         manifest: the manifest of the model.
         tokenizer: the model's tokenizer; None if the model takes no texts.
         limits: the limits of one request.
@@ -80,12 +82,11 @@ async def read_input(
         check_room: called with the smallest possible number of tokens before a thread reads texts or images.
 
     Raises:
-        InvalidInput: the request is wrong; or a sequence is wrong, and the request is not partial.
+        InvalidInput: the request is wrong; or a sequence is wrong, and `failures` does not keep errors.
         Overloaded: the queue has no room for the request, or too many bytes of texts or images are being read.
     """
     # An AttendRequest has the same inputs, except pairs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
-    failures = Failures(keep=options.partial)
     kind = request.WhichOneof("input")
     if kind == "images":
         tokens = check_images(options.images, manifest, limits)

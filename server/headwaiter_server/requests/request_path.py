@@ -13,7 +13,7 @@ from functools import partial
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import classify_response, read_head
-from headwaiter_proto.rules.errors import DeadlineExceeded, ModelNotFound, Unavailable, Unimplemented
+from headwaiter_proto.rules.errors import DeadlineExceeded, Failures, ModelNotFound, Unavailable, Unimplemented
 from headwaiter_proto.rules.outputs import Output
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
@@ -228,8 +228,19 @@ class RequestPath:
         self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, call: Call, check_room: CheckRoom
     ) -> ParsedInput:
         """Return the sequences of a request; see `requests.inputs.read_input`."""
-        manifest, tokenizer = served.manifest, served.tokenizer
-        return await read_input(request, manifest, tokenizer, self.limits, self._readers, call.connection, check_room)
+        failures = Failures(keep=isinstance(request, pb.EncodeRequest) and request.partial)
+        for error in call.broken_texts:
+            failures.add(error)
+        return await read_input(
+            request,
+            failures,
+            served.manifest,
+            served.tokenizer,
+            self.limits,
+            self._readers,
+            call.connection,
+            check_room,
+        )
 
     async def _answer(
         self,

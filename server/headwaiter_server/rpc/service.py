@@ -44,7 +44,7 @@ class EncoderService:
     async def answer(self, method: str, raw: bytes, call: Call) -> bytes:
         """Answer a request to a method that is not a stream, from message bytes to message bytes."""
         request_class = getattr(pb, _DESCRIPTOR.methods_by_name[method].input_type.name)
-        request = await parse_request(raw, request_class(), self._path.limits.sequences)
+        request = await parse_request(raw, request_class(), call, self._path.limits.sequences)
         reply = await self._methods[method](request, call)
         self._path.hold_reply(call, len(reply))
         return reply
@@ -73,9 +73,9 @@ class EncodeStream:
     def __init__(self, encode: Encode, max_sequences: int) -> None:
         self._encode, self._max_sequences = encode, max_sequences
 
-    async def parse(self, raw: bytes) -> pb.EncodeRequest:
+    async def parse(self, raw: bytes, call: Call) -> pb.EncodeRequest:
         """Return a request."""
-        return await parse_request(raw, pb.EncodeRequest(), self._max_sequences)
+        return await parse_request(raw, pb.EncodeRequest(), call, self._max_sequences)
 
     def id_of(self, request: pb.EncodeRequest) -> str:
         """Return the id of a request."""

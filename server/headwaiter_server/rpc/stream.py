@@ -33,8 +33,8 @@ class StreamProtocol(Protocol[_Request]):
     in_order: bool
     unique_ids: bool
 
-    async def parse(self, raw: bytes) -> _Request:
-        """Return a request.
+    async def parse(self, raw: bytes, call: Call) -> _Request:
+        """Return a request; the errors of its broken texts go into the call.
 
         Raises:
             InvalidInput: the message is not a request.
@@ -205,7 +205,7 @@ class RequestStream(Generic[_Request]):
                 stream_call.token_name,
                 stream_call.traceparent,
             )
-            request = await self._protocol.parse(raw)
+            request = await self._protocol.parse(raw, call)
             self._claim_id(request, call)
             await self._requests.acquire(1)
             await self._request_bytes.acquire(len(raw))

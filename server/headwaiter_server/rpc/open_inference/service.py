@@ -76,7 +76,7 @@ class OpenInferenceService:
 
     async def model_infer(self, raw: bytes, call: Call) -> bytes:
         """Encode the sequences of a request."""
-        request = await self._parse(raw, oip.ModelInferRequest)
+        request = await self._parse(raw, call, oip.ModelInferRequest)
         adopt_id(call, request.id)
         return await self._methods.infer(request, call, reserve_nothing, oip.ModelInferResponse.SerializeToString)
 
@@ -89,12 +89,12 @@ class OpenInferenceService:
     async def _answer(
         self, request_class: type[Message], answer: Callable[[Any, Call], Awaitable[Message]], raw: bytes, call: Call
     ) -> bytes:
-        return (await answer(await self._parse(raw, request_class), call)).SerializeToString()
+        return (await answer(await self._parse(raw, call, request_class), call)).SerializeToString()
 
-    async def _parse(self, raw: bytes, message_type: type[_Message]) -> _Message:
+    async def _parse(self, raw: bytes, call: Call, message_type: type[_Message]) -> _Message:
         limits = self._path.limits
         # In typed contents, each token and each position of padding is a number of its own.
-        return await parse_request(raw, message_type(), limits.sequences, more_fields=limits.tokens)
+        return await parse_request(raw, message_type(), call, limits.sequences, more_fields=limits.tokens)
 
 
 def _not_offered(method: str) -> Unimplemented:

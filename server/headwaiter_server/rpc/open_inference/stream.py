@@ -30,16 +30,16 @@ class InferStream:
 
     def __init__(
         self,
-        parse: Callable[[bytes], Awaitable[oip.ModelInferRequest]],
+        parse: Callable[[bytes, Call], Awaitable[oip.ModelInferRequest]],
         infer: Callable[[oip.ModelInferRequest, Call, ReserveBytes, Write], Awaitable[bytes]],
         *,
         grpc_errors: bool,
     ) -> None:
         self._parse, self._infer, self._grpc_errors = parse, infer, grpc_errors
 
-    async def parse(self, raw: bytes) -> oip.ModelInferRequest:
+    async def parse(self, raw: bytes, call: Call) -> oip.ModelInferRequest:
         """Return a request."""
-        return await self._parse(raw)
+        return await self._parse(raw, call)
 
     def id_of(self, request: oip.ModelInferRequest) -> str:
         """Return the id of a request."""
