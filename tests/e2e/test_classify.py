@@ -233,6 +233,12 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")):
         scored = (await post(server, "/score", **{first: QUERY, second: DOCUMENTS}))["data"]
         assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
+    # The texts of a pair may be empty.
+    expected = [(each.index, each.score) for each in (await client.rerank("", ["", "bread"])).documents]
+    results = await post(server, "/rerank", query="", texts=["", "bread"])
+    assert [(each["index"], each["score"]) for each in results] == expected
+    (scored,) = (await post(server, "/score", text_1="", text_2="bread"))["data"]
+    assert scored["score"] == pytest.approx(dict(expected)[1], abs=1e-6)
 
 
 async def post(server: Server, path: str, **fields: Any) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import re
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from headwaiter_server.http.api.openapi import document
 from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
 from headwaiter_server.http.application import http_application
 from headwaiter_server.models.model_version import ModelState, VersionStatus
+from headwaiter_server.models.tokenizer import TokenizedText
 from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.asgi_caller import Reply, as_json, send_request
-from tests.support.server.service_under_test import Service, endless_call
+from tests.support.server.questions import ask
+from tests.support.server.service_under_test import Service, WordLengths, endless_call
 from tests.support.server.stand_ins import credentials_of, sample
 
 DOCUMENT = document()
@@ -276,6 +279,32 @@ async def test_an_id_may_have_any_letters(service: Service) -> None:
     for inputs, status in (([ids], 200), ([], 400)):
         reply = await send(service, "POST", "/v2/models/tiny/infer", {"id": "日本 1%", "inputs": inputs})
         assert (reply.status, reply.headers["x-request-id"]) == (status, "%E6%97%A5%E6%9C%AC 1%25")
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_path_reads_empty_texts(path: str) -> None:
+    def emptied(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: emptied(each) for key, each in value.items()}
+        return [emptied(each) for each in value] if isinstance(value, list) else ""
+
+    request = ask(path, emptied(BODIES[path])).question.encode
+    texts = [*request.texts.values, *request.pairs.first, *request.pairs.second]
+    assert texts == [""] * (1 if request.HasField("texts") and path != "/similarity" else 2)
+
+
+class WithSpecialToken(WordLengths):
+    def tokenize(self, texts: Sequence[str], *arguments: Any) -> Generator[None, None, list[TokenizedText]]:
+        return (yield from super().tokenize([f"{text} x" for text in texts], *arguments))
+
+
+@pytest.mark.parametrize("path", VECTORS)
+async def test_an_empty_text_is_answered_if_the_tokenizer_adds_tokens(path: str, serve: Callable[..., Service]) -> None:
+    body = json.loads(json.dumps(VECTORS[path]).replace("a bb", "").replace("bb", ""))
+    answering, refusing = serve(WithSpecialToken()), serve(WordLengths())
+    assert (await send(answering, "POST", path.replace("{model}", "tiny"), body)).status == 200
+    reply = await send(refusing, "POST", path.replace("{model}", "tiny"), body)
+    assert (reply.status, "sequence 0 has no tokens" in reply.body.decode()) == (400, True)
 
 
 @pytest.mark.parametrize(("path", "body", "field", "index"), HALVES)

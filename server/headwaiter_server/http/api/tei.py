@@ -123,7 +123,7 @@ def _read_predict(value: Any, name: str) -> _Inputs:
     found: list[tuple[str, ...]] = []
     for index, sequence in enumerate(sequences):
         texts = sequence if isinstance(sequence, list) else [sequence]
-        if not 1 <= len(texts) <= 2 or not all(type(each) is str and each for each in texts):
+        if not 1 <= len(texts) <= 2 or not all(type(each) is str for each in texts):
             count = f"{kind_of(sequence)} of {len(texts)} values" if isinstance(sequence, list) else kind_of(sequence)
             raise InvalidInput(f"sequence {index} of {name} is {count}: {wanted}", field=name, sequence=index)
         if found and len(texts) != len(found[0]):
@@ -188,21 +188,9 @@ _PREDICT = Kind(
     _read_predict,
     {
         "anyOf": [
-            {"type": "string", "minLength": 1},
-            {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
-            *(
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "array",
-                        "items": {"type": "string", "minLength": 1},
-                        "minItems": size,
-                        "maxItems": size,
-                    },
-                    "minItems": 1,
-                }
-                for size in (1, 2)
-            ),
+            STRING,
+            {**array(STRING), "minItems": 1, "maxItems": 2},
+            *({**array({**array(STRING), "minItems": size, "maxItems": size}), "minItems": 1} for size in (1, 2)),
         ],
         "description": "a text, a pair of texts, or a list of lists of one text or two",
     },

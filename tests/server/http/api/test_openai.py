@@ -200,8 +200,6 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(body: bytes, field: 
 @pytest.mark.parametrize(
     ("value", "index", "words"),
     [
-        ("", 0, "empty"),
-        (["a", ""], 1, "empty"),
         ([[1], [2, "a"]], 1, "token ids"),
         (["a", 1], 1, "a number, and value 0 is a text"),
     ],
