@@ -233,6 +233,9 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")):
         scored = (await post(server, "/score", **{first: QUERY, second: DOCUMENTS}))["data"]
         assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
+    documents = ["bread", "rain " * 40]
+    cut = await post(server, "/rerank", with_headers=True, query=QUERY, texts=documents, truncate=True)
+    assert cut["Headwaiter-Truncated"] == "1"
     # The texts of a pair may be empty.
     expected = [(each.index, each.score) for each in (await client.rerank("", ["", "bread"])).documents]
     results = await post(server, "/rerank", query="", texts=["", "bread"])
@@ -241,12 +244,12 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     assert scored["score"] == pytest.approx(dict(expected)[1], abs=1e-6)
 
 
-async def post(server: Server, path: str, **fields: Any) -> Any:
+async def post(server: Server, path: str, *, with_headers: bool = False, **fields: Any) -> Any:
     url = metrics_url(server).replace("/metrics", path)
 
     def send() -> Any:
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-            return json.load(response)
+            return response.headers if with_headers else json.load(response)
 
     return await asyncio.to_thread(send)
 

@@ -165,6 +165,34 @@ def test_tei_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any)
     assert np.shape(rows) == (1, vectors.shape[1])
 
 
+LONG = ["a " * 1000, "bread", "a " * 1000]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": LONG, "truncation": "right"}),
+        ("/v1/embed", {"texts": LONG}),
+        ("/embed", {"inputs": LONG, "truncate": True}),
+        ("/similarity", {"inputs": {"sentences": LONG[:2], "source_sentence": LONG[2]}, "truncate": True}),
+        ("/api/embed", {"input": LONG}),
+        (
+            "/v2/models/tiny-text/infer",
+            {
+                "inputs": [{"name": "text", "shape": [3], "datatype": "BYTES", "data": LONG}],
+                "parameters": {"truncation": "left"},
+            },
+        ),
+    ],
+)
+def test_a_header_lists_the_truncated_texts(path: str, body: Any, http_server: RunningServer) -> None:
+    request = urllib.request.Request(url(http_server, path), json.dumps(body).encode())
+    with urllib.request.urlopen(request) as response:
+        assert response.headers["Headwaiter-Truncated"] == "0,2"
+    with urllib.request.urlopen(url(http_server, "/v1/models")) as response:
+        assert response.headers["Headwaiter-Truncated"] is None
+
+
 async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> None:
     async with serving(text_bundle, http_api="on", max_queue_tokens=8, max_request_tokens=8) as server:
         base_url = metrics_url(server).replace("/metrics", "/v1")

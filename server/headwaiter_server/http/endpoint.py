@@ -7,9 +7,10 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -42,12 +43,15 @@ log = logging.getLogger(__name__)
 
 # Headers of replies that scripts of other web sites may read.
 _READABLE_HEADERS = (
+    "headwaiter-truncated",
     "inference-header-content-length",
     "retry-after",
     "retry-after-ms",
     "x-request-id",
     "x-should-retry",
 )
+# Proxies limit the headers of a reply, often to 4 KiB.
+_MAX_TRUNCATED_INDICES = 100
 _LARGE_BYTES = 1 << 20
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
@@ -203,6 +207,8 @@ class Endpoint:
         if isinstance(written, bytes):
             written = Written(written, JSON, {})
         headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS, **written.headers}
+        if call.truncated:
+            headers["headwaiter-truncated"] = _shown_indices(call.truncated)
         return PacedResponse(written.body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: Exception | None, call: Call) -> bytes:
@@ -245,6 +251,12 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status, question), status, headers, JSON)
+
+
+def _shown_indices(indices: Collection[int]) -> str:
+    """Return indices as a header holds them: with commas between them, and dots in place of those beyond the limit."""
+    shown = [str(index) for index in islice(indices, _MAX_TRUNCATED_INDICES)]
+    return ",".join([*shown, *(["..."] if len(indices) > len(shown) else [])])
 
 
 def _is_large(request: Request) -> bool:

@@ -5,7 +5,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -73,6 +73,7 @@ class Call:
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
         reply_bytes: bytes that are reserved for the reply.
         broken_texts: the errors of the texts of the request that are not UTF-8; other texts stand in their places.
+        truncated: the indices of the truncated texts, in rising order; empty before the texts are tokenised.
         stages: the seconds of each stage; None before the reply is ready, and for methods without stages.
         held: gives back the call's shares of the server's limits; closed when the reply is sent.
     """
@@ -92,6 +93,7 @@ class Call:
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
     reply_bytes: int = 0
     broken_texts: Sequence[InvalidInput] = ()
+    truncated: Collection[int] = ()
     stages: Mapping[str, float] | None = None
     held: ExitStack = field(default_factory=ExitStack)
 

@@ -258,6 +258,7 @@ class RequestPath:
             await engine.check_room(served, tokens, deadline_s, priority)
 
         parsed = await self.read_input(request, served, call, check_room)
+        call.truncated = parsed.truncated.keys()
         admitted_s = clock()
         with self.counted():
             reply_bytes = form.size_bytes(parsed, output, served.manifest)

@@ -307,6 +307,22 @@ async def test_an_empty_text_is_answered_if_the_tokenizer_adds_tokens(path: str,
     assert (reply.status, "sequence 0 has no tokens" in reply.body.decode()) == (400, True)
 
 
+class OneWord(WordLengths):
+    """A tokenizer that truncates each text to one word."""
+
+    def tokenize(self, *arguments: Any) -> Generator[None, None, list[TokenizedText]]:
+        tokenized = yield from super().tokenize(*arguments)
+        return [TokenizedText(each.ids[:1], each.original_tokens, None) for each in tokenized]
+
+
+@pytest.mark.parametrize("path", VECTORS)
+async def test_every_path_says_which_texts_were_truncated(path: str, serve: Callable[..., Service]) -> None:
+    reply = await send(serve(OneWord()), "POST", path.replace("{model}", "tiny"), VECTORS[path])
+    # The texts of /similarity are single words.
+    expected = None if path == "/similarity" else "0"
+    assert (reply.status, reply.headers.get("headwaiter-truncated")) == (200, expected)
+
+
 @pytest.mark.parametrize(("path", "body", "field", "index"), HALVES)
 async def test_half_an_emoji_is_named_by_every_path(
     path: str, body: Any, field: str, index: int | None, service: Service

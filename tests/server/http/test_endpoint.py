@@ -155,6 +155,25 @@ async def test_each_error_has_its_status(error: Exception, status: int, service:
         assert reply.headers.get("x-should-retry") == (None if status in (429, 503) else "false")
 
 
+@pytest.mark.parametrize(
+    ("truncated", "header"),
+    [
+        ([], None),
+        ([3], "3"),
+        ([0, 3], "0,3"),
+        (range(100), ",".join(map(str, range(100)))),
+        (range(4096), ",".join([*map(str, range(100)), "..."])),
+    ],
+)
+async def test_a_reply_says_which_texts_were_truncated(truncated: Any, header: str | None, service: Service) -> None:
+    async def answer(_: None, call: Call) -> bytes:
+        call.truncated = truncated
+        return b"{}"
+
+    reply = await send_request(endpoint(service, answer), "POST", "/test", b"{}")
+    assert reply.headers.get("headwaiter-truncated") == header
+
+
 @pytest.mark.parametrize(("parts", "complete"), [((6, 5), True), ((100,), True), ((6, 80), False)])
 async def test_a_large_body_is_refused(
     parts: tuple[int, ...], complete: bool, service: Service, monkeypatch: pytest.MonkeyPatch
