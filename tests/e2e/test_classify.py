@@ -231,7 +231,8 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     pooled = (await post(server, "/pooling", input=DOCUMENTS, task="classify"))["data"]
     assert_near(np.array([each["data"] for each in pooled]), probabilities)
     for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")):
-        scored = (await post(server, "/score", **{first: QUERY, second: DOCUMENTS}))["data"]
+        sides: dict[str, Any] = {first: QUERY, second: DOCUMENTS}
+        scored = (await post(server, "/score", **sides))["data"]
         assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
     documents = ["bread", "rain " * 40]
     cut = await post(server, "/rerank", with_headers=True, query=QUERY, texts=documents, truncate=True)
