@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
+from google.protobuf.message import Message
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -84,8 +85,8 @@ class Method(Generic[_Question]):
     Attributes:
         name: the HTTP method and the path, for logs and metrics.
         read: returns what a request with a body asks.
-        answer: returns the answer; called in the event loop of the server.
-        write: returns the body of the reply.
+        answer: returns the answer, bytes or a message; called in the event loop of the server.
+        write: returns the body of the reply, given the answer.
         write_error: returns the body of an error, given its HTTP status, and the question if it could be read.
         admit: raises an error if a request with the right token must be refused before its body is read.
         route_path: the path; empty for that of the name.
@@ -94,8 +95,8 @@ class Method(Generic[_Question]):
 
     name: str
     read: Callable[[Request, bytes], _Question]
-    answer: Callable[[_Question, Call], Awaitable[bytes]]
-    write: Callable[[_Question, bytes], "bytes | Written"]
+    answer: Callable[[_Question, Call], Awaitable[Any]]
+    write: Callable[[_Question, Any], "bytes | Written"]
     write_error: Callable[[HeadwaiterError, int, _Question | None], bytes]
     admit: Callable[[Request], None] = lambda _: None
     route_path: str = ""
@@ -197,7 +198,8 @@ class Endpoint:
                 refusal.headers["connection"] = "close"
             return refusal
         # Writing a large reply takes long; a thread keeps the loop free for other requests and health checks.
-        large = len(answer) > _LARGE_BYTES
+        size_bytes = answer.ByteSize() if isinstance(answer, Message) else len(answer)
+        large = size_bytes > _LARGE_BYTES
         write = self._method.write
         try:
             written = await asyncio.to_thread(write, question, answer) if large else write(question, answer)
@@ -211,7 +213,7 @@ class Endpoint:
             headers["headwaiter-truncated"] = _shown_indices(call.truncated)
         return PacedResponse(written.body, media_type=written.media_type, headers=headers)
 
-    async def _answer(self, question: Any, problem: Exception | None, call: Call) -> bytes:
+    async def _answer(self, question: Any, problem: Exception | None, call: Call) -> Any:
         path = self._rules.path
         with OutcomeRecorder(call, path.recorder):
             if problem is not None:
@@ -279,7 +281,7 @@ def _check_headers(request: Request) -> None:
         raise UnsupportedEncoding(f"the body has the Content-Encoding {shown!r}: send the body without compression")
 
 
-async def _unless_disconnected(answering: "asyncio.Future[bytes]", request: Request) -> bytes:
+async def _unless_disconnected(answering: "asyncio.Future[Any]", request: Request) -> Any:
     """Return the answer; cancel the request when the caller closes its connection.
 
     Raises:

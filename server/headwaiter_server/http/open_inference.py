@@ -129,13 +129,13 @@ def _read_infer(request: Request, body: bytes) -> InferQuestion:
     )
 
 
-async def _infer(methods: OpenInferenceMethods, question: InferQuestion, call: Call) -> bytes:
+async def _infer(methods: OpenInferenceMethods, question: InferQuestion, call: Call) -> oip.ModelInferResponse:
     adopt_id(call, question.request.id)
-    return await methods.infer(question.request, call, reserve_nothing, oip.ModelInferResponse.SerializeToString)
+    return await methods.infer(question.request, call, reserve_nothing, lambda reply: reply)
 
 
-def _write_infer(question: InferQuestion, raw: bytes) -> bytes | Written:
-    body, length = write_infer_reply(question, oip.ModelInferResponse.FromString(raw))
+def _write_infer(question: InferQuestion, reply: oip.ModelInferResponse) -> bytes | Written:
+    body, length = write_infer_reply(question, reply)
     return body if length is None else Written(body, _BINARY, {JSON_LENGTH: str(length)})
 
 

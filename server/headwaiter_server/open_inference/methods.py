@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from typing import TypeVar
 
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable, Unimplemented
 from headwaiter_proto.rules.tasks import SCORES
@@ -15,14 +15,13 @@ from headwaiter_server.open_inference.descriptions import (
     model_statistics,
     repository_index,
 )
-from headwaiter_server.open_inference.infer_requests import WantedReply, read_infer_request
+from headwaiter_server.open_inference.infer_requests import read_infer_request
 from headwaiter_server.open_inference.infer_responses import infer_response, padded_answer_bytes
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, ReserveBytes
 from headwaiter_server.requests.threads import LARGE_MESSAGES
 
-# Returns a serialised message with a reply.
-Write = Callable[[oip.ModelInferResponse], bytes]
+_Reply = TypeVar("_Reply")
 
 _EXTENSIONS = ("model_configuration", "parameters", "schedule_policy", "statistics")
 _CONTROL_EXTENSION = "model_repository"
@@ -85,7 +84,13 @@ class OpenInferenceMethods:
         statistics = map(model_statistics, models, await engine.totals(models))
         return oip.ModelStatisticsResponse(model_stats=statistics)
 
-    async def infer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes, write: Write) -> bytes:
+    async def infer(
+        self,
+        request: oip.ModelInferRequest,
+        call: Call,
+        reserve: ReserveBytes,
+        write: Callable[[oip.ModelInferResponse], _Reply],
+    ) -> _Reply:
         """Encode the sequences of a request, and return the reply as `write` writes it."""
         wanted_scores = any(output.name == "scores" for output in request.outputs)
         wanted_ability = SCORES if wanted_scores else None
@@ -100,7 +105,7 @@ class OpenInferenceMethods:
             encode_request, wanted = await loop.run_in_executor(LARGE_MESSAGES, read) if large else read()
             max_reply_bytes = self._path.settings.max_reply_bytes
             size_bytes = partial(padded_answer_bytes, wanted=wanted, max_reply_bytes=max_reply_bytes)
-            form = ReplyForm(size_bytes, partial(_write_reply, wanted, write))
+            form = ReplyForm(size_bytes, lambda response: write(infer_response(response, wanted)))
             return await self._path.encode(encode_request, served, call, reserve, form)
 
     async def repository_index(self, request: oip.RepositoryIndexRequest, call: Call) -> oip.RepositoryIndexResponse:
@@ -127,10 +132,6 @@ class OpenInferenceMethods:
             raise InvalidInput(f"parameter {name[:100]!r} is unknown: leave it out", field="parameters")
         await self._path.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse()
-
-
-def _write_reply(wanted: WantedReply, write: Write, response: pb.EncodeResponse) -> bytes:
-    return write(infer_response(response, wanted))
 
 
 def _check_repository(name: str) -> None:

@@ -59,7 +59,7 @@ class EncoderMethods:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> bytes:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""
         adopt_id(call, request.request_id)
-        return await self._path.classify(encode_request(request), call)
+        return await self._path.classify(encode_request(request), call, pb.ClassifyResponse.SerializeToString)
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> bytes:
         """Return the attention weights of one sequence."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
@@ -38,19 +39,20 @@ _LARGEST_REQUESTS = 2 * (THREADS + 4)
 
 # Waits until the caller's limits leave room for a reply of this many bytes.
 ReserveBytes = Callable[[int], Awaitable[None]]
+_Reply = TypeVar("_Reply")
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyForm:
+@dataclass(frozen=True)
+class ReplyForm(Generic[_Reply]):
     """The form of a reply in one protocol.
 
     Attributes:
         size_bytes: returns the largest size of the vectors and rows of a reply, in bytes.
-        write: returns the serialised reply; called in a thread if the reply has many rows.
+        write: returns what the protocol sends, or writes later; called in a thread if the reply has many rows.
     """
 
     size_bytes: Callable[[ParsedInput, Output, Manifest], int]
-    write: Callable[[pb.EncodeResponse], bytes]
+    write: Callable[[pb.EncodeResponse], _Reply]
 
 
 PACKED_REPLY = ReplyForm(answer_bytes, pb.EncodeResponse.SerializeToString)
@@ -186,9 +188,9 @@ class RequestPath:
             self.unanswered_count -= 1
 
     async def encode(
-        self, request: pb.EncodeRequest, served: ServedModel, call: Call, reserve: ReserveBytes, form: ReplyForm
-    ) -> bytes:
-        """Return the serialised reply to a request; queue the request once the bytes of its reply are reserved."""
+        self, request: pb.EncodeRequest, served: ServedModel, call: Call, reserve: ReserveBytes, form: ReplyForm[_Reply]
+    ) -> _Reply:
+        """Return the reply to a request in its form; queue the request once the bytes of its reply are reserved."""
         output = read_options(request, served.manifest)
         if not request.timeout_s:
             # gRPC itself cancels a call whose deadline passes.
@@ -210,10 +212,11 @@ class RequestPath:
         self,
         request: pb.EncodeRequest,
         call: Call,
+        write: Callable[[pb.ClassifyResponse], _Reply],
         wanted: Ability = SCORES,
         adapt: Callable[[Manifest], None] = lambda _: None,
-    ) -> bytes:
-        """Return the serialised ClassifyResponse to a request for scores, from a model with an ability.
+    ) -> _Reply:
+        """Return the reply to a request for scores, from a model with an ability, as `write` writes it.
 
         `adapt` may change the request once the model is known.
         """
@@ -221,7 +224,7 @@ class RequestPath:
             adapt(served.manifest)
             head = read_head(request.output, served.manifest)
             assert head is not None
-            form = ReplyForm(answer_bytes, lambda reply: classify_response(reply, head).SerializeToString())
+            form = ReplyForm(answer_bytes, lambda reply: write(classify_response(reply, head)))
             return await self.encode(request, served, call, reserve_nothing, form)
 
     async def read_input(
@@ -250,8 +253,8 @@ class RequestPath:
         served: ServedModel,
         deadline_s: float,
         reserve: ReserveBytes,
-        form: ReplyForm,
-    ) -> bytes:
+        form: ReplyForm[_Reply],
+    ) -> _Reply:
         priority, engine = priority_of(request), self.engine
 
         async def check_room(tokens: int) -> None:
@@ -310,8 +313,8 @@ def _respond(
     admitted_s: float,
     outcome: Outcome,
     served: ServedModel,
-    form: ReplyForm,
-) -> bytes:
+    form: ReplyForm[_Reply],
+) -> _Reply:
     completed_s = outcome.completed_s(clock())
     reply = encode_reply(call.request_id, parsed, output, outcome, served)
     set_timings(reply.timings, call, admitted_s, outcome.batches, completed_s)

@@ -7,9 +7,9 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from google.protobuf.message import Message
 from starlette.requests import Request
 
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import Output
@@ -135,7 +135,7 @@ def _path_model(request: Request, _: bytes) -> str:
     return str(request.path_params.get("model", ""))
 
 
-async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
+async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message:
     request, wanted = asked.question.encode, asked.operation.wanted
     adopt_id(call, request.request_id)
 
@@ -144,8 +144,8 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> bytes:
         take_images(request, manifest)
 
     if request.output.scores:
-        return await path.classify(request, call, wanted, adapt)
-    form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), pb.EncodeResponse.SerializeToString)
+        return await path.classify(request, call, lambda reply: reply, wanted, adapt)
+    form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), lambda reply: reply)
     with path.encoding(request.model, request.model_version, call, wanted) as served:
         adapt(served.manifest)
         request.output.dense = served.manifest.sparse and not request.output.sparse
@@ -171,9 +171,8 @@ def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: Output, manif
     return size_bytes
 
 
-def _write(asked: Asked, raw: bytes) -> bytes:
-    reply_class = pb.ClassifyResponse if asked.question.encode.output.scores else pb.EncodeResponse
-    return asked.operation.write(asked.question, reply_class.FromString(raw))
+def _write(asked: Asked, reply: Message) -> bytes:
+    return asked.operation.write(asked.question, reply)
 
 
 def _write_error(does: Sequence[Operation], error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:

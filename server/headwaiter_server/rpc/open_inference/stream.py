@@ -6,10 +6,11 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.requests import check_id
 from headwaiter_server.open_inference.infer_responses import stream_failure, stream_response
-from headwaiter_server.open_inference.methods import Write
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.endpoint import Context
+
+_Write = Callable[[oip.ModelInferResponse], bytes]
 
 # A caller that sends this metadata wants the error of a request to end the stream.
 _GRPC_ERRORS = ("triton_grpc_error", "true")
@@ -31,7 +32,7 @@ class InferStream:
     def __init__(
         self,
         parse: Callable[[bytes, Call], Awaitable[oip.ModelInferRequest]],
-        infer: Callable[[oip.ModelInferRequest, Call, ReserveBytes, Write], Awaitable[bytes]],
+        infer: Callable[[oip.ModelInferRequest, Call, ReserveBytes, _Write], Awaitable[bytes]],
         *,
         grpc_errors: bool,
     ) -> None:
