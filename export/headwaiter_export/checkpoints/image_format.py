@@ -13,8 +13,11 @@ _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 _SQUARE = {"height": 224, "width": 224}
 _HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 _ALWAYS = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True}
+# Whether a size that is one number is the length of both sides; otherwise it is the length of the shorter side.
+_BOTH_SIDES, _SHORTER_SIDE = {"default_to_square": True}, {"default_to_square": False}
 _CLIP = {
     **_ALWAYS,
+    **_SHORTER_SIDE,
     "size": {"shortest_edge": 224},
     "resample": 3,
     "do_center_crop": True,
@@ -24,22 +27,28 @@ _CLIP = {
 }
 # The processors that ImagePreparation can describe, with the values of fields that their files may leave out.
 _PROCESSORS: dict[str, dict[str, Any]] = {
-    "BeitImageProcessor": {**_ALWAYS, **_HALVES, "size": _SQUARE, "resample": 3, "crop_size": _SQUARE},
+    "BeitImageProcessor": {
+        **_ALWAYS,
+        **_BOTH_SIDES,
+        **_HALVES,
+        "size": _SQUARE,
+        "resample": 3,
+        "crop_size": _SQUARE,
+    },
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
     "DeiTImageProcessor": {
         **_ALWAYS,
+        **_BOTH_SIDES,
         **_HALVES,
         "size": {"height": 256, "width": 256},
         "resample": 3,
         "do_center_crop": True,
         "crop_size": _SQUARE,
     },
-    "SiglipImageProcessor": {**_ALWAYS, **_HALVES, "size": _SQUARE, "resample": 3},
-    "ViTImageProcessor": {**_ALWAYS, **_HALVES, "size": _SQUARE, "resample": 2},
+    "SiglipImageProcessor": {**_ALWAYS, **_SHORTER_SIDE, **_HALVES, "size": _SQUARE, "resample": 3},
+    "ViTImageProcessor": {**_ALWAYS, **_BOTH_SIDES, **_HALVES, "size": _SQUARE, "resample": 2},
 }
-# A size that is one number is the length of both sides for these processors, and of the shorter side for all others.
-_SQUARE_PROCESSORS = ("BeitImageProcessor", "DeiTImageProcessor", "ViTImageProcessor")
 
 
 def read_image_format(folder: Path, config_json: CheckpointJson) -> ImageFormat:
@@ -75,9 +84,12 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
         return None
     # A step with null is left out, as in transformers.
     processor = CheckpointJson(saved.path, {**_PROCESSORS[name], **saved.values})
+    if name == "CLIPImageProcessor" and processor.is_true("use_square_size"):
+        # The class then ignores the size of the file.
+        processor = CheckpointJson(saved.path, {**processor.values, "size": _SQUARE})
     preparation = ImagePreparation(rescale_factor=1, image_mean=[0] * channels, image_std=[1] * channels)
     if processor.is_true("do_resize"):
-        size = _read_size(processor, "size", square=name in _SQUARE_PROCESSORS)
+        size = _read_size(processor, "size", square=processor.is_true("default_to_square"))
         if size.keys() == {"shortest_edge"}:
             preparation.resize_shortest_edge = size["shortest_edge"]
         elif size.keys() == {"height", "width"}:
@@ -105,9 +117,11 @@ def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
 
 
 def _read_size(processor: CheckpointJson, name: str, *, square: bool) -> dict[str, int]:
-    """Read a field with named lengths, or with one number for both sides or, unless `square`, for the shorter side."""
+    """Read a field with named lengths, height and width, or one number: both sides, or the shorter without `square`."""
     value = processor.values[name]
-    if not isinstance(value, dict):
+    if isinstance(value, list) and len(value) == 2:
+        value = dict(zip(("height", "width"), value, strict=True))
+    elif not isinstance(value, dict):
         value = dict.fromkeys(("height", "width") if square else ("shortest_edge",), value)
     sides = CheckpointJson(processor.path, {key: length for key, length in value.items() if length is not None})
     return {key: sides.size(key) for key in sides.values}

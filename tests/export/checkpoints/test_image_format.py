@@ -34,6 +34,7 @@ PROCESSORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "dinov2": (BitImageProcessorPil, CROPPED),
     "clip": (CLIPImageProcessorPil, CROPPED),
     "clip-one-number": (CLIPImageProcessorPil, {"size": 13, "crop_size": 12}),
+    "clip-two-numbers": (CLIPImageProcessorPil, {"size": [13, 16], "crop_size": [12, 12]}),
     "siglip": (SiglipImageProcessorPil, SMALL),
     "box": (ViTImageProcessorPil, {**SMALL, "resample": 4}),
     "raw": (ViTImageProcessorPil, {**SMALL, "do_rescale": False, "do_normalize": False}),
@@ -69,6 +70,39 @@ def test_the_example_of_the_page_prepares_images_as_transformers_does(
     processor.save_pretrained(tmp_path)
     prepared = np.asarray(processor(picture(*sides), return_tensors="np")["pixel_values"][0], np.float32)
     assert_close(rows_of_the_page(picture(*sides), description(tmp_path)), patches(prepared, 4))
+
+
+KINDS = (
+    BeitImageProcessorPil,
+    BitImageProcessorPil,
+    CLIPImageProcessorPil,
+    DeiTImageProcessorPil,
+    SiglipImageProcessorPil,
+    ViTImageProcessorPil,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": 13},
+        {"size": 13, "default_to_square": True},
+        {"size": 13, "default_to_square": False},
+        {"size": 13, "default_to_square": None},
+        {"size": [13, 16], "default_to_square": False},
+        {"size": {"height": 13, "width": 16}, "default_to_square": False},
+        {"size": 13, "use_square_size": True},
+    ],
+)
+def test_a_size_of_one_number_is_that_of_the_processor(kind: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    save_vit(tmp_path, num_hidden_layers=1)
+    values = {"do_center_crop": True, "crop_size": 12, **settings}
+    name = kind.__name__.removesuffix("Pil")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": name, **values}))
+    image = picture(31, 20)
+    prepared = kind.from_pretrained(tmp_path)(image, return_tensors="np")["pixel_values"][0]
+    assert_close(rows_of_the_page(image, description(tmp_path)), patches(np.asarray(prepared, np.float32), 4))
 
 
 def test_the_figures_of_a_processor_are_named(tmp_path: Path) -> None:
