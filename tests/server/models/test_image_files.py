@@ -124,12 +124,73 @@ def test_images_are_turned_upright(orientation: int, manifests: dict[str, Manife
     assert np.array_equal(rows, upright) is (orientation == 1)
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def exif_of(orientation: int) -> bytes:
+    exif = Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    return exif.tobytes()
+
+
+def exif_text(orientation: int) -> bytes:
+    """Return the text in which ImageMagick writes Exif."""
+    digits = exif_of(orientation).hex()
+    lines = "".join(f"{digits[begin : begin + 72]}\n" for begin in range(0, len(digits), 72))
+    return f"\nexif\n{len(digits) // 2:8}\n{lines}".encode()
+
+
+def xmp_of(orientation: int, *, as_element: bool = False) -> bytes:
+    field = f"<tiff:Orientation>{orientation}</tiff:Orientation>" if as_element else f'tiff:Orientation="{orientation}"'
+    return f"<x:xmpmeta>ä {field}</x:xmpmeta>".encode()
+
+
+RAW, XMP = b"Raw profile type exif\0", b"XML:com.adobe.xmp\0"
+TURNED = {
+    "text": [chunk(b"tEXt", RAW + exif_text(6))],
+    "compressed text": [chunk(b"zTXt", RAW + b"\0" + zlib.compress(exif_text(6)))],
+    "international text": [chunk(b"iTXt", RAW + bytes(4) + exif_text(6))],
+    "xmp": [chunk(b"iTXt", XMP + bytes(4) + xmp_of(6))],
+    "xmp as an element": [chunk(b"iTXt", XMP + b"\0\0en\0name\0" + xmp_of(6, as_element=True))],
+    "compressed xmp": [chunk(b"iTXt", XMP + b"\1\0\0\0" + zlib.compress(xmp_of(6)))],
+    "xmp as plain text": [chunk(b"tEXt", XMP + xmp_of(6))],
+    "xmp beside exif": [chunk(b"eXIf", exif_of(6)[6:]), chunk(b"iTXt", XMP + bytes(4) + xmp_of(3))],
+    "xmp beside exif without orientation": [
+        chunk(b"eXIf", exif_of(0)[6:]),
+        chunk(b"iTXt", XMP + bytes(4) + xmp_of(6)),
+    ],
+    "text beside exif": [chunk(b"tEXt", RAW + exif_text(3)), chunk(b"eXIf", exif_of(6)[6:])],
+    "two exif": [chunk(b"eXIf", exif_of(number)[6:]) for number in (3, 6)],
+    "two xmp": [chunk(b"iTXt", XMP + bytes(4) + xmp_of(number)) for number in (3, 6)],
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("before_pixels", [True, False])
+def test_pngs_are_turned_upright_by_all_metadata(
+    name: str, before_pixels: bool, manifests: dict[str, Manifest]
+) -> None:
+    png = saved(random_image(30, 16))
+    place = 33 if before_pixels else len(png) - 12
+    file = png[:place] + b"".join(TURNED[name]) + png[place:]
+    rows = rows_of(file, manifests["clip"])
+    assert_close(rows, expected_rows("clip", file))
+    assert not np.array_equal(rows, rows_of(png, manifests["clip"]))
+
+
+@pytest.mark.parametrize("with_exif", [None, 0, 3])
+def test_jpegs_are_turned_upright_by_xmp(with_exif: int | None, manifests: dict[str, Manifest]) -> None:
+    options = {} if with_exif is None else {"exif": exif_of(with_exif)}
+    file = saved(random_image(30, 16), "JPEG", xmp=xmp_of(6), **options)
+    rows = rows_of(file, manifests["clip"])
+    assert_close(rows, expected_rows("clip", file))
+    assert not np.array_equal(rows, rows_of(saved(random_image(30, 16), "JPEG"), manifests["clip"]))
+
+
 def png_of(width: int, height: int) -> bytes:
     """Return a PNG that states these sides, and has no pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 

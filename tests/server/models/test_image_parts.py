@@ -70,7 +70,7 @@ def test_the_orientation_stays(file_format: str, kind: str) -> None:
 
 
 METADATA = [
-    segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + bytes(99)),
+    segment(0xE1, b"http://ns.adobe.com/xmp/extension/\0" + bytes(99)),
     segment(0xE2, b"MPF\0" + bytes(99)),
     segment(0xFE, b"text"),
 ]
@@ -90,13 +90,21 @@ def test_other_chunks_are_left_out(metadata: list[bytes]) -> None:
     assert decisive_parts(file[:33] + b"".join(metadata) + file[33:]) == decisive_parts(file)
 
 
-def test_only_the_first_exif_is_kept_and_only_if_it_is_small() -> None:
+def test_only_the_first_exif_of_a_jpeg_is_kept_and_that_of_a_png_only_if_it_is_small() -> None:
     one, two = (segment(0xE1, b"Exif\0\0" + bytes([number])) for number in (1, 2))
     file = JPEGS["plain"]
     assert two not in decisive_parts(file[:2] + one + two + file[2:])[1]
     large = chunk(b"eXIf", bytes(1 << 16))
     png = PNGS["RGB"]
     assert decisive_parts(png[:33] + large + png[33:]) == decisive_parts(png)
+
+
+def test_digits_of_exif_are_kept_only_if_they_are_few() -> None:
+    png = PNGS["RGB"]
+    for digits, kept in ((1 << 17, True), (1 << 18, False)):
+        text = b"Raw profile type exif\0\0" + zlib.compress(b"\nexif\n1\n" + b"00" * (digits // 2))
+        parts = decisive_parts(png[:33] + chunk(b"zTXt", text) + png[33:])[1]
+        assert (parts != decisive_parts(png)[1]) is kept
 
 
 def scans_of(file: bytes) -> int:
@@ -134,6 +142,9 @@ def test_a_file_of_many_parts_is_refused(file: bytes) -> None:
         decisive_parts(file)
 
 
+COMPRESSED_XMP = b"XML:com.adobe.xmp\0\0" + zlib.compress(bytes(1 << 20))
+
+
 @pytest.mark.parametrize(
     "file",
     [
@@ -141,8 +152,9 @@ def test_a_file_of_many_parts_is_refused(file: bytes) -> None:
         JPEGS["plain"][:2] + segment(0xE1, b"Exif\0\0" + bytes(30)) * (MAX_PARTS - 100) + JPEGS["plain"][2:],
         PNGS["RGB"][:33] + chunk(b"iCCP", bytes(1000)) * (MAX_PARTS - 100) + PNGS["RGB"][33:],
         JPEGS["plain"][:-2] + b"\xff\x00" * (8 << 20) + b"\xff\xd9",
+        PNGS["RGB"][:33] + chunk(b"zTXt", COMPRESSED_XMP) * (MAX_PARTS - 100) + PNGS["RGB"][33:],
     ],
-    ids=["padding", "exif", "profiles", "data"],
+    ids=["padding", "exif", "profiles", "data", "texts"],
 )
 def test_large_files_take_little_time(file: bytes) -> None:
     begin_s = time.process_time()
