@@ -177,10 +177,18 @@ class _Written:
         prompts = text.prompts if text else ()
         # What the server does with texts of some prompts, besides putting a text before them.
         text_rules = any(each.max_tokens or each.expanded_tokens or each.skiplist_ids for each in prompts)
+        first_text_keeps_more = text is not None and text.first_text_keeps_more
         limiting, magnitude = limiting_magnitude(self.ranges.magnitudes)
         return Manifest(
             schema_version=SCHEMA_VERSIONS[
-                bool(fixed_pooling or config.token_types or template or text_rules or config.takes_target)
+                bool(
+                    fixed_pooling
+                    or config.token_types
+                    or template
+                    or text_rules
+                    or config.takes_target
+                    or first_text_keeps_more
+                )
             ],
             name=name,
             vocabulary_size=config.vocabulary_size,
@@ -223,6 +231,7 @@ class _Written:
             takes_pairs=text is not None and text.pairs,
             unweighted_ids=text.unweighted_ids if text else (),
             pair_template=template,
+            first_text_keeps_more=first_text_keeps_more,
             graphs=[
                 _graph(plan, self.float32_layers if plan.precision == PRECISION_INT8 else ()) for plan in self.plans
             ],

@@ -105,6 +105,7 @@ class TextConfig:
         pairs: whether the model takes pairs of texts.
         pair_template: the text around the two texts of a pair; None if the tokenizer joins their tokens.
         unweighted_ids: ids of tokens without an entry in sparse vectors that a head makes.
+        first_text_keeps_more: `first_text_keeps_more` of the manifest.
     """
 
     tokenizer: str
@@ -115,6 +116,7 @@ class TextConfig:
     pairs: bool = False
     pair_template: PairTemplate | None = None
     unweighted_ids: tuple[int, ...] = ()
+    first_text_keeps_more: bool = False
 
     def last_ids(self) -> list[int]:
         """Return the last token id of a text and, if the model takes pairs, of a pair."""
@@ -189,8 +191,10 @@ def read_text(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
+    # The class of such a tokenizer, EsmTokenizer, is Python code.
+    is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
     if settings.is_true("do_lower_case"):
-        _check_lower_case(settings, path, tokenizer, has_modules=has_modules, has_template=template is not None)
+        _check_lower_case(settings, has_normalizer=not is_python and template is None, has_modules=has_modules)
         _add_lower_case(tokenizer)
         assumptions.append("texts become lower case (do_lower_case of sentence-transformers)")
         text = replace(text, tokenizer=tokenizer.to_str())
@@ -198,7 +202,13 @@ def read_text(
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
     assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
-    return replace(text, max_tokens=int(limit), pairs=pairs, pair_template=template)
+    return replace(
+        text,
+        max_tokens=int(limit),
+        pairs=pairs,
+        pair_template=template,
+        first_text_keeps_more=pairs and is_python,
+    )
 
 
 def _chat_template(
@@ -268,13 +278,9 @@ def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collect
     return sentence
 
 
-def _check_lower_case(
-    settings: CheckpointJson, path: Path, tokenizer: Tokenizer, *, has_modules: bool, has_template: bool
-) -> None:
+def _check_lower_case(settings: CheckpointJson, *, has_normalizer: bool, has_modules: bool) -> None:
     """Check that sentence-transformers turns the texts of a checkpoint with do_lower_case into lower case."""
-    # The class of such a tokenizer is Python code, which has no normalizer.
-    is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
-    if has_template or is_python or not has_modules:
+    if not has_normalizer or not has_modules:
         raise settings.error(
             "do_lower_case",
             "it must be false with a template of pairs, with EsmTokenizer, and in a folder that modules.json does not "

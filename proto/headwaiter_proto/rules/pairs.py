@@ -55,7 +55,9 @@ def text_of_pair(template: PairTemplate, pair: Pair) -> str:
     return f"{template.before}{pair[0]}{template.between}{pair[1]}{template.after}"
 
 
-def kept_tokens(tokens: Sequence[int], room: int, truncation: pb.PairTruncation) -> tuple[int, ...]:
+def kept_tokens(
+    tokens: Sequence[int], room: int, truncation: pb.PairTruncation, *, first_keeps_more: bool = False
+) -> tuple[int, ...]:
     """Return how many tokens of one text, or of each text of a pair, truncation keeps, as `transformers` does.
 
     Nothing is dropped from a pair whose second text would lose all tokens with ONLY_SECOND; the pair stays too long.
@@ -64,6 +66,7 @@ def kept_tokens(tokens: Sequence[int], room: int, truncation: pb.PairTruncation)
         tokens: number of tokens of each text, without special tokens.
         room: the most tokens of all texts together.
         truncation: which text of a pair loses tokens.
+        first_keeps_more: `first_text_keeps_more` of the manifest.
     """
     if len(tokens) == 1:
         return (min(tokens[0], room),)
@@ -77,6 +80,6 @@ def kept_tokens(tokens: Sequence[int], room: int, truncation: pb.PairTruncation)
     if 2 * shorter <= room:
         # Only the longer text loses tokens.
         return (room - second, second) if first > second else (first, room - first)
-    # Both texts keep half of the room; of an odd room, the longer text keeps one token more.
+    # Both texts keep half of the room; of an odd room, one of them keeps one token more.
     small, large = room // 2, room - room // 2
-    return (large, small) if first > second else (small, large)
+    return (large, small) if first > second or first_keeps_more else (small, large)

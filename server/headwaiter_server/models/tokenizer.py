@@ -75,13 +75,20 @@ class BundleTokenizer:
         file: the content of the tokenizer's file.
     """
 
-    def __init__(self, file: bytes, max_tokens: int, pair_template: PairTemplate | None = None) -> None:
+    def __init__(
+        self,
+        file: bytes,
+        max_tokens: int,
+        pair_template: PairTemplate | None = None,
+        first_text_keeps_more: bool = False,
+    ) -> None:
         self.file = file
         self._tokenizer = Tokenizer.from_buffer(file)
         # The requests choose the truncation, and the batches pad.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._max_tokens = max_tokens
+        self._first_keeps_more = first_text_keeps_more
         self._templated = None if pair_template is None else TemplatedPairs(pair_template, self._tokenizer)
 
     @classmethod
@@ -189,7 +196,10 @@ class BundleTokenizer:
                     )
                     tokens = TokenizedText(ids, len(encoding), None)
                 else:
-                    tokens = _expand(_truncate(encoding, options, max_tokens), options.prompt)
+                    tokens = _expand(
+                        _truncate(encoding, options, max_tokens, first_keeps_more=self._first_keeps_more),
+                        options.prompt,
+                    )
                 if too_long or len(tokens.ids) > max_tokens:
                     input_field = "texts" if isinstance(text, str) else "pairs"
                     only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
@@ -204,12 +214,13 @@ class BundleTokenizer:
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
 
 
-def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None]:
-    """Return the most tokens of a text and the text around pairs, which `BundleTokenizer` takes after its file."""
-    return manifest.max_text_tokens, manifest.pair_template if manifest.HasField("pair_template") else None
+def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None, bool]:
+    """Return the arguments that `BundleTokenizer` takes after its file."""
+    template = manifest.pair_template if manifest.HasField("pair_template") else None
+    return manifest.max_text_tokens, template, manifest.first_text_keeps_more
 
 
-def _truncate(encoding: Any, options: TokenizeOptions, max_tokens: int) -> TokenizedText:
+def _truncate(encoding: Any, options: TokenizeOptions, max_tokens: int, *, first_keeps_more: bool) -> TokenizedText:
     """Return the tokens of a text; if there are too many, drop some from one end, but keep special tokens.
 
     `transformers` drops the same tokens.
@@ -221,7 +232,9 @@ def _truncate(encoding: Any, options: TokenizeOptions, max_tokens: int) -> Token
     # The positions of each text's own tokens; a template puts special tokens between the texts of a pair.
     texts = [_positions(encoding, keep, text) for text in range(encoding.n_sequences)]
     room = max(0, max_tokens - int(keep.sum()))
-    counts = kept_tokens([len(positions) for positions in texts], room, options.pair_truncation)
+    counts = kept_tokens(
+        [len(positions) for positions in texts], room, options.pair_truncation, first_keeps_more=first_keeps_more
+    )
     for positions, count in zip(texts, counts, strict=True):
         keep[kept_positions(positions, count, from_right=options.truncation is Truncation.RIGHT)] = True
     offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))

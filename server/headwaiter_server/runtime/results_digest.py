@@ -32,6 +32,7 @@ DECIDING_FIELDS = frozenset(
         "target",
         "head",
         "pair_template",
+        "first_text_keeps_more",
         "sparse",
         "unweighted_ids",
     }

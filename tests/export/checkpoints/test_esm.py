@@ -15,6 +15,9 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
+from headwaiter_proto.rules.errors import Failures
+from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
@@ -89,6 +92,24 @@ def test_proteins_equal_transformers(tmp_path: Path) -> None:
             pooled = loaded.encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[0]
         assert pooled is not None
         assert_close(pooled.numpy(), bert_hidden(model, ids).mean(0, keepdims=True))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_truncated_pairs_have_the_tokens_of_transformers(side: str, tmp_path: Path) -> None:
+    save_case(LINES["ESM"], tmp_path, lines=True)
+    save_example(tmp_path, "Esm", "ForSequenceClassification")
+    text = read_checkpoint(tmp_path).text
+    assert text is not None
+    assert text.first_text_keeps_more
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path, truncation_side=side)
+    options = TokenizeOptions(truncation=Truncation[side.upper()])
+    pairs = [("L" * first, "A" * second) for first in range(1, 9) for second in range(1, 9)]
+    for places in range(4, 12):
+        tokenizer = BundleTokenizer(text.tokenizer.encode(), places, None, text.first_text_keeps_more)
+        rows = finish(tokenizer.tokenize(pairs, options, Failures(keep=False), 9999))
+        for pair, row in zip(pairs, rows, strict=True):
+            expected = reference(*pair, truncation="longest_first", max_length=places)["input_ids"]
+            assert row.ids.tolist() == expected, (pair, places)
 
 
 @pytest.mark.parametrize("word", ["REA", "<mask>>", "<a<pad>"])
