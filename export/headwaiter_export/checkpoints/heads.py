@@ -211,12 +211,12 @@ def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, la
 
     The last two rules are those of `TextClassificationPipeline` of transformers.
     """
-    nested = config_json.values.get("sentence_transformers")
-    sources = (
-        (cross_encoder, "activation_fn"),
-        (CheckpointJson(config_json.path, nested if isinstance(nested, dict) else {}), "activation_fn"),
-        (config_json, "sbert_ce_default_activation_function"),
-    )
+    fields = config_json.values.get("sentence_transformers")
+    nested = CheckpointJson(config_json.path, fields if isinstance(fields, dict) else {})
+    sources = [(cross_encoder, "activation_fn"), (nested, "activation_fn")]
+    # As in sentence-transformers, the field hides its older form even if it is null.
+    if "activation_fn" not in nested.values:
+        sources.append((config_json, "sbert_ce_default_activation_function"))
     for source, field in sources:
         if source.values.get(field) is not None:
             return source.choice(field, _FUNCTIONS)

@@ -484,6 +484,26 @@ def test_the_logits_of_a_pair_of_texts_equal_transformers_with_its_tokenizer(
     assert_close(outputs.logits[0], expected.numpy())
 
 
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    ("nested", "older"),
+    [({"activation_fn": None}, IDENTITY), ({"activation_fn": IDENTITY}, SIGMOID), ({"version": "4.0"}, IDENTITY)],
+)
+def test_the_older_field_of_a_function_counts_as_in_sentence_transformers(
+    nested: dict[str, Any], older: str, tmp_path: Path
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    save_family(tmp_path, "Bert", "ForSequenceClassification", num_labels=1, vocab_size=100)
+    save_tokenizer(tmp_path)
+    edit_json(tmp_path / "config.json", sentence_transformers=nested, sbert_ce_default_activation_function=older)
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert head.function == type(CrossEncoder(str(tmp_path), device="cpu").activation_fn).__name__.lower()
+
+
 def test_a_cross_encoder_that_sentence_transformers_saved_keeps_its_function(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
