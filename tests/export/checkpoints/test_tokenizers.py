@@ -97,6 +97,26 @@ def test_ids_equal_those_of_auto_tokenizer(case: Case, count: int, tmp_path: Pat
     assert differences(save_case(case, tmp_path), count) == []
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"added_tokens_decoder": {}},
+        {"added_tokens_decoder": {}, "mask_token": "<mask>"},
+        {"added_tokens_decoder": {}, "mask_token": {"__type": "AddedToken", "content": "<mask>", "special": True}},
+    ],
+)
+@pytest.mark.parametrize("name", ["Unigram", "Unigram of CamemBERT", "WordPiece of MPNet", "byte-level BPE"])
+def test_offsets_of_the_mask_equal_those_of_auto_tokenizer(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    build, model_type, files = CASES[name]
+    settings = {**files.get("tokenizer_config.json", {}), **settings}
+    folder = save_case((build, model_type, {**files, "tokenizer_config.json": settings}), tmp_path)
+    text, sentence = read(folder), "a  <mask> b"
+    assert text is not None
+    expected = AutoTokenizer.from_pretrained(str(folder))(sentence, return_offsets_mapping=True)["offset_mapping"]
+    assert Tokenizer.from_str(text.tokenizer).encode(sentence).offsets == [tuple(each) for each in expected]
+
+
 @pytest.mark.parametrize("case", LINES.values(), ids=LINES)
 def test_ids_of_a_vocabulary_in_lines_equal_those_of_auto_tokenizer(case: Case, tmp_path: Path) -> None:
     assert differences(save_case(case, tmp_path, lines=True)) == []

@@ -50,6 +50,7 @@ class TokenizerClass:
         replaced_parts: returns the parts that replace those of tokenizer.json, from the settings, tokens and old parts.
         post_processor: returns the last step, which adds special tokens to a text.
         extra_tokens: default of the special tokens without a name.
+        left_stripped: names of special tokens that take the spaces before them, unless a file gives their flags.
         removes_flags: whether the special tokens lose flags such as lstrip.
     """
 
@@ -58,6 +59,7 @@ class TokenizerClass:
     replaced_parts: Callable[[CheckpointJson, TokenSettings, Parts], Parts]
     post_processor: Callable[[CheckpointJson, TokenSettings, Tokenizer], processors.PostProcessor]
     extra_tokens: tuple[str, ...] = ()
+    left_stripped: tuple[str, ...] = ()
     removes_flags: bool = False
 
 
@@ -98,7 +100,7 @@ def build_tokenizer(path: Path, config_json: CheckpointJson) -> Tokenizer:
         raise CheckpointError(
             f"{path} has a {parts['model']['type']} model, but {name} builds a {kind.model} model: {_SAVE_AGAIN}"
         )
-    tokens = read_token_settings(folder, settings, file_tokens, kind.defaults, kind.extra_tokens)
+    tokens = read_token_settings(folder, settings, file_tokens, kind.defaults, kind.extra_tokens, kind.left_stripped)
     replaced = kind.replaced_parts(settings, tokens, parts)
     replaced["model"] = parts["model"] | replaced["model"]
     parts |= {"added_tokens": [], "post_processor": None, "normalizer": None, **replaced}
@@ -570,6 +572,7 @@ _CLASSES: dict[str, TokenizerClass | None] = {
         _camembert_parts,
         _sentencepiece_post_processor,
         extra_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+        left_stripped=("mask_token",),
     ),
     "AlbertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _albert_parts, _albert_post_processor),
     "RemBertTokenizer": TokenizerClass("Unigram", _ALBERT_TOKENS, _rembert_parts, _bert_post_processor),

@@ -64,6 +64,7 @@ def read_token_settings(
     file_tokens: Sequence[Mapping[str, Any]],
     defaults: Mapping[str, str],
     extra_defaults: Sequence[str],
+    left_stripped: Collection[str] = (),
 ) -> TokenSettings:
     """Read the tokens of a checkpoint.
 
@@ -75,14 +76,18 @@ def read_token_settings(
         file_tokens: added tokens of tokenizer.json.
         defaults: named special tokens of the tokenizer's class.
         extra_defaults: special tokens of the class without a name.
+        left_stripped: names of special tokens that take the spaces before them, unless a file gives their flags.
 
     Raises:
         CheckpointError: a token is malformed.
     """
     modern = "added_tokens_decoder" in settings.values
     older = CheckpointJson(folder, {}) if modern else CheckpointJson.read_if_present(folder / "special_tokens_map.json")
-    listed, listed_extra = _read_named(settings) | _read_named(older), _read_extra(settings)
-    named = {name: AddedToken(text, special=True) for name, text in defaults.items()} | listed
+    listed = _read_named(settings, left_stripped) | _read_named(older, left_stripped)
+    listed_extra = _read_extra(settings)
+    named = {
+        name: AddedToken(text, lstrip=name in left_stripped, special=True) for name, text in defaults.items()
+    } | listed
     extra = _read_older_extra(older, listed_extra)
     if extra is None:
         extra = {text: AddedToken(text, special=True) for text in extra_defaults}
@@ -100,13 +105,13 @@ def read_token_settings(
     )
 
 
-def _read_named(source: CheckpointJson) -> dict[str, AddedToken | None]:
+def _read_named(source: CheckpointJson, left_stripped: Collection[str]) -> dict[str, AddedToken | None]:
     """Return the fields that end with _token, except flags such as add_bos_token, and named extra tokens."""
     extra = source.values.get("extra_special_tokens")
     fields = {name: value for name, value in source.values.items() if name.endswith("_token") and name not in _IGNORED}
     fields |= extra if isinstance(extra, dict) else {}
     return {
-        name: None if value is None else _token(source, name, value)
+        name: None if value is None else _token(source, name, value, lstrip=name in left_stripped)
         for name, value in fields.items()
         if not isinstance(value, bool)
     }
@@ -158,10 +163,10 @@ def _read_added(added_json: CheckpointJson, special: Collection[str]) -> dict[in
     }
 
 
-def _token(source: CheckpointJson, field: str, value: object) -> AddedToken:
-    """Return a token that a file gives as a string or as an object with its content and flags."""
+def _token(source: CheckpointJson, field: str, value: object, *, lstrip: bool = False) -> AddedToken:
+    """Return a token that a file gives as a string, then with this flag, or as an object with its content and flags."""
     if isinstance(value, str):
-        return AddedToken(value, special=True)
+        return AddedToken(value, lstrip=lstrip, special=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
         raise CheckpointError(
             f"{source.path} has {field} {value!r:.99}: a token must be a string, or an object with content"
