@@ -5,7 +5,6 @@ from dataclasses import replace
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
-from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
 
@@ -103,19 +102,8 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         activation=_read_activation(config_json, family, names),
         norm=bool(names.norm),
         bias=_has_bias(config_json, names, per_token=per_token),
+        pad_id=_read_pad_id(config_json) if names.skips_padding and not per_token else None,
     )
-
-
-def check_last_token(head: HeadConfig, text: TextConfig, config_json: CheckpointJson) -> None:
-    """Check that the tokenizer does not end texts with the padding token: transformers scores the token before it.
-
-    Raises:
-        CheckpointError: the tokenizer adds the padding token after texts.
-    """
-    if head.poolings == (Pooling.LAST,) and config_json.values.get("pad_token_id") in text.last_ids():
-        raise config_json.error(
-            "pad_token_id", "the tokenizer ends texts with this token, and the head scores the token before it"
-        )
 
 
 def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson, default: Pooling) -> None:
@@ -230,6 +218,14 @@ def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, la
 def _read_poolings(config_json: CheckpointJson, names: SequenceHead) -> tuple[Pooling, ...]:
     """Return how the rows of a sequence become the vector that the head scores."""
     return config_json.choice(names.pooling_field, _POOLINGS) if names.pooling_field else names.poolings
+
+
+def _read_pad_id(config_json: CheckpointJson) -> int | None:
+    """Return the id of the padding token; None if no token can have it."""
+    if config_json.values.get("pad_token_id") is None:
+        return None
+    pad_id = config_json.size("pad_token_id", least=-1)
+    return pad_id if pad_id >= 0 else None
 
 
 def _has_bias(config_json: CheckpointJson, names: SequenceHead, *, per_token: bool) -> bool:

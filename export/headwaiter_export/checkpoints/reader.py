@@ -28,7 +28,6 @@ from headwaiter_export.checkpoints.families.model_types import (
 from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
-    check_last_token,
     read_head,
     unnamed_labels,
     with_head,
@@ -254,8 +253,6 @@ def read_checkpoint(
         takes_end = head.poolings == (Pooling.LAST,) if head else is_own_pooling and pooling is Pooling.LAST
         if family.end_id_field and takes_end:
             _check_end_token(text, config_json, family, "correct one of the two" if head else "choose a pooling")
-        elif head and text.pair_template is None:
-            check_last_token(head, text, config_json)
     words = None
     if modules.logit_score is not None:
         words = logit_score_ids(modules.logit_score, config.vocabulary_size)

@@ -38,6 +38,7 @@ class HeadConfig:
         activation: the activation; None for a head without W_1.
         norm: whether there is the norm, which is of the encoder's kind.
         bias: whether there is b_2.
+        pad_id: a token id that `Pooling.LAST` of the head skips at the end of a sequence.
     """
 
     labels: tuple[str, ...]
@@ -47,6 +48,7 @@ class HeadConfig:
     activation: HeadActivation | None = None
     norm: bool = False
     bias: bool = True
+    pad_id: int | None = None
 
     @property
     def finds_answers(self) -> bool:

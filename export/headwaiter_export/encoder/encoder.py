@@ -115,7 +115,7 @@ class Encoder(nn.Module):
             poolings = self.config.concatenated or (self.config.pooling,)
             pooled = self.after_pooling(pool(x, layout, poolings, self.config.prefix_rows))
         hidden = self.row_modules(x.float()).to(x.dtype) if self.config.row_modules else x
-        return pooled, hidden, self._logits(x, layout)
+        return pooled, hidden, self._logits(x, tokens, layout)
 
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return the rows [R, width] after the last layer of the encoder, for the arguments of `forward`."""
@@ -133,14 +133,13 @@ class Encoder(nn.Module):
         return tokens if self.config.takes_tokens else tokens.to(next(self.parameters()).dtype)
 
     def _attended_lengths(self, tokens: Tensor, layout: AttentionLayout, expansion_id: int) -> Tensor:
-        """Return the length of each sequence [B] without the run of an id at its end."""
-        ends = layout.pad(torch.where(tokens == expansion_id, 0, layout.positions + 1)[:, None])[..., 0]
-        attended = torch.where(layout.token_mask, ends, 0).amax(1)
+        """Return the number of tokens of each sequence [B] that are attended to."""
+        attended = _length_without(expansion_id, tokens, layout)
         # Each token has keys in its window: in a longer run, the tokens before the last `window` are attended to.
         least = layout.lengths - self.config.window if self.config.local_layers else 1
-        return attended.clamp(min=1).maximum(torch.as_tensor(least))
+        return attended.maximum(torch.as_tensor(least))
 
-    def _logits(self, x: Tensor, layout: AttentionLayout) -> Tensor | None:
+    def _logits(self, x: Tensor, tokens: Tensor, layout: AttentionLayout) -> Tensor | None:
         """Return the logits of rows [R, width] of the last layer; None without a head."""
         head = self.config.head
         if head is None or self.head is None:
@@ -150,9 +149,16 @@ class Encoder(nn.Module):
         if self.decoder is not None and not self.config.decodes_rows:
             vectors = self.decoder(self.embedding.tokens, None, x, layout)
         else:
-            vectors = pool(x, layout, head.poolings, self.config.prefix_rows).to(x.dtype)
+            ends = None if head.pad_id is None else _length_without(head.pad_id, tokens, layout)
+            vectors = pool(x, layout, head.poolings, self.config.prefix_rows, ends).to(x.dtype)
         logits: Tensor = self.head(vectors)
         return logits
+
+
+def _length_without(token_id: int, tokens: Tensor, layout: AttentionLayout) -> Tensor:
+    """Return the length of each sequence [B] without the run of an id at its end, at least 1."""
+    ends = layout.pad(torch.where(tokens == token_id, 0, layout.positions + 1)[:, None])[..., 0]
+    return torch.where(layout.token_mask, ends, 0).amax(1).clamp(min=1)
 
 
 def _fitted_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -12,20 +12,31 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 
 
-def pool(x: Tensor, layout: AttentionLayout, poolings: Sequence[Pooling], prefix_rows: int = 0) -> Tensor:
-    """Pool rows [R, width] to float32 [B, k · width], the vectors of k poolings of `ROW_POOLINGS` one after another."""
+def pool(
+    x: Tensor,
+    layout: AttentionLayout,
+    poolings: Sequence[Pooling],
+    prefix_rows: int = 0,
+    ends: Tensor | None = None,
+) -> Tensor:
+    """Pool rows [R, width] to float32 [B, k · width], the vectors of k poolings of `ROW_POOLINGS` one after another.
+
+    `ends` [B] is the number of tokens of each sequence up to its last one; None for all tokens.
+    """
     cells = layout.pad(x)
-    vectors = [_pool_cells(cells, layout, each, prefix_rows) for each in poolings]
+    vectors = [_pool_cells(cells, layout, each, prefix_rows, ends) for each in poolings]
     return torch.cat(vectors, 1) if len(vectors) > 1 else vectors[0]
 
 
-def _pool_cells(cells: Tensor, layout: AttentionLayout, pooling: Pooling, prefix_rows: int) -> Tensor:
+def _pool_cells(
+    cells: Tensor, layout: AttentionLayout, pooling: Pooling, prefix_rows: int, ends: Tensor | None
+) -> Tensor:
     """Pool cells [B, N, width] to float32 [B, width]."""
     lengths = layout.lengths
     if pooling is Pooling.CLS:
         return cells[:, 0].float()
     if pooling is Pooling.LAST:
-        last = (lengths.long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
+        last = ((lengths if ends is None else ends).long() - 1)[:, None, None].expand(-1, 1, cells.shape[2])
         return cells.gather(1, last)[:, 0].float()
     if pooling is Pooling.PREFIX_MEAN:
         return cells[:, :prefix_rows].float().mean(1)

@@ -154,8 +154,8 @@ def _smallest_gap(encoder: Encoder, sequence: Sequence) -> float:
 def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 0) -> list[Sequence]:
     """Draw uniform token ids, or normally distributed features after `prefix_rows` rows of zeros.
 
-    If the encoder has a `pad_id` or a `mask_id`, a tenth of the token ids is this id. If it has an `expansion_id`, a
-    random part of each sequence at its end has this id. The same arguments give the same sequences.
+    If the encoder has a `pad_id` or a `mask_id`, or its head a `pad_id`, a tenth of the token ids is this id. If it has
+    an `expansion_id`, a random part of each sequence at its end has this id. Equal arguments give equal sequences.
     """
     rng = np.random.default_rng(seed)
     if config.takes_target:
@@ -164,7 +164,8 @@ def random_sequences(config: EncoderConfig, lengths: Iterable[int], seed: int = 
     if config.takes_tokens:
         largest = [config.vocabulary_size, config.token_types] if config.token_types else config.vocabulary_size
         drawn = (rng.integers(0, largest, (n, 2) if config.token_types else n) for n in lengths)
-        marked = [_with_ids(ids, (config.pad_id, config.mask_id), rng) for ids in drawn]
+        wanted = (config.pad_id, config.mask_id, config.head.pad_id if config.head else None)
+        marked = [_with_ids(ids, wanted, rng) for ids in drawn]
         if config.expansion_id is None:
             return marked
         return [_expanded(ids, config.expansion_id, rng) for ids in marked]

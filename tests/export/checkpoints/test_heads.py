@@ -21,6 +21,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from tests.support.checkpoints import save_sentence_transformer, save_tokenizer, write_json, write_modules_json
 from tests.support.export.family_checkpoints import assert_equals_transformers, save_family
@@ -268,42 +269,56 @@ def test_a_served_head_equals_transformers(
             assert_close_to_scale(actual, np.atleast_2d(rows))
 
 
-@pytest.mark.parametrize(
-    ("pad_token", "pair", "refused"),
-    [
-        ("<|endoftext|>", "$A $B <|im_end|>", True),
-        ("<|im_end|>", "$A $B <|endoftext|>", False),
-        ("<|im_end|>", "$A $B <|im_end|>", True),
-    ],
-)
-def test_a_head_of_the_last_token_needs_a_tokenizer_that_ends_texts_with_another_token_than_padding(
-    pad_token: str, pair: str, refused: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("pad_token", ["<|endoftext|>", "<|im_end|>"])
+def test_a_text_that_ends_with_padding_is_scored_as_in_transformers(pad_token: str, tmp_path: Path) -> None:
     tokenizer = qwen2()
     ids = {token: tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>")}
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", pair=pair, special_tokens=[*ids.items()]
+        single="$A <|endoftext|>", pair="$A $B <|im_end|>", special_tokens=[*ids.items()]
     )
     sizes = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": ids[pad_token]}
-    save_example(tmp_path, "Qwen3", "ForSequenceClassification", **sizes)
+    model = save_example(tmp_path, "Qwen3", "ForSequenceClassification", **sizes)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    if refused:
-        assert_checkpoint_refused(tmp_path, f"pad_token_id {ids[pad_token]}", "ends texts")
-    else:
-        text = read_checkpoint(tmp_path).text
-        assert text is not None
-        assert text.last_ids() == [ids["<|endoftext|>"]] * 2
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    loaded = read_checkpoint(tmp_path)
+    assert loaded.text is not None
+    for inputs in (("the bread",), ("the bread<|endoftext|><|endoftext|>",), ("the bread", "rain<|im_end|>")):
+        given = reference(*inputs, return_tensors="pt")
+        encoded = Tokenizer.from_str(loaded.text.tokenizer).encode(*inputs).ids
+        assert encoded == given["input_ids"][0].tolist()
+        with torch.inference_mode():
+            logits = loaded.encoder(torch.tensor(encoded), SingleSequence(len(encoded)))[2]
+            expected = model(**given).logits
+        assert logits is not None
+        assert_close(logits.numpy(), expected.numpy())
 
 
-def test_a_head_scores_the_last_token_whatever_padding_tokens_are_before_it(tmp_path: Path) -> None:
-    model = save_example(tmp_path, "Qwen2", "ForSequenceClassification", pad_token_id=5)
-    encoder, ids = read_checkpoint(tmp_path).encoder, torch.tensor([7, 5, 5, 9])
-    layout = SingleSequence(4)
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("layout", [PackedCpu, *exhaustive(*list(RUNTIMES)[1:])])
+@pytest.mark.parametrize("name", ["Qwen2", *exhaustive("Gemma2")])
+def test_a_head_of_a_decoder_scores_the_last_token_that_is_no_padding(
+    name: str, layout: type[Packed] | type[Portable], tmp_path: Path
+) -> None:
+    model = save_example(tmp_path, name, "ForSequenceClassification", pad_token_id=5)
+    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
+    sequences = [np.array(ids) for ids in ([7, 5, 5, 9], [7, 9, 5], [7, 5, 9, 5, 5, 5], [5, 5], [8])]
     with torch.inference_mode():
-        logits = encoder(ids, layout)[2]
-        expected = model(input_ids=ids[None]).logits
-    assert logits is not None
-    assert_close(logits.numpy(), expected.numpy())
+        expected = [model(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy() for ids in sequences]
+    for runtime in RUNTIMES[layout]:
+        logits = run_graph(path, runtime, sequences).logits
+        assert logits is not None
+        for actual, rows in zip(logits, expected, strict=True):
+            assert_close_to_scale(actual, np.atleast_2d(rows))
+
+
+def test_a_wrong_padding_token_of_a_head_is_refused(tmp_path: Path) -> None:
+    save_example(tmp_path, "Qwen2", "ForSequenceClassification")
+    edit_json(tmp_path / "config.json", pad_token_id="5")
+    assert_checkpoint_refused(tmp_path, "pad_token_id '5'")
+    edit_json(tmp_path / "config.json", pad_token_id=-1)
+    head = read_checkpoint(tmp_path).encoder.config.head
+    assert head is not None
+    assert head.pad_id is None
 
 
 def test_a_decoders_head_of_tokens_without_a_bias_equals_transformers(tmp_path: Path) -> None:

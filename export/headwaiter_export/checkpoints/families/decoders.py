@@ -115,7 +115,7 @@ class QwenInput(DecoderInput):
         return local_layers
 
 
-# The head that transformers gives all decoders: it scores the last token, which attends to all others.
+# The head that transformers gives all decoders: it scores the last token, padding aside, which attends to all others.
 _HEAD = SequenceHead(
     "score",
     poolings=(Pooling.LAST,),
@@ -123,6 +123,7 @@ _HEAD = SequenceHead(
     bias_field="token_classification_bias",
     scores_tokens=True,
     finds_answers=False,
+    skips_padding=True,
 )
 LLAMA = Family(
     input=DecoderInput(theta=10_000.0),

@@ -68,6 +68,7 @@ class SequenceHead:
             "classifier".
         finds_answers: whether the head that scores each token as the start and the end of an answer has the module
             "qa_outputs" or, with `scores_tokens`, the same modules.
+        skips_padding: whether the head scores the last token that is no padding token.
     """
 
     output: str
@@ -81,6 +82,7 @@ class SequenceHead:
     bias_field: str = ""
     scores_tokens: bool = False
     finds_answers: bool = True
+    skips_padding: bool = False
 
 
 @dataclass(frozen=True)
