@@ -33,6 +33,8 @@ _ENCODER_FIELDS = {
     "modality_config": {"text": _ROWS},
     "module_output_name": "token_embeddings",
 }
+# sentence-transformers adds texts to the inputs of most encoders of sounds, which take none.
+_SOUND_ROWS = {"audio": _ROWS, "audio+text": _ROWS}
 # Those of a model of images and texts that gives pooled vectors.
 _FEATURES_FIELDS = {
     "transformer_task": "feature-extraction",
@@ -157,7 +159,9 @@ def read_text(
     if pools_itself:
         fields = _FEATURES_FIELDS
     elif not config.takes_tokens:
-        fields = {**_ENCODER_FIELDS, "modality_config": {modality: _ROWS}}
+        saved = transformer_settings(folder).values.get("modality_config")
+        is_sound = modality == "audio" and saved == _SOUND_ROWS
+        fields = {**_ENCODER_FIELDS, "modality_config": _SOUND_ROWS if is_sound else {modality: _ROWS}}
     elif chat_settings is not None:
         fields = _LOGIT_SCORE_FIELDS
     elif config.vocabulary_head is not None:

@@ -14,6 +14,7 @@ import transformers
 
 from headwaiter_client import Client, FakeEncoder, sound_rows
 from headwaiter_export.checkpoints.families.wav2vec2 import WAV2VEC2
+from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
 from headwaiter_export.config.choices import Activation, Pooling
@@ -229,6 +230,28 @@ def test_a_pooling_of_sentence_transformers_replaces_the_head(kind: str, tmp_pat
     )
     config = read_checkpoint(tmp_path).encoder.config
     assert (config.pooling, config.head) == (Pooling.MAX, None)
+
+
+@pytest.mark.parametrize("name", ["Wav2Vec2", "Hubert", "WavLM"])
+def test_an_encoder_of_sounds_that_sentence_transformers_saved_is_read(name: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    plain, saved = tmp_path / "plain", tmp_path / "saved"
+    model = save_feature_model(plain, name)
+    write_json(plain / "vocab.json", {"<pad>": 0, "<unk>": 1, "|": 2, "<s>": 3, "</s>": 4})
+    tokenizer = transformers.Wav2Vec2CTCTokenizer(str(plain / "vocab.json"))
+    transformers.Wav2Vec2Processor(transformers.Wav2Vec2FeatureExtractor(), tokenizer).save_pretrained(plain)
+    transformer = Transformer(str(plain))
+    SentenceTransformer(modules=[transformer, PoolingModule(32, "max")], device="cpu").save(str(saved))
+    settings = CheckpointJson.read(saved / "sentence_bert_config.json")
+    assert settings.values["modality_config"].keys() == {"audio", "audio+text"}
+    config = read_checkpoint(saved).encoder.config
+    assert (config.pooling, config.d_model) == (Pooling.MAX, model.config.hidden_size)
+    rows = settings.values["modality_config"]["audio"]
+    write_json(saved / "sentence_bert_config.json", {**settings.values, "modality_config": {"audio+text": rows}})
+    assert_checkpoint_refused(saved, "sentence_bert_config.json", "modality_config")
 
 
 def test_a_kernel_of_positions_of_length_0_is_refused_by_name(tmp_path: Path) -> None:
