@@ -83,7 +83,8 @@ def nomic_json(config_json: CheckpointJson) -> CheckpointJson:
 
 def nomic_experts_json(config_json: CheckpointJson) -> CheckpointJson:
     """Translate the fields of Nomic BERT's code as `nomic_json`, for its variant without gates and with experts."""
-    config_json.choice("activation_function", {"gelu": "gelu"})
+    # The other two are those of `nomic_json`.
+    config_json.choice("activation_function", dict.fromkeys(("swiglu", "geglu", "gelu")))
     custom = _checked(config_json.with_aliases(_NOMIC_ALIASES), _NOMIC_EXPERTS_DEFAULTS, _NOMIC_EXPERTS_VALUES)
     return _nomic_fields(custom, {"gelu": "gelu"})
 

@@ -406,6 +406,12 @@ def test_a_field_of_the_code_of_nomic_bert_that_the_encoder_lacks_is_named(
     assert_checkpoint_refused(tmp_path, "rope_theta" if field == "rotary_emb_base" else field)
 
 
+def test_an_activation_that_nomic_berts_variants_lack_is_refused_with_those_that_they_have(tmp_path: Path) -> None:
+    save_nomic(tmp_path)
+    edit_json(tmp_path / "config.json", activation_function="glu")
+    assert_checkpoint_refused(tmp_path, "activation_function 'glu'", "swiglu", "geglu", " gelu")
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("prenorm", True), ("causal", True), ("rotary_emb_interleaved", True), ("layer_norm_epsilon", 0.3)],
