@@ -374,10 +374,11 @@ def _prompt_texts(prompts_json: CheckpointJson) -> Mapping[str, str]:
 
 def _read_prompt(name: str, text: str, tokenizer: Tokenizer, max_tokens: int) -> Prompt:
     special = np.array(tokenizer.encode(text).special_tokens_mask, bool)
-    if len(special) >= max_tokens:
+    # An empty prompt leaves texts as they are.
+    if text and len(special) >= max_tokens:
         raise CheckpointError(
             f"prompt {name!r} has {len(special)} tokens, special tokens included, but prompt and text together have at "
-            f"most {max_tokens}: shorten the prompt"
+            f"most {max_tokens}: shorten the prompt, or raise max_seq_length"
         )
     ordinary = np.flatnonzero(~special)
     return Prompt(name, text, int(ordinary[-1]) + 1 if len(ordinary) else 0)

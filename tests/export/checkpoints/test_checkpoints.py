@@ -12,6 +12,7 @@ import torch
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import Prompt
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.support.checkpoints import (
     VOCABULARY,
     save_bert,
@@ -19,7 +20,8 @@ from tests.support.checkpoints import (
     write_json,
 )
 from tests.support.export.family_checkpoints import assert_equals_transformers
-from tests.support.export.helpers import assert_checkpoint_refused, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.oracle import unit
 
 Tensors = dict[str, torch.Tensor]
 LENGTHS = (1, 2, 3, 64)
@@ -137,6 +139,25 @@ def test_prompts_are_read_with_their_tokens_and_their_pooling(default: str | Non
     # The tokens before the text are [CLS], please and [UNK].
     assert text.prompts == (Prompt("query", "please: ", 3), Prompt("document", "", 0))
     assert (text.default_prompt, text.pooling_skips_prompt) == (default or "", not pooled)
+
+
+def test_an_empty_prompt_fits_where_only_special_tokens_fit(folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    edit_json(folder / "sentence_bert_config.json", max_seq_length=2)
+    prompts = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    loaded = read_checkpoint(folder)
+    assert loaded.text is not None
+    assert (loaded.text.max_tokens, [each.tokens for each in loaded.text.prompts]) == (2, [0, 0])
+    expected = SentenceTransformer(str(folder), device="cpu").encode(["the bread"], prompt_name="query")
+    ids = tokenizers.Tokenizer.from_str(loaded.text.tokenizer).encode("").ids
+    with torch.inference_mode():
+        pooled = loaded.encoder(torch.tensor(ids), SingleSequence(2))[0]
+    assert pooled is not None
+    assert_close(unit(pooled.numpy()), expected)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "please: "}})
+    assert_checkpoint_refused(folder, "prompt 'query' has 4 tokens", "at most 2", "max_seq_length")
 
 
 def test_a_prompt_without_tokens_is_refused_if_pooling_leaves_prompts_out(folder: Path) -> None:
