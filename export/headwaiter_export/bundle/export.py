@@ -336,7 +336,7 @@ def _write_graphs(
 
 def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
     """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
-    parity = check_graphs(written.plans, folder, written.reference, report, step)
+    parity = check_graphs(written.plans, folder, written.reference, written.ranges.magnitudes, report, step)
     if written.sentences is not None:
         parity.sentences = SENTENCES
         step("comparing sentences")

@@ -6,7 +6,7 @@ int8, they also measure how many sentences keep their nearest neighbour, and how
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,9 @@ from headwaiter_export.encoder.reference import (
 )
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
+from headwaiter_export.graphs.ranges import SCORES
 from headwaiter_export.graphs.tracing import free_memory
-from headwaiter_proto.encoder_pb2 import PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable
@@ -59,6 +60,8 @@ _CONTEXT_MIN_COSINE = 0.99999
 # Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
 # scores of all heads. No server of ours runs it.
 _PORTABLE_SCORES_BYTES = 1 << 28
+# float32 rounds larger attention scores by more than the tolerance of vectors, 1e-5.
+_LARGE_SCORE = 100
 # A trained model should keep at least this share of the nearest neighbours, and of the orders of scores, in int8:
 # promised in docs/numerics.md.
 PROMISED_SHARE = 0.95
@@ -83,9 +86,16 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
 
 
 def check_graphs(
-    plans: Collection[GraphPlan], folder: Path, reference: Reference, report: Report, step: Report
+    plans: Collection[GraphPlan],
+    folder: Path,
+    reference: Reference,
+    magnitudes: Mapping[str, float],
+    report: Report,
+    step: Report,
 ) -> Parity:
     """Return the differences from PyTorch of all graphs that can run on this machine.
+
+    `magnitudes` are those of `ActivationRanges`.
 
     Raises:
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
@@ -105,7 +115,9 @@ def check_graphs(
             report(f"{plan.file}: not run, because this machine has no {device}; a server checks it at its start")
             continue
         if broken := violation(measured, plan.precision):
-            raise BundleError(f"{plan.file} is out of tolerance: {broken}; --graphs and --precision leave graphs out")
+            saturated = _saturated_attention(magnitudes) if plan.precision == PRECISION_FP32 else None
+            remedy = saturated or "--graphs and --precision leave graphs out"
+            raise BundleError(f"{plan.file} is out of tolerance: {broken}; {remedy}")
         parity.graphs.add(
             graph=plan.file,
             provider=plan.provider,
@@ -120,6 +132,18 @@ def check_graphs(
         )
         report(f"{plan.file}: compared with PyTorch, {_describe(measured, plan.precision, reference.config)}")
     return parity
+
+
+def _saturated_attention(magnitudes: Mapping[str, float]) -> str | None:
+    """Return a clause about attention scores that are too large for float32, or None."""
+    scores = {name: magnitude for name, magnitude in magnitudes.items() if name.endswith(SCORES)}
+    name = max(scores, key=scores.__getitem__, default="")
+    if not name or scores[name] <= _LARGE_SCORE:
+        return None
+    return (
+        f"{name} reach {scores[name]:.4g}, so that the model amplifies rounding errors of float32, in PyTorch too: "
+        "check its weights, and the fields of config.json that scale scores"
+    )
 
 
 def _describe(measured: Difference, precision: Precision, config: EncoderConfig) -> str:

@@ -25,6 +25,8 @@ from headwaiter_export.graphs.skip_layer_norm import fused_error
 # The error of SkipLayerNormalization is computed on this many rows of each sequence and norm: those with the largest
 # ratios.
 _SIMULATED_ROWS = 8
+# How the names of attention scores end, in `ActivationRanges.magnitudes`.
+SCORES = "attention.scores"
 
 
 class ActivationRanges:
@@ -122,7 +124,7 @@ class _ObservedSequence(SingleSequence):
         return super().attend_to_source(query, key, value, heads, terms)
 
     def _observe(self, query: Tensor, key: Tensor, heads: int, terms: ScoreTerms) -> None:
-        scores = f"layers.{next(self._layers)}.attention.scores"
+        scores = f"layers.{next(self._layers)}.{SCORES}"
         self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), terms)
 
     @override

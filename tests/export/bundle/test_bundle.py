@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 import transformers
 
 from headwaiter_export.bundle.atomic_folder import BundleError
@@ -133,6 +134,19 @@ def test_outputs_out_of_tolerance_are_refused_even_if_they_are_tiny(
         export_bundle(encoder, None, tmp_path / "wrong", "wrong")
     assert_mentions(error.value, "packed-cpu.fp32.onnx", "pooled", "0.001")
     assert [path.name for path in tmp_path.iterdir()] == ["right"]
+
+
+@pytest.mark.usefixtures("runs_graphs", "packed_cpu_alone")
+def test_attention_that_saturates_is_named_if_a_graph_is_out_of_tolerance(tmp_path: Path) -> None:
+    encoder = random_encoder(layers=2, max_tokens=64, vocabulary_size=50)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if name.endswith(("attention.query.weight", "attention.key.weight")):
+                parameter.mul_(64)
+    with pytest.raises(BundleError) as error:
+        export_bundle(encoder, None, tmp_path / "bundle", "tiny")
+    assert_mentions(error.value, "packed-cpu.fp32.onnx", "out of tolerance", ".attention.scores", "float32")
+    assert "--precision" not in str(error.value)
 
 
 def test_a_bundle_never_overwrites_files(feature_encoder: Encoder, tmp_path: Path) -> None:
