@@ -48,7 +48,7 @@ from headwaiter_export.checkpoints.sound_format import read_sound_format
 from headwaiter_export.checkpoints.texts import TextConfig, filled_texts, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
-from headwaiter_export.checkpoints.weights import check_precision, read_tensors, take_tensor
+from headwaiter_export.checkpoints.weights import check_precision, ignored_index, read_tensors, take_tensor
 from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling, Positions
@@ -476,6 +476,8 @@ def _load_encoder(
 
     A line about the tensors that are left out is added to `assumptions`.
     """
+    if line := ignored_index(folder):
+        assumptions.append(line)
     tensors, full_names = dict[str, Tensor](), dict[str, str]()
     for full_name, tensor in read_tensors(folder).items():
         if full_name.endswith(family.ignored_suffixes):

@@ -18,6 +18,7 @@ from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, fi
 from headwaiter_export.checkpoints.tokenizers.comparison import (
     check_against_transformers,
     check_tokenizer,
+    contradictions,
     reference_tokenizer,
 )
 from headwaiter_export.config.encoder import EncoderConfig
@@ -195,6 +196,7 @@ def read_text(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
             "pip install transformers, and export again"
         )
+    assumptions += contradictions(tokenizer, path)
     # The class of such a tokenizer, EsmTokenizer, is Python code.
     is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
     if settings.is_true("do_lower_case"):

@@ -68,6 +68,17 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     raise CheckpointError(f"{folder} has neither model.safetensors nor pytorch_model.bin: save the model again")
 
 
+def ignored_index(folder: Path) -> str | None:
+    """Return a line about an index of shards that `read_tensors` ignores, because a file has all weights; or None."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            index = f"{name}.index.json"
+            if (folder / index).is_file():
+                return f"the checkpoint contradicts itself: {name} is read, and {index} with its shards is left out"
+            return None
+    return None
+
+
 def check_tied(tensors: dict[str, Tensor], name: str, other: str, config_json: CheckpointJson) -> None:
     """Check that two tensors that are one in the model, if the checkpoint has both, are equal.
 

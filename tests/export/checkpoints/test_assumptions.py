@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
+import transformers
+from tokenizers import processors
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
 from tests.support.export.family_checkpoints import save_family
+from tests.support.export.family_examples import save_example
+from tests.support.export.tokenizer_folders import qwen2
 
 NO_POOLING = (
     "the checkpoint names no pooling: mean, as usual for bert, of unit length only with --normalize; "
@@ -60,6 +66,52 @@ def test_the_limit_of_texts_is_used_and_its_source_is_named(
 def test_token_ids_that_were_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert any("transformers is not installed" in line for line in assumptions(folder))
+
+
+def contradictions(folder: Path) -> list[str]:
+    return [line for line in assumptions(folder, Pooling.MEAN) if "contradicts itself" in line]
+
+
+@pytest.mark.parametrize("name", ["bos_token", "eos_token"])
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_setting_of_a_special_token_that_transformers_ignores(name: str, adds: bool, tmp_path: Path) -> None:
+    tokenizer = qwen2()
+    token = "<|im_end|>"
+    ids = [(token, tokenizer.token_to_id(token))]
+    single = {"bos_token": f"{token} $A", "eos_token": f"$A {token}"}[name] if adds else "$A"
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair="$A $B", special_tokens=ids)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    save_example(tmp_path, "Qwen3", vocab_size=tokenizer.get_vocab_size())
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", name: token}
+    for wanted in (None, adds, not adds):
+        write_json(tmp_path / "tokenizer_config.json", {**settings, f"add_{name}": wanted})
+        lines = contradictions(tmp_path)
+        loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert (ids[0][1] in loaded("the bread")["input_ids"]) is adds
+        assert len(lines) == (wanted is (not adds))
+        assert all(f"add_{name} {wanted}" in line and repr(token) in line for line in lines)
+
+
+def test_a_tokenizer_that_the_settings_beside_it_contradict(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    save_tokenizer(tmp_path)
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    assert contradictions(tmp_path) == []
+    write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": False})
+    (line,) = contradictions(tmp_path)
+    assert "tokenizer.json" in line
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_beside_an_index_of_other_weights(name: str, tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    if name == "pytorch_model.bin":
+        torch.save(safetensors.torch.load_file(tmp_path / "model.safetensors"), tmp_path / name)
+        (tmp_path / "model.safetensors").unlink()
+    assert contradictions(tmp_path) == []
+    write_json(tmp_path / f"{name}.index.json", {"weight_map": {"a": "missing-00001-of-00001.safetensors"}})
+    (line,) = contradictions(tmp_path)
+    assert f"{name}.index.json" in line
 
 
 @pytest.mark.parametrize("labels", [None, {"0": "no", "1": "yes"}])

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
+from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
 from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
@@ -28,6 +29,9 @@ _CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
 _COMPARED_ADDED_TOKENS = 50
 _MAX_QUOTED_CHARACTERS = 200
+_CONTRADICTION = "the checkpoint contradicts itself"
+# The first of these are in plain English.
+_PLAIN_PHRASES = 3
 _PHRASES = (
     "The bread is fresh.", "It's 5 o'clock; they've gone, we'll wait and I'd say you're right!",
     "HELLO World hELLO", "naïve café, Ångström, façade, coöperate", "Straße GROẞ ﬁne ﬂow Ⅷ ½ x² ①",
@@ -104,6 +108,37 @@ def check_against_transformers(
                     "PreTrainedTokenizerFast, as docs/models.md shows"
                 )
     return True
+
+
+def contradictions(tokenizer: Tokenizer, path: Path) -> list[str]:
+    """Return a line for each setting of a checkpoint that the tokenizer, like `AutoTokenizer`, does not follow."""
+    settings, lines = CheckpointJson.read_if_present(path.parent / "tokenizer_config.json"), []
+    tokens = tokenizer.encode("a").tokens
+    for name, found, place in (("bos_token", tokens[:1], "begin"), ("eos_token", tokens[-1:], "end")):
+        token, wanted = settings.values.get(name), settings.values.get(f"add_{name}")
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(wanted, bool) and content is not None and (found == [content]) is not wanted:
+            lines.append(
+                f"{_CONTRADICTION}: {settings.path.name} has add_{name} {wanted}, and texts "
+                f"{'do not ' if wanted else ''}{place} with {shortened(repr(content))}, as in transformers 5"
+            )
+    if path.suffix == ".json" and _differs(read_tokenizer_file(path), tokenizer):
+        lines.append(
+            f"{_CONTRADICTION}: {path.name} alone gives other ids than transformers 5, which builds the tokenizer from "
+            "its class and from the settings beside the file"
+        )
+    return lines
+
+
+def _differs(alone: Tokenizer, tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer of a file alone gives other ids, or none, for texts in plain English."""
+    alone.no_truncation()
+    alone.no_padding()
+    try:
+        with panics_as_errors():
+            return any(alone.encode(text).ids != tokenizer.encode(text).ids for text in _PHRASES[:_PLAIN_PHRASES])
+    except Exception:  # noqa: BLE001 - the library raises nothing more specific
+        return True
 
 
 def reference_tokenizer(folder: Path, config_json: CheckpointJson) -> Any | None:
