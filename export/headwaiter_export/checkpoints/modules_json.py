@@ -125,6 +125,12 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         return Modules(paths[0], cross_encoder=settings, logit_score=logit_score)
     if kinds[:1] in (["Transformer"], ["MLMTransformer"]) and kinds[1:] == ["SpladePooling"]:
         _check_model_type(settings, _SPARSE_MODEL_TYPE)
+        if settings.values.get("max_active_dims") is not None:
+            raise settings.error(
+                "max_active_dims",
+                "the export cannot leave out the smaller numbers of a vector: remove the field, and keep the largest "
+                "numbers in the program that gets the vectors",
+            )
         splade = CheckpointJson.read(paths[1] / "config.json")
         splade.require({}, known=_SPLADE_FIELDS)
         if kinds[0] == "Transformer":

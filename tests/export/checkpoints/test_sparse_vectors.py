@@ -101,6 +101,16 @@ def test_a_setting_that_cannot_be_reproduced_is_refused(
     assert_checkpoint_refused(tmp_path, *facts)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_limit_of_the_numbers_of_a_vector_is_refused(tmp_path: Path) -> None:
+    save_sparse_encoder(tmp_path)
+    edit_json(tmp_path / "config_sentence_transformers.json", max_active_dims=5)
+    assert {*(expected_vectors(tmp_path) > 0).sum(1)} == {5}
+    assert_checkpoint_refused(tmp_path, "config_sentence_transformers.json", "max_active_dims 5")
+    edit_json(tmp_path / "config_sentence_transformers.json", max_active_dims=None)
+    assert (vectors(tmp_path) > 0).sum(1).min() > 5
+
+
 def test_a_family_without_a_known_head_is_refused(tmp_path: Path) -> None:
     save_example(tmp_path, "Electra", "ForMaskedLM")
     with pytest.raises(CheckpointError, match="electra"):
