@@ -135,7 +135,7 @@ def read_modules(folder: Path, route: str | None = None) -> Modules:
         splade.require({}, known=_SPLADE_FIELDS)
         if kinds[0] == "Transformer":
             # Without the field, sentence-transformers would leave the head of the language model out.
-            CheckpointJson.read(paths[0] / "sentence_bert_config.json").choice("transformer_task", {"fill-mask": True})
+            transformer_settings(paths[0]).choice("transformer_task", {"fill-mask": True})
         return Modules(paths[0], prompts=settings, splade=splade)
     if kinds[:1] == ["Transformer"] and kinds.count("MultiVectorMask") == 1:
         settings.choice("model_type", _MULTI_VECTOR_MODEL_TYPE)

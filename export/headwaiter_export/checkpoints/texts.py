@@ -67,6 +67,11 @@ _LOGIT_SCORE_FIELDS = {
     },
     "module_output_name": "causal_logits",
 }
+# The files of settings of a Transformer module, in the order in which sentence-transformers tries the names.
+_SETTINGS_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 # Models have some ids without tokens: fewer than tokens, or in a tiny model fewer than this number.
 _MOST_SPARE_IDS = 1000
 
@@ -169,7 +174,9 @@ def read_text(
         fields = _MASKED_FIELDS
     else:
         fields = _CROSS_ENCODER_FIELDS if pairs else _ENCODER_FIELDS
-    settings = _checked_settings(folder, fields, known_fields)
+    # sentence-transformers reads no settings beside a transformer that no modules.json names.
+    settings = transformer_settings(folder) if has_modules else CheckpointJson(folder, {})
+    _checked_settings(settings, fields, known_fields)
     if not config.takes_tokens:
         return None
     path = find_tokenizer(folder, config_json)
@@ -200,7 +207,7 @@ def read_text(
     # The class of such a tokenizer, EsmTokenizer, is Python code.
     is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
     if settings.is_true("do_lower_case"):
-        _check_lower_case(settings, has_normalizer=not is_python and template is None, has_modules=has_modules)
+        _check_lower_case(settings, has_normalizer=not is_python and template is None)
         _add_lower_case(tokenizer)
         assumptions.append("texts become lower case (do_lower_case of sentence-transformers)")
         text = replace(text, tokenizer=tokenizer.to_str())
@@ -232,7 +239,7 @@ def _chat_template(
     if others := [name for name, text in texts.items() if text != prompt]:
         used = prompts.values["default_prompt_name"] if prompt else "no prompt"
         assumptions.append(f"all pairs have {used}; left out: {', '.join(others)}")
-    sentence = CheckpointJson.read(folder / "sentence_bert_config.json")
+    sentence = transformer_settings(folder)
     for field in _LOGIT_SCORE_FIELDS:
         if not sentence.values.get(field):
             # Without modality_config, sentence-transformers would not use the chat template.
@@ -270,28 +277,24 @@ def _text_config(tokenizer: Tokenizer, path: Path, config: EncoderConfig) -> Tex
 
 
 def transformer_settings(folder: Path) -> CheckpointJson:
-    """Return the settings of a Transformer module; without fields if its folder has none."""
-    # The name of the file contains the architecture, as in sentence_roberta_config.json. BERT comes first.
-    found = sorted(folder.glob("sentence_*_config.json"), key=lambda path: path.name != "sentence_bert_config.json")
-    return CheckpointJson.read_if_present(found[0] if found else folder / "sentence_bert_config.json")
+    """Return the settings of a Transformer module; without fields if its folder has none.
+
+    As in sentence-transformers, the first file with fields counts.
+    """
+    found = (CheckpointJson.read_if_present(folder / name) for name in _SETTINGS_FILES)
+    return next((each for each in found if each.values), CheckpointJson(folder / _SETTINGS_FILES[0], {}))
 
 
-def _checked_settings(folder: Path, fields: Mapping[str, object], known: Collection[str]) -> CheckpointJson:
-    """Return the settings of a Transformer module, whose fields have supported values or are known to the caller."""
-    sentence = transformer_settings(folder)
+def _checked_settings(sentence: CheckpointJson, fields: Mapping[str, object], known: Collection[str]) -> None:
+    """Check that the settings of a Transformer module have supported values, or are known to the caller."""
     supported = {name: value for name, value in {**_TRANSFORMER_FIELDS, **fields}.items() if name not in known}
     sentence.require(supported, known=("max_seq_length", "do_lower_case", "unpad_inputs", *known))
-    return sentence
 
 
-def _check_lower_case(settings: CheckpointJson, *, has_normalizer: bool, has_modules: bool) -> None:
+def _check_lower_case(settings: CheckpointJson, *, has_normalizer: bool) -> None:
     """Check that sentence-transformers turns the texts of a checkpoint with do_lower_case into lower case."""
-    if not has_normalizer or not has_modules:
-        raise settings.error(
-            "do_lower_case",
-            "it must be false with a template of pairs, with EsmTokenizer, and in a folder that modules.json does not "
-            "name, where sentence-transformers does not read it",
-        )
+    if not has_normalizer:
+        raise settings.error("do_lower_case", "it must be false with a template of pairs, and with EsmTokenizer")
 
 
 def _add_lower_case(tokenizer: Tokenizer) -> None:

@@ -27,7 +27,6 @@ from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import (
     assert_close,
     assert_close_to_scale,
-    assert_mentions,
     edit_json,
     random_sequences,
 )
@@ -203,11 +202,3 @@ def test_int8_keeps_layers_in_float32_until_the_logits_are_close(tmp_path: Path)
     assert float32_layers
     expected, actual = (concatenate(run_in_pytorch(each, sequences)) for each in (encoder, quantized))
     assert violation(difference(actual, expected), PRECISION_INT8) is None
-
-
-def test_a_template_of_pairs_and_lower_case_are_refused_together(tmp_path: Path) -> None:
-    save_monot5(tmp_path)
-    write_json(tmp_path / "sentence_bert_config.json", {"do_lower_case": True})
-    with pytest.raises(CheckpointError) as error:
-        read_checkpoint(tmp_path, question=MONOT5)
-    assert_mentions(error.value, "sentence_bert_config.json", "do_lower_case True", "template of pairs")

@@ -22,7 +22,7 @@ from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, che
 from headwaiter_export.config.encoder import EncoderConfig
 from tests.support.checkpoints import save_tokenizer, write_json
 from tests.support.documents import MODELS, blocks
-from tests.support.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
+from tests.support.export.helpers import assert_mentions, edit_json
 from tests.support.export.tokenizer_cases import CASES, LINES, Case, config, save_case
 from tests.support.export.tokenizer_folders import (
     BERT_TOKENS,
@@ -207,13 +207,6 @@ def test_texts_become_lower_case_where_sentence_transformers_makes_them_so(name:
     reference = SentenceTransformer(str(folder), device="cpu").tokenizer
     assert found == reference(texts)["input_ids"]
     assert found[0] == found[1]
-
-
-def test_lower_case_is_refused_where_sentence_transformers_does_not_apply_it(folder: Path) -> None:
-    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
-    read_checkpoint(folder)
-    (folder / "modules.json").unlink()
-    assert_checkpoint_refused(folder, "do_lower_case True", "modules.json")
 
 
 def test_lower_case_is_refused_with_a_tokenizer_of_proteins(folder: Path) -> None:
