@@ -227,7 +227,7 @@ def read_checkpoint(
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
     prompts_json = task_prompts(config_json, modules.prompts) if family.has_adapters else modules.prompts
     if text is not None and prompts_json is not None:
-        text = with_prompts(text, prompts_json, route, adapter, pooled=modules.pools_prompt)
+        text = with_prompts(text, prompts_json, config_json, route, adapter, pooled=modules.pools_prompt)
         if modules.mask is not None:
             text, config = with_tasks(text, config, config_json, modules.mask, family, route)
         if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):

@@ -83,7 +83,8 @@ class Prompt:
     Attributes:
         name: name of the prompt in requests.
         text: the prefix.
-        tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt.
+        tokens: number of the prompt's tokens and of special tokens before it; 0 for an empty prompt. With
+            `pooling_skips_prompt`, the number of rows that pooling skips.
         max_tokens: most tokens of a text with the prompt; 0 for the limit of all texts.
         expanded_tokens: the number of tokens to which the server fills up a shorter text, as in query expansion; 0 for
             a prompt that fills up no texts.
@@ -109,7 +110,7 @@ class TextConfig:
         max_tokens: most tokens of a text, special tokens included.
         prompts: prompts that a request may choose from.
         default_prompt: name of the prompt for requests that name none; empty if there is no default.
-        pooling_skips_prompt: whether pooling skips the rows of a prompt and of special tokens before it.
+        pooling_skips_prompt: whether pooling skips the first rows of a text with a prompt.
         pairs: whether the model takes pairs of texts.
         pair_template: the text around the two texts of a pair; None if the tokenizer joins their tokens.
         unweighted_ids: ids of tokens without an entry in sparse vectors that a head makes.
@@ -341,20 +342,28 @@ def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) ->
 
 
 def with_prompts(
-    text: TextConfig, prompts_json: CheckpointJson, route: str | None, adapter: str | None, *, pooled: bool
+    text: TextConfig,
+    prompts_json: CheckpointJson,
+    config_json: CheckpointJson,
+    route: str | None,
+    adapter: str | None,
+    *,
+    pooled: bool,
 ) -> TextConfig:
     """Return a text configuration with the checkpoint's prompts.
 
     Args:
         text: the configuration without prompts.
         prompts_json: content of config_sentence_transformers.json.
+        config_json: content of config.json.
         route: the route of a Router. Texts of the routes "query" and "document" have the prompt of the same name or
             none by default, as in `encode_query` and `encode_document`.
         adapter: the adapter in the weights: a prompt of this name is the default if the file names no default.
         pooled: whether pooling includes the rows of prompts.
 
     Raises:
-        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
+        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown; or pooling leaves out
+            prompts, and transformers is not installed.
     """
     texts = _prompt_texts(prompts_json)
     default = adapter if adapter is not None and adapter in texts else ""
@@ -364,8 +373,12 @@ def with_prompts(
         default = route if route in texts else ""
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
-    if not pooled and (empty := [each.name for each in prompts if each.text and not each.tokens]):
-        raise prompts_json.error("prompts", f"{empty[0]!r} has no tokens, and include_prompt is False: remove it")
+    if not pooled and any(texts.values()):
+        reference = reference_tokenizer(config_json.path.parent, config_json)
+        if reference is None:
+            raise prompts_json.error("prompts", "include_prompt False needs transformers: pip install transformers")
+        special = {*reference.all_special_ids}
+        prompts = tuple(replace(each, tokens=_skipped_rows(each.text, tokenizer, special)) for each in prompts)
     return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
 
 
@@ -387,3 +400,13 @@ def _read_prompt(name: str, text: str, tokenizer: Tokenizer, max_tokens: int) ->
         )
     ordinary = np.flatnonzero(~special)
     return Prompt(name, text, int(ordinary[-1]) + 1 if len(ordinary) else 0)
+
+
+def _skipped_rows(prompt: str, tokenizer: Tokenizer, special: Collection[int]) -> int:
+    """Return how many rows pooling leaves out for a prompt in sentence-transformers.
+
+    These are all tokens of the prompt alone, without a special token at the end, which follows the text. If the
+    tokenizer adds two such tokens, pooling leaves out the first token of a text with the prompt.
+    """
+    ids = tokenizer.encode(prompt).ids if prompt else []
+    return len(ids) - bool(ids and ids[-1] in special)

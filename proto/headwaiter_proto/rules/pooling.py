@@ -37,8 +37,11 @@ POOLINGS: dict[Pooling, Callable[[_Rows, int], _Rows]] = {
 def pool(rows: NDArray[np.generic], pooling: Pooling, skipped_rows: int = 0) -> NDArray[np.float32]:
     """Return the pooled vector [width] of a sequence's hidden rows [n, width], without the first `skipped_rows` rows.
 
-    The last row always counts.
+    If all rows are skipped, the vector is the first row for CLS and zeros for other poolings, as in
+    sentence-transformers; for MAX, which has no finite result then, the vector is the last row.
     """
-    skipped_rows = min(skipped_rows, len(rows) - 1)
     pooled_rows = rows[skipped_rows:].astype(np.float32, copy=False)
+    if not len(pooled_rows):
+        only: NDArray[np.generic] = {POOLING_CLS: rows[0], POOLING_MAX: rows[-1]}.get(pooling, np.zeros_like(rows[0]))
+        return only.astype(np.float32, copy=False)
     return POOLINGS[pooling](pooled_rows, skipped_rows).astype(np.float32, copy=False)

@@ -128,7 +128,9 @@ class BundleTokenizer:
         for prompt in manifest.prompts:
             special = np.array(self._tokenizer.encode(prompt.text).special_tokens_mask, bool)
             tokens = int(np.flatnonzero(~special)[-1]) + 1 if not special.all() else 0
-            if tokens != prompt.tokens:
+            # Pooling skips all rows of the prompt alone, or all but the last, see `_skipped_rows` of the export.
+            skipped = (len(special), len(special) - 1) if manifest.pooling_skips_prompt and prompt.text else ()
+            if prompt.tokens not in (tokens, *skipped):
                 name = prompt.name[:_MAX_QUOTED_CHARACTERS]
                 return f"the prompt {name!r} has {tokens} tokens, and {prompt.tokens} in the manifest"
         return None

@@ -160,13 +160,6 @@ def test_an_empty_prompt_fits_where_only_special_tokens_fit(folder: Path) -> Non
     assert_checkpoint_refused(folder, "prompt 'query' has 4 tokens", "at most 2", "max_seq_length")
 
 
-def test_a_prompt_without_tokens_is_refused_if_pooling_leaves_prompts_out(folder: Path) -> None:
-    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": " "}})
-    assert read_checkpoint(folder).text is not None
-    edit_json(folder / "1_Pooling" / "config.json", include_prompt=False)
-    assert_checkpoint_refused(folder, "config_sentence_transformers.json", "query", "include_prompt")
-
-
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [

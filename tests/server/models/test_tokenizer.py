@@ -288,6 +288,17 @@ def test_a_prompt_with_another_number_of_tokens_is_refused(text_bundle: Path, tm
     assert "'query' has 4 tokens, and 2" in _refusal(Bundle.open(folder))
 
 
+@pytest.mark.parametrize(("skips_prompt", "tokens"), [(True, 5), (True, 4), (False, 4)])
+def test_pooling_may_skip_the_last_token_of_a_prompt(
+    skips_prompt: bool, tokens: int, text_bundle: Path, tmp_path: Path
+) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = read_manifest(folder)
+    manifest.pooling_skips_prompt, manifest.prompts[0].tokens = skips_prompt, tokens
+    write_manifest(folder, manifest)
+    BundleTokenizer.open_in(Bundle.open(folder))
+
+
 def test_padding_and_truncation_of_the_file_have_no_effect(text_bundle: Path, tmp_path: Path) -> None:
     padding = {
         "strategy": {"Fixed": 100},
