@@ -13,6 +13,12 @@ from headwaiter_export.checkpoints.json_files import CheckpointError, Checkpoint
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # The post-processor decides on these.
 _IGNORED = ("add_bos_token", "add_eos_token")
+# The settings beside tokens that transformers also takes from special_tokens_map.json, and that change ids or limits.
+_SETTINGS = {
+    *("model_max_length", "max_len", "truncation_side", "model_input_names", "split_special_tokens"),
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "trim_offsets", "legacy"),
+    *("extra_ids", "keep_accents", "remove_space", "unk_id", "split_by_punct", "model_specific_special_tokens"),
+}
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -79,10 +85,13 @@ def read_token_settings(
         left_stripped: names of special tokens that take the spaces before them, unless a file gives their flags.
 
     Raises:
-        CheckpointError: a token is malformed.
+        CheckpointError: a token is malformed, or the older file has settings beside tokens.
     """
     modern = "added_tokens_decoder" in settings.values
     older = CheckpointJson(folder, {}) if modern else CheckpointJson.read_if_present(folder / "special_tokens_map.json")
+    for name in sorted(_SETTINGS & older.values.keys()):
+        if older.values[name] != settings.values.get(name):
+            raise older.error(name, f"the export reads it only in {settings.path.name}: move it there")
     listed = _read_named(settings, left_stripped) | _read_named(older, left_stripped)
     listed_extra = _read_extra(settings)
     named = {
