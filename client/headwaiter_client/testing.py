@@ -155,7 +155,7 @@ class FakeEncoder:
         if method == steps.HEALTH_METHOD:
             return steps.HEALTH_SERVING if self.serving else b""
         if not self.serving:
-            raise Starting("the server is starting: wait until its health check reports SERVING")
+            raise Starting("the server is starting: wait until its health check reports SERVING", retry_after_s=1.0)
         match method.rpartition("/")[2]:
             case "Encode":
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()

@@ -44,7 +44,7 @@ def configure_logging(log_format: str, log_level: str, process: str = "") -> Non
         log_level: the lowest level of the lines, in lower case; `debug` does not include lines of libraries.
         process: the name of this process among those of the server; empty for the process of the models.
     """
-    handler = BoundedHandler(sys.stderr.fileno() if sys.stderr else os.open(os.devnull, os.O_WRONLY))
+    handler = BoundedHandler(_log_file())
     handler.setFormatter(JsonFormatter(process or "server") if log_format == "json" else _TextFormatter(process))
     logging.basicConfig(level=max(logging.INFO, logging.getLevelNamesMapping()[log_level.upper()]), handlers=[handler])
     logging.getLogger("headwaiter_server").setLevel(log_level.upper())
@@ -60,6 +60,16 @@ def _calm_gone_callers(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname, record.exc_info = logging.INFO, "INFO", None
         record.msg, record.args = "a caller has gone before its reply was sent", ()
     return logging.getLogger().isEnabledFor(record.levelno)
+
+
+def _log_file() -> int:
+    """Return the descriptor of standard error; that of a file which forgets everything, if it is closed."""
+    if sys.stderr is None:
+        return os.open(os.devnull, os.O_WRONLY)
+    try:
+        return sys.stderr.fileno()
+    except OSError:  # A program has replaced `sys.stderr` by an object without a file.
+        return 2
 
 
 class BoundedHandler(logging.Handler):
@@ -90,12 +100,13 @@ class BoundedHandler(logging.Handler):
         """Report the lines that were left out, and stop."""
         with self._locked():
             self._report(self._limit.take_left_out(all_kinds=True))
+            self._report_unread()
             self._writer.close()
         super().close()
 
     def _report_soon(self) -> None:
         """Start a timer; without it, the end of a burst would stay unreported until the next line."""
-        if self._timer is None and self._limit.has_left_out:
+        if self._timer is None and (self._limit.has_left_out or self._unread):
             self._timer = Timer(_REPORT_INTERVAL_S, self._report_late)
             self._timer.daemon = True
             self._timer.start()
@@ -104,6 +115,7 @@ class BoundedHandler(logging.Handler):
         with self._locked():
             self._timer = None
             self._report(self._limit.take_left_out())
+            self._report_unread()
             self._report_soon()
 
     def _locked(self) -> AbstractContextManager[object]:
@@ -112,22 +124,28 @@ class BoundedHandler(logging.Handler):
 
     def _report(self, left_out: Mapping[str, int]) -> None:
         for kind, lines in left_out.items():
-            self._say(f"{lines} more lines of this kind are left out: {kind}")
+            self._write(_record(f"{lines} more lines of this kind are left out: {kind}"), stands_for=lines)
 
-    def _say(self, message: str) -> None:
-        self._write(logging.LogRecord(__name__, logging.INFO, __file__, 0, message, None, None))
+    def _report_unread(self) -> None:
+        """Write how many lines found the writer full, once it has room."""
+        if self._unread and not self._writer.is_full:
+            unread, self._unread = self._unread, 0
+            self._write(_record(f"{unread} lines are left out, because the log was read too slowly"))
 
-    def _write(self, record: logging.LogRecord) -> None:
+    def _write(self, record: logging.LogRecord, stands_for: int = 1) -> None:
+        self._report_unread()
         if self._writer.is_full:
-            self._unread += 1
+            self._unread += stands_for
+            self._report_soon()
             return
-        if unread := self._unread:
-            self._unread = 0
-            self._say(f"{unread} lines are left out, because the log was read too slowly")
         try:
             self._writer.write(self.format(record))
         except Exception:  # noqa: BLE001 - as the handlers of logging do
             self.handleError(record)
+
+
+def _record(message: str) -> logging.LogRecord:
+    return logging.LogRecord(__name__, logging.INFO, __file__, 0, message, None, None)
 
 
 class _Writer:
@@ -169,7 +187,7 @@ class _Writer:
                 if not self._waiting:
                     return
                 line = self._waiting[0]
-            with suppress(OSError):  # Nobody reads the log any more.
+            with suppress(OSError):  # The log has no reader any more.
                 _write_fully(self._file, line)
             with self._changed:
                 self._waiting.popleft()
@@ -182,7 +200,9 @@ def _write_fully(file: int, line: bytes) -> None:
         try:
             line = line[os.write(file, line) :]
         except BlockingIOError:  # The process that started the server reads the log without blocking.
-            select.select((), (file,), ())
+            writable = select.poll()
+            writable.register(file, select.POLLOUT)
+            writable.poll()
 
 
 class _BoundedFormatter(logging.Formatter):

@@ -182,3 +182,19 @@ def test_a_reader_that_is_stuck_stops_nobody_and_learns_how_many_lines_are_missi
         read = "".join([*first, *lines]).lstrip(".")
     left_out = "2000 lines are left out, because the log was read too slowly"
     assert read.splitlines() == [*(f"line {number}" for number in range(1000)), left_out, "the end"]
+
+
+def test_the_number_of_missing_lines_is_written_without_a_further_line() -> None:
+    reader, writer = full_pipe()
+    handler = BoundedHandler(writer)
+    log = logging.Logger("tests.stuck")
+    log.addHandler(handler)
+    for number in range(1500):
+        log.info("line %d", number, extra={"lines_per_s": 10_000})
+    with os.fdopen(reader) as lines:
+        # The handler looks once a second whether the writer has room again.
+        assert [next(lines) for _ in range(1001)][-1] == (
+            "500 lines are left out, because the log was read too slowly\n"
+        )
+    handler.close()
+    os.close(writer)

@@ -76,7 +76,7 @@ class Failover:
         moves = isinstance(error, Unavailable) and self._replicas.has_others({*attempts.unavailable, index})
         # A move to a replica that is up is part of the attempt, unless the call itself may have killed the device.
         free = moves and not isinstance(error, DeviceFailed) and policy.max_attempts > 1
-        attempts.note_failure(error, ends_attempt=not free)
+        attempts.note_failure(error, ends_attempt=not free and not isinstance(error, Starting))
         if not policy.allows(error, attempts.count):
             return Resend.NEVER
         if not isinstance(error, Unavailable):

@@ -149,8 +149,11 @@ class Replicas:
     def failed(
         self, index: int, error: HeadwaiterError, sent_s: float, now_s: float, *, is_silent: bool
     ) -> Change | None:
-        """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered."""
-        if isinstance(error, Unavailable):
+        """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered.
+
+        An error about a field of the request, for example a model that is being loaded, is an answer.
+        """
+        if isinstance(error, Unavailable) and error.field is None:
             return self.refused(index, now_s)
         return self.silent(index, now_s) if is_silent else self.answered(index, sent_s, now_s)
 

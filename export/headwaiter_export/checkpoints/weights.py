@@ -76,6 +76,8 @@ def ignored_index(folder: Path) -> str | None:
             if (folder / index).is_file():
                 return f"the checkpoint contradicts itself: {name} is read, and {index} with its shards is left out"
             return None
+        if (folder / f"{name}.index.json").is_file():
+            return None  # The shards are read.
     return None
 
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 from dataclasses import replace
+from typing import NamedTuple
 
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
@@ -36,6 +37,13 @@ _SCORE_BYTES: dict[Provider, int] = {"cpu": 4, "cuda": 8}
 _PADDED_BYTES: dict[Provider, int] = {"cpu": 64 << 20, "cuda": 512 << 20}
 
 
+class KnownCost(NamedTuple):
+    """What the batches of a version have taught, and the conditions under which it holds for another version."""
+
+    conditions: tuple[object, ...]
+    calibration: Calibration
+
+
 def check_longest_sequence(model: Model) -> None:
     """Run one sequence of the maximum length on a GPU; on the CPU, the length of a sequence is not limited.
 
@@ -60,18 +68,20 @@ def calibrate(model: Model, token_cap: int, known: Calibration | None = None, *,
     Args:
         model: the model to measure.
         token_cap: largest token budget; 0 for the provider's default.
-        known: what another version with the same graph has learnt; None if there is no such version.
+        known: what another version with the same graph has learnt; None if there is no such version. If that version
+            had another `token_cap`, the cost is measured.
         warms_up: whether to run full batches, and halve the limits if they fail.
 
     Raises:
         LongestSequenceRefused: one longest sequence cannot run on the GPU.
     """
     check_longest_sequence(model)
-    if known is None:
+    if known is None or known.token_cap != token_cap:
         calibration = measure_cost(model, token_cap)
     else:
-        budget = min(known.limits.tokens, _candidate_budgets(model.provider, token_cap)[-1])
-        calibration = replace(known, limits=batch_limits(model, budget), remembered=True)
+        # On a GPU, the budget of the version before may be lower for want of memory, and no later batch may raise it.
+        tokens = known.measured_budget_tokens if model.provider == "cuda" else known.limits.tokens
+        calibration = replace(known, limits=batch_limits(model, tokens), remembered=True)
     return replace(calibration, limits=warm_up(model, calibration.limits)) if warms_up else calibration
 
 
@@ -91,7 +101,9 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     typical = typical_batch(manifest, limits.tokens)
     cost.hidden_row_s = time_hidden_rows(model.graph, manifest, typical, _HIDDEN_ROWS_S) / sum(typical)
     rate = sum(typical) / cost.seconds(*Shape.of(typical))
-    return Calibration(cost, limits, rate, error_ratio(cost, samples))
+    return Calibration(
+        cost, limits, rate, error_ratio(cost, samples), measured_budget_tokens=limits.tokens, token_cap=token_cap
+    )
 
 
 def largest_budget(model: Model, limits: BatchLimits, token_cap: int) -> int:

@@ -125,7 +125,9 @@ class ModelDirectory:
         of_name = [each for each in self._versions if each.name == name and version in ("", each.version)]
         if any(each.state is ModelState.LOADING for each in of_name):
             raise Starting(
-                f"the model {name!r} is being loaded: try again in a few seconds", retry_after_s=_RETRY_AFTER_S
+                f"the model {name!r} is being loaded: try again in a few seconds",
+                field="model",
+                retry_after_s=_RETRY_AFTER_S,
             )
         raise_failure(of_name)
         if current is not None:
@@ -146,7 +148,7 @@ class ModelDirectory:
         if not self._single and (not self.started or self._loads_a_model):
             # The request may mean the model that is being loaded.
             loading = "the request names no model, and the server is loading one: try again in a few seconds"
-            raise Starting(loading, retry_after_s=_RETRY_AFTER_S) if self.started else starting()
+            raise Starting(loading, field="model", retry_after_s=_RETRY_AFTER_S) if self.started else starting()
         if wanted is None or self._single:
             names = self.served_names or sorted({each.name for each in self._versions})
             if not names:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from headwaiter_server.models.calibration import calibrate, check_longest_sequence, largest_budget, warm_up
-from headwaiter_server.models.running_model import RunningModel
+from headwaiter_server.models.calibration import KnownCost, calibrate, check_longest_sequence, largest_budget, warm_up
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
@@ -58,7 +57,7 @@ def load_model(
     settings: Settings,
     workers: Sequence[Worker],
     loop: asyncio.AbstractEventLoop,
-    before: RunningModel | None = None,
+    before: KnownCost | None = None,
 ) -> LoadedModel:
     """Open a bundle, check it and measure the cost of its batches; takes seconds, so call it outside the event loop.
 
@@ -67,7 +66,7 @@ def load_model(
         settings: the settings of the model.
         workers: the workers of all devices; the model gets a session on each one that its provider and settings allow.
         loop: the event loop of the scheduler; it lets the batches of this load alternate with those of other models.
-        before: the version that answers requests now; the new version inherits its cost if the graph is the same.
+        before: the cost of the version that answers requests now, which holds if the graph is the same.
 
     Raises:
         ModelRefused: the model must not be served.
@@ -90,8 +89,7 @@ def load_model(
         tokenizer = BundleTokenizer.open_in(model.bundle)
     try:
         token_cap = settings.token_budget
-        inherits = before is not None and before.model.cost_conditions == model.cost_conditions
-        known = before.learnt_cost if before is not None and inherits else None
+        known = before.calibration if before is not None and before.conditions == model.cost_conditions else None
         calibration = calibrate(model, token_cap, known, warms_up=settings.warm_up == "on")
         sessions, limits = _open_sessions(model, settings, workers, calibration.limits, loop)
     except ModelRefused:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.calibration import KnownCost
 from headwaiter_server.models.changes import changes
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.folders import BundleFolder, ModelFolder, scan
@@ -339,8 +340,9 @@ class ModelRepository:
                 settings = replace(settings, provider=before.running.facts.provider)
                 # The predecessor's reason for the CPU is the reason for this version too.
                 fallback_reason = before.running.model.fallback_reason
-            running = before.running if before is not None else None
-            loaded = await self._load_in_thread(version.bundle.folder, settings, running)
+            # Read here, because batches change what is learnt in this event loop.
+            known = before.running.known_cost if before is not None and before.running is not None else None
+            loaded = await self._load_in_thread(version.bundle.folder, settings, known)
             if fallback_reason:
                 loaded = replace(loaded, model=replace(loaded.model, fallback_reason=fallback_reason))
         except Exception as error:
@@ -372,9 +374,7 @@ class ModelRepository:
             return True
         return before.name in found and found[before.name].may_hold(before.number)
 
-    async def _load_in_thread(
-        self, folder: Path, settings: Settings, before: RunningModel | None = None
-    ) -> LoadedModel:
+    async def _load_in_thread(self, folder: Path, settings: Settings, before: KnownCost | None = None) -> LoadedModel:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
             self._loader, _load_without_panic, folder, settings, self._scheduler.workers, loop, before

@@ -1,7 +1,8 @@
 """A version of a model with its queues, in the process that runs it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headwaiter_server.models.calibration import KnownCost
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
@@ -25,8 +26,15 @@ class RunningModel(ServedModel):
     calibration: Calibration
 
     @property
-    def learnt_cost(self) -> Calibration:
-        """The cost that the batches have taught."""
+    def known_cost(self) -> KnownCost:
+        """The cost that the batches have taught, for a new version of the model."""
         learnt, limits = self.queue.learnt, self.queue.limits.largest
         rate = limits.tokens / learnt.cost.in_full_batches_s(limits.tokens, _TYPICAL_TOKENS, limits.tokens)
-        return Calibration(learnt.cost, limits, rate, learnt.error_ratio or self.calibration.error_ratio)
+        calibration = replace(
+            self.calibration,
+            cost=learnt.cost,
+            limits=limits,
+            service_tokens_per_s=rate,
+            error_ratio=learnt.error_ratio or self.calibration.error_ratio,
+        )
+        return KnownCost(self.model.cost_conditions, calibration)

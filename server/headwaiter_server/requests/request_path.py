@@ -21,6 +21,7 @@ from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.tasks import SCORES, SPARSE_VECTORS, Ability
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.directory import starting
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_of, read_input
@@ -158,10 +159,13 @@ class RequestPath:
 
         Raises:
             ModelNotFound: no model of this name and version is served.
-            Unavailable: the server or the model is being loaded, or the server is draining.
+            Starting: the server is starting, or it is loading the model.
+            Unavailable: the server is draining.
         """
+        if not self.engine.directory.started:
+            raise starting()
         if not self.ready:
-            raise Unavailable("the server is starting or draining: try again in a few seconds, or on another replica")
+            raise Unavailable("the server answers no new requests: send the request to another replica")
         try:
             with self.used(name, version, call):
                 pass

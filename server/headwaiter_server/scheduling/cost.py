@@ -164,6 +164,8 @@ class Calibration:
         error_ratio: median of |predicted − measured| / measured over the timed shapes.
         remembered: whether another version with the same graph has learnt the cost.
         largest_budget_tokens: the largest token budget that the model may learn; 0 stands for that of `limits`.
+        measured_budget_tokens: the token budget that was measured, before a lack of memory lowered it.
+        token_cap: the largest token budget that the settings allow; 0 for the provider's default.
     """
 
     cost: CostModel
@@ -172,6 +174,8 @@ class Calibration:
     error_ratio: float
     remembered: bool = False
     largest_budget_tokens: int = 0
+    measured_budget_tokens: int = 0
+    token_cap: int = 0
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,7 @@ class LearntCost:
     """
 
     def __init__(self, cost: CostModel, full: Shape | None = None) -> None:
-        """Start with `cost`, the cost model that was measured or stored before, and the shape of a full batch."""
+        """Start with the cost that was measured, or learnt by the version before, and the shape of a full batch."""
         self._start = self._fitted = self.cost = cost
         self._full = full
         self._level = 1.0

@@ -69,7 +69,7 @@ class QueuedRequest:
     queue: RequestQueue
     job: Job
     answer: Answer
-    failures: dict[int, HeadwaiterError] | None = None
+    failures: dict[int, HeadwaiterError] | None = field(default=None, init=False)
     arrived_s: float = 0.0
     not_started_count: int = 0
     number: int = field(default_factory=count().__next__)

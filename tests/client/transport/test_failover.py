@@ -7,7 +7,7 @@ from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS
 from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting
 from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
 from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import Replicas
+from headwaiter_client.transport.replicas import Change, Replicas
 from headwaiter_client.transport.retries import DEFAULT_RETRY, Attempts, RetryBudgets
 
 ENCODE = METHODS["Encode"]
@@ -78,13 +78,23 @@ def test_a_call_without_retries_does_not_move(max_attempts: int, resend: Resend)
     assert failover.after(_call(), 0, GONE, 2) is resend
 
 
+def test_a_model_that_is_being_loaded_says_nothing_about_its_server() -> None:
+    replicas = Replicas(1, first=0, probe_first=False)
+    loads = Starting("the model is being loaded", field="model", retry_after_s=1)
+    assert replicas.failed(0, loads, 1, 2, is_silent=False) is None
+    assert replicas.all_up
+    assert replicas.failed(0, STARTS, 2, 3, is_silent=False) is Change.DOWN
+
+
 @pytest.mark.parametrize(("max_attempts", "resend"), [(1, Resend.NEVER), (2, Resend.WHEN_UP)])
 def test_a_starting_server_may_refuse_a_call_any_number_of_times(max_attempts: int, resend: Resend) -> None:
     failover, _ = _failover([True], RetryPolicy(max_attempts=max_attempts))
     call = _call()
     for _ in range(100):
         assert failover.after(call, 0, STARTS, 2) is resend
-        assert failover.pause_s(call, STARTS, 2, 0.5) is not None
+        assert failover.pause_s(call, STARTS, 2, 1.0) == pytest.approx(1.2)
+    after = failover.after(call, 0, Overloaded("full", retry_after_s=1), 2)
+    assert after is (Resend.NEVER if max_attempts == 1 else Resend.AFTER_PAUSE)
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,13 @@ async def test_a_path_with_a_control_character_is_unknown(path: str, service: Se
     assert (await send(service, "GET", path)).status == 404
 
 
+async def test_a_model_is_not_ready_on_a_server_that_starts(service: Service) -> None:
+    service.path.engine.directory.started = False
+    reply = await send(service, "GET", "/v2/models/tiny/ready")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    assert sample(service.recorder, "refused_total", reason="STARTING") == 1
+
+
 async def test_a_model_is_not_ready_on_a_server_that_drains(service: Service) -> None:
     assert (await send(service, "GET", "/v2/models/tiny/ready")).json == {"name": "tiny", "ready": True}
     service.path.drain()

@@ -22,9 +22,10 @@ from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
-from headwaiter_server.scheduling.cost import CostModel
+from headwaiter_server.scheduling.cost import CostModel, LearntCost, Shape
 from tests.support.server.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.support.server.stand_ins import model as stand_in
+from tests.support.server.stand_ins import served
 
 
 @pytest.mark.parametrize(("cost", "provider"), [(GATHERED, "cpu"), (VARYING, "cuda")])
@@ -146,7 +147,18 @@ def test_a_known_cost_is_not_measured_again(simulated: tuple[Model, SimulatedGra
     graph.ran.clear()
     assert calibrate(model, 0, measured) == replace(measured, remembered=True)
     assert 1 <= len(graph.ran) <= 3 < measuring_runs
-    assert calibrate(model, 128, measured).limits.tokens <= 128 < measured.limits.tokens
+    # With another limit of the token budget, the cost is measured.
+    capped = calibrate(model, 128, measured)
+    assert not capped.remembered
+    assert capped.limits.tokens == 128 < measured.limits.tokens
+
+
+@pytest.mark.parametrize(("provider", "tokens"), [("cpu", 256), ("cuda", 1024)])
+def test_only_on_a_cpu_a_version_inherits_a_budget_that_was_lowered(provider: str, tokens: int, tmp_path: Path) -> None:
+    model, graph = simulated_model(tmp_path, VARYING, provider=provider)
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
+        known = replace(calibrate(model, 0), limits=batch_limits(model, 256), measured_budget_tokens=1024)
+        assert calibrate(model, 0, known).limits.tokens == tokens
 
 
 @pytest.mark.parametrize("cost", [replace(VARYING, variable_length=False), VARYING])
@@ -210,6 +222,7 @@ def test_a_model_that_cannot_run_is_an_error_with_and_without_a_known_cost(
         {"resources": Resources(threads=2)},
         {"resources": Resources(threads=None, max_gpu_bytes=1 << 30)},
         {"graph_sha256": "cd" * 32},
+        {"max_tokens": 256},
         {"digest": "cd" * 32},
     ],
     ids=lambda change: "".join(change),
@@ -219,10 +232,27 @@ def test_only_a_version_with_the_same_graph_and_the_same_resources_costs_as_much
 ) -> None:
     model, _ = simulated
     same = "digest" in change
-    if "graph_sha256" in change:
+    if "graph_sha256" in change or "max_tokens" in change:
         changed = Manifest.FromString(model.bundle.manifest.SerializeToString())
-        changed.files[0].sha256 = change["graph_sha256"]
+        changed.files[0].sha256 = change.get("graph_sha256", changed.files[0].sha256)
+        changed.max_tokens = change.get("max_tokens", changed.max_tokens)
         change = {"bundle": replace(model.bundle, manifest=changed)}
     elif same:  # A new version of a model usually has the same graph and other weights.
         change = {"bundle": replace(model.bundle, **change)}
     assert (model.cost_conditions == replace(model, **change).cost_conditions) is same
+
+
+def test_a_new_version_inherits_what_the_batches_have_taught(
+    simulated: tuple[Model, SimulatedGraph], tmp_path: Path
+) -> None:
+    model, _ = simulated
+    running = served(model)
+    cost = running.calibration.cost
+    queue: Any = running.queue
+    queue.learnt = LearntCost(cost)
+    assert running.known_cost.calibration.cost.seconds(1, 50, 50, 2500) == cost.seconds(1, 50, 50, 2500)
+    for _ in range(40):
+        queue.learnt.note_batch(Shape.of([50]), 2 * cost.seconds(1, 50, 50, 2500))
+    known = running.known_cost
+    assert known.conditions == model.cost_conditions
+    assert known.calibration.cost.seconds(1, 50, 50, 2500) == pytest.approx(2 * cost.seconds(1, 50, 50, 2500))

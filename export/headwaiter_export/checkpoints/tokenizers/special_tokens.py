@@ -90,8 +90,10 @@ def read_token_settings(
     modern = "added_tokens_decoder" in settings.values
     older = CheckpointJson(folder, {}) if modern else CheckpointJson.read_if_present(folder / "special_tokens_map.json")
     for name in sorted(_SETTINGS & older.values.keys()):
-        if older.values[name] != settings.values.get(name):
-            raise older.error(name, f"the export reads it only in {settings.path.name}: move it there")
+        # Texts lose tokens on the right by default.
+        default = "right" if name == "truncation_side" else None
+        if older.values[name] != settings.values.get(name, default):
+            raise older.error(name, f"the export reads it only in {settings.path.name}: remove it, or set it there")
     listed = _read_named(settings, left_stripped) | _read_named(older, left_stripped)
     listed_extra = _read_extra(settings)
     named = {
