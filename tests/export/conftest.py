@@ -2,29 +2,36 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from headwaiter_export.bundle import export, graphs
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS, WEIGHTS_FILES
 from headwaiter_export.checkpoints.tokenizers import comparison
+from headwaiter_export.checkpoints.tokenizers.cost import cost_problem
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from tests.support.export.helpers import random_encoder
-from tests.support.known_costs import known_cost_problem
 from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _tokenizer_costs() -> Iterator[None]:
-    """Measure the cost of equal tokenizers once, because that takes a fifth of a second."""
+    """Measure the cost of equal tokenizers once, because that takes a second or two."""
+
+    @cache
+    def problem(content: str) -> str | None:
+        return cost_problem(Tokenizer.from_str(content))
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparison, "cost_problem", known_cost_problem)
+        patched.setattr(comparison, "cost_problem", lambda tokenizer: problem(tokenizer.to_str()))
         yield
 
 

@@ -17,8 +17,7 @@ from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
 from headwaiter_server.models.pair_template import TemplatedPairs, kept_positions
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
-from headwaiter_server.runtime.errors import BundleRefused, one_line
-from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
+from headwaiter_server.runtime.errors import BundleRefused, one_line, panics_as_errors
 
 # Texts are tokenised in slices of about this size.
 _SLICE_CHARACTERS = 1 << 16
@@ -93,17 +92,17 @@ class BundleTokenizer:
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "BundleTokenizer":
-        """Load and check the tokenizer of a bundle.
+        """Load the tokenizer of a bundle, and compare it with the manifest. The export has measured its cost.
 
         Raises:
             BundleChanged: the file is not the one that was checked when the bundle was opened.
-            BundleRefused: the file is no tokenizer, contradicts the manifest, or takes too long for a text.
+            BundleRefused: the file is no tokenizer, or contradicts the manifest.
         """
         with bundle.private_copy(TOKENIZER) as private:
             try:
                 with panics_as_errors():
                     tokenizer = cls((private / TOKENIZER).read_bytes(), *text_settings(bundle.manifest))
-                    problem = cost_problem(tokenizer._tokenizer) or tokenizer._contradiction(bundle.manifest)
+                    problem = tokenizer._contradiction(bundle.manifest)
             except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
                 problem = f"it cannot be read: {one_line(error)[:_MAX_QUOTED_CHARACTERS]}"
         if problem:
@@ -113,7 +112,7 @@ class BundleTokenizer:
 
     def _contradiction(self, manifest: Manifest) -> str | None:
         """Return how the tokenizer contradicts the manifest, or None."""
-        encodings = [self._tokenizer.encode("")]
+        encodings = [self._tokenizer.encode(text) for text in ("", "a é 雨")]
         if self._templated is not None:
             if len(self._templated.ids) >= self._max_tokens:
                 return f"pair_template has {len(self._templated.ids)} tokens, and max_text_tokens is {self._max_tokens}"

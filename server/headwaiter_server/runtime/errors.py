@@ -1,5 +1,13 @@
 """Reasons why a model cannot be served. Each message is one sentence for the operator."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# A panic of the library `tokenizers` prints its message to standard error even if it is caught; if the user has set
+# this variable, it also prints dozens of lines of a backtrace. The library reads the variable at the first panic.
+os.environ["RUST_BACKTRACE"] = "0"
+
 
 class ModelRefused(Exception):
     """The model must not be served."""
@@ -40,3 +48,15 @@ class DeviceLost(ModelRefused):
 def one_line(error: object) -> str:
     """Return an error's message with each run of white space, line breaks included, replaced by one space."""
     return " ".join(str(error).split())
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise a RuntimeError instead of a panic of the library `tokenizers`, which is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        # The class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(one_line(error)) from None

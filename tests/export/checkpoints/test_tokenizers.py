@@ -376,15 +376,6 @@ def test_a_panic_while_a_tokenizer_is_read_is_an_error_of_the_checkpoint(tmp_pat
         ),
         (
             {
-                "normalizer": {
-                    "type": "Sequence",
-                    "normalizers": [{"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}] * 40,
-                }
-            },
-            "256 times",
-        ),
-        (
-            {
                 "post_processor": {
                     "type": "TemplateProcessing",
                     "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],

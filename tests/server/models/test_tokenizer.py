@@ -238,35 +238,13 @@ def test_a_file_that_is_no_tokenizer_is_refused(content: bytes, text_bundle: Pat
     assert "cannot be read" in _refusal(Bundle.open(folder))
 
 
-def _repeated(kind: str, name: str, step: dict[str, Any]) -> dict[str, Any]:
-    return {kind: {"type": "Sequence", name: [step] * 40}}
-
-
-_SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
-_WORD_PIECE = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": {"[UNK]": 0}}
-_UNIGRAM = {"type": "Unigram", "unk_id": 0, "byte_fallback": False}
-_DOUBLE = {"type": "Replace", "pattern": {"String": "q"}, "content": "qq"}
-_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _TEMPLATE = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
-_TWICE = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
 _UNKNOWN = [{"SpecialToken": {"id": "[X]", "type_id": 0}}]
 
 
 @pytest.mark.parametrize(
     ("parts", "fact"),
     [
-        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": "(q+)+$"}}}, "'(q+)+$'"),
-        # Exponential, and quadratic in 60,000 characters.
-        ({"normalizer": {"type": "Replace", "pattern": {"Regex": r"(\x71|\x71)*$"}, "content": "b"}}, "'$'"),
-        ({"pre_tokenizer": {**_SPLIT, "pattern": {"Regex": r"\x71(?=.*\x7e)"}}}, "7e"),
-        ({"normalizer": {"type": "Replace", "pattern": {"String": "q" * 20_000}, "content": "b"}}, "20,000"),
-        # A text of 8,192 times "z" took 18 s.
-        ({"model": {**_WORD_PIECE, "max_input_chars_per_word": 8192}}, "max_input_chars_per_word 8,192"),
-        # A text of 60,000 times "q" took 62 s.
-        ({"model": {**_UNIGRAM, "vocab": [["[UNK]", 0.0], ["q" * 20_000, -1.0]]}}, "20,000 characters"),
-        (_repeated("normalizer", "normalizers", _DOUBLE), "256 times"),
-        (_repeated("pre_tokenizer", "pretokenizers", _BYTES), "256 times"),
-        (_repeated("post_processor", "processors", {**_TEMPLATE, "single": _TWICE}), "256 times"),
         # These three make the library panic.
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "precompiled_charsmap"),
         ({"post_processor": {**_TEMPLATE, "single": _UNKNOWN}}, "no entry found"),
@@ -274,7 +252,7 @@ _UNKNOWN = [{"SpecialToken": {"id": "[X]", "type_id": 0}}]
         ({"added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 71}, "unk_token": "a"}}, "token id 71"),
     ],
 )
-def test_a_tokenizer_that_fails_or_costs_too_much_is_refused(
+def test_a_tokenizer_that_fails_or_has_too_large_ids_is_refused(
     parts: dict[str, Any], fact: str, text_bundle: Path, tmp_path: Path
 ) -> None:
     assert fact in _refusal(_changed(text_bundle, tmp_path, **parts))

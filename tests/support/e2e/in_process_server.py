@@ -16,14 +16,14 @@ from unittest.mock import patch
 from headwaiter_client import AsyncClient, RetryPolicy
 from headwaiter_server import front_end
 from headwaiter_server.app import Server
-from headwaiter_server.models import calibration, tokenizer
+from headwaiter_server.models import calibration
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_process import FrontEndProcess
 from headwaiter_server.runtime.graph import EncoderGraph, Outputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
-from tests.support.known_costs import known_cost, known_cost_problem
+from tests.support.known_costs import known_cost
 
 
 def local_settings(bundle: Path | None, **changes: Any) -> Settings:
@@ -49,13 +49,11 @@ async def serving(bundle: Path | None, **changes: Any) -> AsyncIterator[Server]:
 def in_this_process() -> Iterator[None]:
     """Run the front ends of servers that start in the block in the test's event loop; shorten starts and drains.
 
-    The servers start with a made-up cost of batches, check each tokenizer once in a test run, and drain without a pause
-    for late calls.
+    The servers start with a made-up cost of batches, and drain without a pause for late calls.
     """
     with (
         patch.object(front_end_supervisor, "spawn_process", _FrontEndInLoop.start),
         patch.object(calibration, "measure_cost", known_cost),
-        patch.object(tokenizer, "cost_problem", known_cost_problem),
         patch.object(front_end, "_QUIET_S", 0.0),
     ):
         yield

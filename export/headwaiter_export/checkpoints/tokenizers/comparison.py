@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
 from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
-from headwaiter_server.runtime.tokenizer_cost import cost_problem, panics_as_errors
+from headwaiter_export.checkpoints.tokenizers.cost import cost_problem
+from headwaiter_server.runtime.errors import panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
 _Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
