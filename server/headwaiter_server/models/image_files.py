@@ -10,8 +10,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from headwaiter_proto.encoder_pb2 import ImagePreparation
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_proto.rules.images import patch_rows, prefix_rows
+from headwaiter_proto.rules.images import image_tokens, min_tokens, patch_rows, prefix_rows
 from headwaiter_server.models.image_parts import decisive_parts
+from headwaiter_server.runtime.bundle import MANIFEST, Bundle
+from headwaiter_server.runtime.errors import BundleRefused, one_line
 
 # Pillow holds 4 bytes a pixel, in up to four copies of an image with transparent parts.
 MAX_PIXELS = 1 << 25
@@ -59,6 +61,32 @@ def read_image(index: int, file: bytes, manifest: Manifest) -> NDArray[np.float3
     pixels = prepare(_decode(index, file, steps), steps)
     rows: NDArray[np.float32] = patch_rows(pixels, size, prefix_rows(manifest), (size, size), np.float32)
     return rows
+
+
+def check_preparation(bundle: Bundle) -> None:
+    """Check that the preparation makes images of the model's size, with a wide and a high image.
+
+    Raises:
+        BundleRefused: the preparation of the manifest fails, or makes other images.
+    """
+    manifest, image = bundle.manifest, bundle.manifest.image
+    try:
+        for sides in ((40, 30), (30, 40)):
+            _check_size(0, sides, image.preparation, 1)
+            with np.errstate(all="ignore"):
+                pixels = prepare(Image.new("RGB", sides, (255, 127, 0)), image.preparation)
+            if pixels.shape != (image.channels, image.height, image.width) or not np.isfinite(pixels).all():
+                raise ValueError(f"it makes images of {list(pixels.shape)}, or no finite numbers")
+        rows, width = image_tokens(manifest), image.channels * image.patch_size**2
+        if width != manifest.feature_width or not min_tokens(manifest) <= rows <= manifest.max_tokens:
+            raise ValueError(f"an image has {rows} rows of {width} values")
+    except Exception as error:  # noqa: BLE001 - Pillow and numpy raise many types
+        raise BundleRefused(
+            f"{bundle.folder / MANIFEST} has an image.preparation that does not fit the model ({one_line(error)}; by "
+            f"the manifest, an image is {[image.channels, image.height, image.width]}, and becomes "
+            f"{min_tokens(manifest)} to {manifest.max_tokens} rows of {manifest.feature_width} values): export the "
+            "model again"
+        ) from None
 
 
 def prepare(image: Image.Image, steps: ImagePreparation) -> NDArray[np.float32]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from headwaiter_proto.rules.images import takes_images
 from headwaiter_server.models.calibration import KnownCost, calibrate, check_longest_sequence, largest_budget, warm_up
+from headwaiter_server.models.image_files import check_preparation
 from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
@@ -87,6 +89,8 @@ def load_model(
     tokenizer = None
     if model.bundle.manifest.max_text_tokens:
         tokenizer = BundleTokenizer.open_in(model.bundle)
+    if takes_images(model.bundle.manifest):
+        check_preparation(model.bundle)
     try:
         token_cap = settings.token_budget
         known = before.calibration if before is not None and before.conditions == model.cost_conditions else None

@@ -8,7 +8,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.bundle import Bundle, naming
+from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
 
@@ -55,10 +56,18 @@ class AttentionWeightsGraph:
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
-        """Load the graph of a bundle; raise the errors of `Bundle.private_copy`."""
-        listed = bundle.manifest.attend
+        """Load the graph of a bundle.
+
+        Raises:
+            BundleChanged: a file is not the one that was checked when the bundle was opened.
+            BundleRefused: the graph has other layers or heads than the manifest.
+        """
+        manifest, listed = bundle.manifest, bundle.manifest.attend
         with bundle.private_copy(listed.file, listed.weights_file) as folder:
-            return cls.open(folder / listed.file)
+            graph = cls.open(folder / listed.file)
+        with naming(bundle.folder / listed.file):
+            graph.check(manifest.layers, manifest.heads)
+        return graph
 
     @classmethod
     def open(cls, path: Path) -> "AttentionWeightsGraph":
@@ -69,6 +78,16 @@ class AttentionWeightsGraph:
         # Without an arena, ONNX Runtime frees the memory of a run when the run ends.
         options.enable_cpu_mem_arena = False
         return cls(open_session(path, "cpu", options))
+
+    def check(self, layers: int, heads: int) -> None:
+        """Raise BundleRefused unless the graph has these numbers; the message does not name the graph's file."""
+        outputs = self._session.get_outputs()
+        found = sorted({output.shape[0] for output in outputs})
+        if len(outputs) != 2 * layers or found != [heads]:
+            raise BundleRefused(
+                f"has {len(outputs) / 2:g} layers of {found} heads, and the manifest has layers {layers} and heads "
+                f"{heads}"
+            )
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Compute the selected attention weights of one sequence.

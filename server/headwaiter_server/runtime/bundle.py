@@ -14,7 +14,6 @@ from headwaiter_proto.rules.images import min_tokens
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
 from headwaiter_server.runtime.golden_reader import Golden, read_golden
-from headwaiter_server.runtime.graph_file import MAX_GRAPH_BYTES, check_graph_file
 from headwaiter_server.runtime.manifest import check_manifest, graphs_of
 from headwaiter_server.runtime.results_digest import deciding_fields, results_digest
 
@@ -31,6 +30,7 @@ SCHEMA_VERSIONS = (1, 2)
 # A manifest has kilobytes. Labels of a head can be long.
 _MAX_JSON_BYTES = 16 << 20
 _MAX_QUOTED_CHARACTERS = 300
+_MAX_NAME_CHARACTERS = 100
 _COPIED_BYTES = 1 << 20
 
 
@@ -85,7 +85,7 @@ class Bundle:
                 f"{path} has schema version {manifest.schema_version}; this server reads versions {readable}: export "
                 "the model again with the server's version of headwaiter-export"
             )
-        with _naming(path):
+        with naming(path):
             check_manifest(manifest)
         bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest(), deciding_fields(manifest))
         bundle._verify()
@@ -104,7 +104,7 @@ class Bundle:
         """
         with ExitStack() as stack:
             private = Path(stack.enter_context(_temporary_folder()))
-            for file in self.manifest.files:
+            for file in {file.name: file for file in self.manifest.files}.values():
                 if file.name in names:
                     digest = _copy(self.folder / file.name, private / file.name)
                     if digest != file.sha256:
@@ -148,7 +148,7 @@ class Bundle:
             BundleChanged: the file is not the one that was checked when the bundle was opened.
             BundleRefused: the golden inputs contradict the manifest, or cannot reveal a wrong graph.
         """
-        with self.private_copy(GOLDEN) as folder, _naming(self.folder / GOLDEN):
+        with self.private_copy(GOLDEN) as folder, naming(self.folder / GOLDEN):
             return read_golden(folder / GOLDEN, self.manifest).up_to(self.manifest.max_tokens)
 
     def parity(self) -> Parity:
@@ -158,7 +158,7 @@ class Bundle:
             BundleChanged: the file is not the one that was checked when the bundle was opened.
             BundleRefused: the file cannot be read.
         """
-        with self.private_copy(PARITY) as folder, _naming(self.folder / PARITY):
+        with self.private_copy(PARITY) as folder, naming(self.folder / PARITY):
             try:
                 return json_format.Parse(
                     read_small_file(folder / PARITY, _MAX_JSON_BYTES), Parity(), ignore_unknown_fields=True
@@ -173,21 +173,15 @@ class Bundle:
         needed_files = {name for graph in graphs for name in (graph.file, graph.weights_file)}
         needed_files |= {GOLDEN, PARITY} | ({TOKENIZER} if self.manifest.max_text_tokens else set())
         for missing in sorted(needed_files - files_with_checksum):
-            raise BundleRefused(f"{self.folder / MANIFEST} has no checksum for {missing}: export the model again")
+            name = missing[:_MAX_NAME_CHARACTERS]
+            raise BundleRefused(f"{self.folder / MANIFEST} has no checksum for {name!r}: export the model again")
         for file in self.manifest.files:
-            if Path(file.name).name != file.name:
+            name = file.name[:_MAX_NAME_CHARACTERS]
+            if not name == file.name == Path(name).name or not name.isprintable():
                 raise BundleRefused(
-                    f"{self.folder / MANIFEST} names {file.name!r}, which is outside the bundle: export the model again"
+                    f"{self.folder / MANIFEST} names {name!r}, which is no file of a bundle: export the model again"
                 )
             self._check(file)
-        sizes_bytes = {file.name: file.size_bytes for file in self.manifest.files}
-        for graph in graphs:
-            path = self.folder / graph.file
-            if sizes_bytes[graph.file] > MAX_GRAPH_BYTES:
-                raise BundleRefused(f"{path} has more than {MAX_GRAPH_BYTES:,} bytes: export the model again")
-            with self.private_copy(graph.file) as folder, _naming(path):
-                content = (folder / graph.file).read_bytes()
-                check_graph_file(content, graph, self.manifest, sizes_bytes[graph.weights_file])
 
     def _check(self, file: File) -> None:
         """Check a file against its checksum."""
@@ -209,7 +203,7 @@ class Bundle:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Put a file's path before the message of a BundleRefused, and what to do after it."""
     try:
         yield

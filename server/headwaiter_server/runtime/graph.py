@@ -147,6 +147,14 @@ class EncoderGraph:
         session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
         return cls(session, device if provider == "cuda" else None, attention, turn)
 
+    def widths(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the last dimension of each input and of each output; 0 if it depends on the batch."""
+        inputs, outputs = (
+            {node.name: node.shape[-1] if isinstance(node.shape[-1], int) else 0 for node in nodes}
+            for nodes in (self._session.get_inputs(), self._session.get_outputs())
+        )
+        return inputs, outputs
+
     @property
     def only_hidden(self) -> bool:
         """Whether hidden rows are the graph's only output."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
-from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.bundle import Bundle, naming
 from headwaiter_server.runtime.errors import (
     BundleRefused,
     GraphMissing,
@@ -21,10 +21,11 @@ from headwaiter_server.runtime.errors import (
 )
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
+from headwaiter_server.runtime.graph_file import check_graph
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.self_check import check_golden, run_largest_numbers
+from headwaiter_server.runtime.self_check import check_golden
 from headwaiter_server.runtime.shape_buckets import most_padded_tokens
 
 log = logging.getLogger(__name__)
@@ -211,20 +212,22 @@ def _open_checked(
     attention = _packed_attention(bundle.manifest, precision)
     try:
         with bundle.private_copy(listed.file, listed.weights_file) as folder:
+            content = (folder / listed.file).read_bytes()
             graph = EncoderGraph.open(folder / listed.file, provider, *resources, attention=attention)
+        with naming(path):
+            check_graph(graph, content, bundle.manifest)
         graph.sparse = bundle.manifest.sparse
         if provider == "cuda":
             _check_score_arrays(bundle.manifest, graph)
-        run_largest_numbers(graph, bundle.manifest)
         measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
     except ModelRefused:
         raise
     except Exception as error:
         if provider == "cuda":
-            # The file matches its checksum, so the cause is the GPU, its memory or its driver.
+            # The file matches its checksum, so the cause is mostly the GPU, its memory or its driver.
             raise ProviderUnavailable(
-                f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, lower --max-sequence-tokens, or "
-                "update the driver"
+                f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, lower --max-sequence-tokens, "
+                "update the driver, or export the model again"
             ) from error
         raise BundleRefused(f"ONNX Runtime cannot run {path} ({one_line(error)}): export the model again") from error
     if problem := violation(measured, precision):

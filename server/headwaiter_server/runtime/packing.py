@@ -271,7 +271,3 @@ _PADDED_INPUTS: dict[str, _MakeInput] = {
     "features": lambda batch: batch.rows[gather(batch)],
     "attention_mask": attention_mask,
 }
-
-# The names of all inputs that a graph may have.
-_NAMES = {*_PACKED_INPUTS, *_PADDED_INPUTS}
-INPUT_NAMES = {*_NAMES, *(TARGET + name for name in _NAMES), "places"}

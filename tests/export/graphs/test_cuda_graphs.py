@@ -4,7 +4,8 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -15,12 +16,15 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, concatenate, run_in_pytorch
 from headwaiter_export.graphs.float16 import to_float16
+from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
-from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA
+from headwaiter_proto.encoder_pb2 import POOLING_MEAN, PRECISION_FP16, PRECISION_FP32
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CUDA, Manifest
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.graph import open_session, session_options
+from headwaiter_server.runtime.errors import BundleRefused
+from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
+from headwaiter_server.runtime.graph_file import check_graph
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.export.conftest import keep_graphs
 from tests.support.export.helpers import (
@@ -239,3 +243,24 @@ def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> No
     expected = concatenate(run_in_pytorch(encoder, sequences))
     differences = difference(actual, expected)
     assert violation(differences, PRECISION_FP16) is None
+
+
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+@pytest.mark.parametrize("layout", [PackedCpu, PackedCuda])
+def test_a_server_finds_the_numbers_of_ids_types_and_positions_in_a_graph(
+    layout: type[PackedCpu | PackedCuda], positions: str, tmp_path: Path
+) -> None:
+    encoder = random_encoder(vocabulary_size=50, token_types=2, positions=positions)
+    write_graph(encoder, layout, tmp_path / "graph.onnx")
+    manifest = Manifest(vocabulary_size=50, token_types=2, max_tokens=48, width=24, pooling=POOLING_MEAN)
+    widths = {"input_ids": 0, "token_type_ids": 0}, {"hidden": 24, "pooled": 24}
+    graph = cast(EncoderGraph, SimpleNamespace(widths=lambda: widths))
+    content = (tmp_path / "graph.onnx").read_bytes()
+    check_graph(graph, content, manifest)
+    for field in ("vocabulary_size", "token_types", "max_tokens"):
+        wrong = Manifest()
+        wrong.CopyFrom(manifest)
+        setattr(wrong, field, getattr(manifest, field) + 1)
+        with pytest.raises(BundleRefused, match=field):
+            check_graph(graph, content, wrong)

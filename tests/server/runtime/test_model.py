@@ -10,7 +10,6 @@ import onnxruntime as ort
 import pytest
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
-from headwaiter_server.runtime import bundle as bundle_module
 from headwaiter_server.runtime import model as model_module
 from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, Bundle
@@ -195,8 +194,7 @@ def test_a_sequence_too_long_for_the_arrays_of_cuda_is_refused_with_a_length_tha
     # The files of the bundle belong to a model of fewer heads and tokens.
     golden = Bundle.open(text_bundle).golden()
     monkeypatch.setattr(Bundle, "golden", lambda _: golden)
-    monkeypatch.setattr(bundle_module, "check_graph_file", lambda *_: None)
-    monkeypatch.setattr(model_module, "run_largest_numbers", lambda *_: None)
+    monkeypatch.setattr(model_module, "check_graph", lambda *_: None)
     message = _refusal(folder, LongestSequenceRefused, "cuda")
     for fact in (manifest.name, "65,536", f"{bias_heads or heads} ×", f"--max-sequence-tokens {most} or less"):
         assert fact in message

@@ -111,7 +111,8 @@ def fuzzed_folders(bundle: Path, checkpoint: Path, folder: Path, seconds: float,
             change = change_folder(copied, random)
             if kind == "bundle" and random.random() < 0.8:
                 with suppress(Exception):
-                    sign(copied, [path.name for path in copied.iterdir()])
+                    # ONNX Runtime may end the process if a graph is damaged; its SHA-256 finds that.
+                    sign(copied, [path.name for path in copied.iterdir() if path.suffix != ".onnx"])
             reader.read(copied, f"{kind}, {change}")
             shutil.rmtree(copied)
         reader.close()
