@@ -156,7 +156,8 @@ def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
     assert (output.needs_rows(1), output.needs_rows(0)) == (True, False)
     outcome = Outcome(POOLED, HIDDEN)
     reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, served(described))
-    assert _values(reply.pooled) == [[1, 2], [5, 6]]
+    # No row of the first sequence is left.
+    assert _values(reply.pooled) == [[0, 0], [5, 6]]
 
 
 def test_vectors_of_fewer_dimensions_are_scaled_to_unit_length_again(tmp_path: Path) -> None:
