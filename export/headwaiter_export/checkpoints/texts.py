@@ -362,8 +362,7 @@ def with_prompts(
         pooled: whether pooling includes the rows of prompts.
 
     Raises:
-        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown; or pooling leaves out
-            prompts, and transformers is not installed.
+        CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
     """
     texts = _prompt_texts(prompts_json)
     default = adapter if adapter is not None and adapter in texts else ""
@@ -375,9 +374,9 @@ def with_prompts(
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
     if not pooled and any(texts.values()):
         reference = reference_tokenizer(config_json.path.parent, config_json)
-        if reference is None:
-            raise prompts_json.error("prompts", "include_prompt False needs transformers: pip install transformers")
-        special = {*reference.all_special_ids}
+        # Without transformers, an added token that is special counts, also if no setting names it.
+        added = tokenizer.get_added_tokens_decoder().items()
+        special = {*reference.all_special_ids} if reference else {number for number, token in added if token.special}
         prompts = tuple(replace(each, tokens=_skipped_rows(each.text, tokenizer, special)) for each in prompts)
     return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
 

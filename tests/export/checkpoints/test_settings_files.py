@@ -75,6 +75,8 @@ def test_a_setting_among_special_tokens_is_refused(field: str, value: Any, tmp_p
     edit_json(tmp_path / "special_tokens_map.json", **{field: value})
     assert not all(map(np.allclose, expected(tmp_path), without))
     assert_checkpoint_refused(tmp_path, "special_tokens_map.json", f"{field} {value!r}")
+    edit_json(tmp_path / "special_tokens_map.json", **{field: None})
+    assert_checkpoint_refused(tmp_path, "special_tokens_map.json", f"{field} None")
     # With this field, transformers does not read the file.
     edit_json(tmp_path / "tokenizer_config.json", added_tokens_decoder={})
     for one, other in zip(text_vectors(tmp_path), expected(tmp_path), strict=True):

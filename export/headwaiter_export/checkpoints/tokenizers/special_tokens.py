@@ -15,6 +15,7 @@ _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 _IGNORED = ("add_bos_token", "add_eos_token")
 # The settings beside tokens that transformers also takes from special_tokens_map.json, and that change ids or limits.
 _SETTINGS = {
+    *_IGNORED,
     *("model_max_length", "max_len", "truncation_side", "model_input_names", "split_special_tokens"),
     *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space", "trim_offsets", "legacy"),
     *("extra_ids", "keep_accents", "remove_space", "unk_id", "split_by_punct", "model_specific_special_tokens"),
@@ -90,9 +91,9 @@ def read_token_settings(
     modern = "added_tokens_decoder" in settings.values
     older = CheckpointJson(folder, {}) if modern else CheckpointJson.read_if_present(folder / "special_tokens_map.json")
     for name in sorted(_SETTINGS & older.values.keys()):
-        # Texts lose tokens on the right by default.
-        default = "right" if name == "truncation_side" else None
-        if older.values[name] != settings.values.get(name, default):
+        # Texts lose tokens on the right by default. Null may differ from an absent field.
+        known = {"truncation_side": "right", **settings.values}
+        if name not in known or older.values[name] != known[name]:
             raise older.error(name, f"the export reads it only in {settings.path.name}: remove it, or set it there")
     listed = _read_named(settings, left_stripped) | _read_named(older, left_stripped)
     listed_extra = _read_extra(settings)
