@@ -320,11 +320,14 @@ def _read_normalize(folder: Path, transformed: str = _VECTOR) -> ModuleFolder:
 
 
 def _check_names(config_json: CheckpointJson, transformed: str, *, default: str) -> None:
-    """Check that a module transforms what it should; without a name of its own, the output is the input."""
-    name = default
-    for key in _NAME_FIELDS:
-        name = config_json.values.get(key) or name
-        if name != transformed:
+    """Check that a module transforms what it should; without a name of its own, the output is the input.
+
+    Null is such a missing name only for the output.
+    """
+    read, written = _NAME_FIELDS
+    names = {read: config_json.values.get(read, default), written: config_json.values.get(written)}
+    for key, name in names.items():
+        if name != transformed and (key == read or name is not None):
             raise CheckpointError(f"{config_json.path} has {key} {name!r}: it must be {transformed!r}")
 
 

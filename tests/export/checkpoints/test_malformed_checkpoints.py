@@ -121,6 +121,8 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
             ["pooling_mode", "cls, max"],
         ),
         ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
+        ("2_Normalize/config.json", {"module_input_name": None}, ["module_input_name None", "sentence_embedding"]),
+        ("2_Normalize/config.json", {"module_output_name": False}, ["module_output_name False", "sentence_embedding"]),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, ["truncate_dim 0", "from 1 to"]),
         ("config_sentence_transformers.json", {"truncate_dim": "8"}, ["truncate_dim '8'", "from 1 to"]),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),
