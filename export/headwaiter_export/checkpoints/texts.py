@@ -192,13 +192,6 @@ def read_text(
         template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
     elif question is not None:
         template = template_of_question(question, tokenizer)
-    if template is not None:
-        tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
-        if tokens >= config.max_tokens:
-            raise CheckpointError(
-                f"{folder}: the template of pairs has {tokens} tokens, and the model takes at most "
-                f"{config.max_tokens}: shorten the template"
-            )
     if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs and template is None):
         assumptions.append(
             "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
@@ -215,6 +208,13 @@ def read_text(
     limit, source = _text_limit(folder, settings)
     if limit >= config.max_tokens:
         limit, source = config.max_tokens, "the maximum of the model"
+    if template is not None:
+        tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
+        if tokens >= limit:
+            raise CheckpointError(
+                f"{folder}: the template of pairs has {tokens} tokens, and texts have at most {int(limit)}, {source}: "
+                "shorten the template, or raise the limit"
+            )
     assumptions.append(f"texts have at most {int(limit)} tokens, {source}")
     return replace(
         text,
