@@ -1,5 +1,6 @@
 """Tiny random checkpoints of each kind, and what the libraries and the export give for the same inputs."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -23,13 +24,14 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_server.models.image_files import prepare
+from headwaiter_server.models.pair_template import TemplatedPairs
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from tests.support.checkpoints import save_bert, save_vit, write_json, write_modules_json
 from tests.support.export.family_examples import save_example
 from tests.support.export.feature_checkpoints import save_feature_model
-from tests.support.export.language_model_reranker import expected_scores, save_reranker, scores
+from tests.support.export.language_model_reranker import save_reranker
 from tests.support.export.library_fields import fields_of
 from tests.support.export.multi_vector_encoder import save_multi_vector_encoder
 from tests.support.export.sparse_encoder import save_sparse_encoder
@@ -172,6 +174,18 @@ def save_cross_encoder(folder: Path) -> None:
     write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder", "prompts": {}})
 
 
+def save_language_model(folder: Path) -> None:
+    """Save a language model that reranks, with a limit `MAX_TOKENS` above its template."""
+    save_reranker(folder)
+    text = read_checkpoint(folder).text
+    assert text is not None
+    assert text.pair_template is not None
+    template = TemplatedPairs(text.pair_template, Tokenizer.from_str(text.tokenizer))
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    settings["max_seq_length"] = len(template.ids) + MAX_TOKENS
+    write_json(folder / "sentence_bert_config.json", settings)
+
+
 def _save_tokenizer(folder: Path, tokenizer: Tokenizer, kind: str, **tokens: str) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind, "model_max_length": 40, **tokens})
@@ -199,13 +213,20 @@ def _save_settings(
 PAIRS = [(one, other) for one, other in zip(TEXTS[:8], TEXTS[7::-1], strict=True)] + list(pairwise(TEXTS[:9]))
 
 
+def _pairs(folder: Path) -> list[tuple[str, str]]:
+    """Return `PAIRS`; for a template, those whose second text is cut: the library cuts the end of the whole."""
+    has_template = (folder / "1_LogitScore").is_dir()
+    return [(one, other) for one, other in PAIRS if not has_template or len(one) < MAX_TOKENS]
+
+
 def pair_scores(folder: Path) -> Results:
-    """Return the scores of `PAIRS`."""
+    """Return the scores of pairs."""
     loaded = read_checkpoint(folder)
     config = loaded.encoder.config
-    assert config.head is not None
+    if config.head is None:
+        raise CheckpointError("the model scores no pairs")
     rows = []
-    for each in tokenized(loaded, PAIRS, pb.Prompt()):
+    for each in tokenized(loaded, _pairs(folder), pb.Prompt()):
         types = np.zeros_like(each.ids) if each.types is None else each.types
         rows.append(np.stack([each.ids, types], 1) if config.token_types else each.ids)
     logits = np.concatenate([each.logits[0] for each in run_in_pytorch(loaded.encoder, rows) if each.logits])
@@ -215,11 +236,11 @@ def pair_scores(folder: Path) -> Results:
 
 
 def expected_pair_scores(folder: Path) -> Results:
-    """Return the scores of `PAIRS` in sentence-transformers."""
+    """Return these scores in sentence-transformers."""
     from sentence_transformers import CrossEncoder
 
     model = CrossEncoder(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
-    return [model.predict(PAIRS, batch_size=1, show_progress_bar=False)]
+    return [model.predict(_pairs(folder), batch_size=1, show_progress_bar=False)]
 
 
 def row_vectors(folder: Path) -> Results:
@@ -228,6 +249,8 @@ def row_vectors(folder: Path) -> Results:
     from tests.support.export.multi_vector_encoder import DOCUMENTS, QUERIES
 
     loaded = read_checkpoint(folder)
+    if loaded.text is None or "query" not in {each.name for each in loaded.text.prompts}:
+        raise CheckpointError("the model has one vector for each text")
     return [*vectors(loaded, [*QUERIES, *TEXTS], "query"), *vectors(loaded, [*DOCUMENTS, *TEXTS], "document")]
 
 
@@ -384,9 +407,9 @@ MODELS: dict[str, ComparedModel] = {
         _text_files("BertTokenizer", "BertConfig", "CrossEncoder"),
     ),
     "language model that reranks": ComparedModel(
-        save_reranker,
-        lambda folder: [expected_scores(folder)],
-        lambda folder: [scores(folder)],
+        save_language_model,
+        expected_pair_scores,
+        pair_scores,
         {
             **_text_files("Qwen2Tokenizer", "Qwen3Config", "CrossEncoder"),
             "1_LogitScore/config.json": _of("sentence_transformers.cross_encoder.modules.logit_score.LogitScore"),
