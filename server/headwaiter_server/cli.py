@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from headwaiter_server.log_lines import configure_logging
+from headwaiter_server.log_lines import configure_logging, write_last_line
 from headwaiter_server.processes.interpreter import exit_at_once, limit_memory_pools
 from headwaiter_server.settings.flags import SettingsError, read_settings
 
@@ -58,5 +58,5 @@ def main() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    print(f"headwaiter-server: {message}", file=sys.stderr)
+    write_last_line(f"headwaiter-server: {message}")
     return exit_code

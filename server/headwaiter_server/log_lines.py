@@ -62,6 +62,13 @@ def _calm_gone_callers(record: logging.LogRecord) -> bool:
     return logging.getLogger().isEnabledFor(record.levelno)
 
 
+def write_last_line(line: str) -> None:
+    """Write a line to standard error before the process ends; wait a second at most for the reader."""
+    writer = _Writer(_log_file())
+    writer.write(line)
+    writer.close()
+
+
 def _log_file() -> int:
     """Return the descriptor of standard error; that of a file which forgets everything, if it is closed."""
     if sys.stderr is None:
@@ -251,7 +258,14 @@ class JsonFormatter(_BoundedFormatter):
         valid = {
             name: _without_surrogates(value) if isinstance(value, str) else value for name, value in fields.items()
         }
-        return json.dumps(valid)
+        line = json.dumps(valid)
+        # A pipe may mix longer lines with those of other processes.
+        while len(line) >= select.PIPE_BUF:
+            texts = {name: value for name, value in valid.items() if isinstance(value, str)}
+            longest = max(texts, key=lambda name: len(json.dumps(texts[name])))
+            valid[longest] = _cut(texts[longest], len(texts[longest]) // 2)
+            line = json.dumps(valid)
+        return line
 
 
 def _on_one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -94,6 +95,17 @@ def test_a_traceback_is_a_field_of_the_same_line(log: logging.Logger, written: P
     assert line["message"] == "the step failed"
     assert line["traceback"].startswith("Traceback (most recent call last):\n")
     assert "ValueError: a\nb" in line["traceback"]
+
+
+def test_a_line_is_short_enough_for_a_pipe_that_processes_share(log: logging.Logger, written: Path) -> None:
+    try:
+        raise ValueError("\U0001f600" * 10_000)
+    except ValueError:
+        log.exception("%s", "\U0001f600" * 2000, extra={"request": {"request_id": "\U0001f600" * 256}})
+    (line,) = objects(log, written)
+    assert len(written.read_bytes()) <= select.PIPE_BUF
+    assert line["traceback"].startswith("Traceback")
+    assert all("\U0001f600" in line[name] for name in ("message", "request_id"))
 
 
 def test_left_out_lines_are_counted_in_an_object(log: logging.Logger, written: Path) -> None:

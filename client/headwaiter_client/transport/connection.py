@@ -13,7 +13,6 @@ import grpc
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.errors import DeadlineExceeded
-from headwaiter_proto import encoder_pb2 as pb
 
 CHANNEL_OPTIONS = (
     # Replies with hidden vectors are larger than gRPC's default limit of 4 MiB. The server limits the size of requests.
@@ -34,11 +33,6 @@ CHANNEL_OPTIONS = (
 
 # Also take turns among the IP addresses of one host name, because each address may be a replica.
 _ROUND_ROBIN: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
-# Let gRPC watch the standard health service of each IP address, and send calls only to those that report SERVING.
-_WATCHED = {
-    **_ROUND_ROBIN,
-    "healthCheckConfig": {"serviceName": pb.DESCRIPTOR.services_by_name["Encoder"].full_name},
-}
 
 # The forms of an address. gRPC would accept nearly any other string, and fail to resolve it only during a call.
 _HOST_PORT = r"(\[[0-9A-Fa-f:.]+(%\w+)?\]|[^\s:/,\[\]@]+):[0-9]+"
@@ -216,9 +210,7 @@ class Connection:
     def _options(self) -> list[tuple[str, Any]]:
         options: dict[str, Any] = dict(CHANNEL_OPTIONS)
         if self.balanced:
-            # gRPC's watch sends no metadata, so a proxy or server that wants the token would refuse it for ever.
-            watched = not (self.token or self.metadata or self.interceptors)
-            options["grpc.service_config"] = json.dumps(_WATCHED if watched else _ROUND_ROBIN)
+            options["grpc.service_config"] = json.dumps(_ROUND_ROBIN)
         return list({**options, **dict(self.channel_options)}.items())
 
 

@@ -96,9 +96,14 @@ class Failover:
 
     def pause_s(self, call: OutgoingCall, error: HeadwaiterError, now_s: float, jitter: float) -> float | None:
         """Return the seconds until a call is sent again, or None if the call fails: a retry may not be left."""
-        attempts = call.attempts
+        attempts, left_s = call.attempts, call.deadline_s - now_s
         budget = self._budgets.of(call.method)
-        pause_s = budget.pause_s(error, attempts.count, call.deadline_s - now_s, jitter)
+        pause_s: float | None
+        if isinstance(error, Starting) and error.field is None:
+            # The call has waited for a health check that succeeds. The calls that waited come back one after another.
+            pause_s = min(jitter * budget.policy.initial_backoff_s, max(0.0, left_s))
+        else:
+            pause_s = budget.pause_s(error, attempts.count, left_s, jitter)
         if pause_s is not None:
             self._log.retry(call.name, pause_s, attempts.count, error, now_s)
         return pause_s

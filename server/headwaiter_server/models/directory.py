@@ -136,9 +136,8 @@ class ModelDirectory:
                 f"{current.version!r}, or leave the field empty",
                 field="model_version",
             )
-        raise ModelNotFound(
-            f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: send one of {self._names()}", field="model"
-        )
+        remedy = f"send one of {self._names()}" if self._current else "load a model"
+        raise ModelNotFound(f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: {remedy}", field="model")
 
     def _meant_name(self, wanted: Ability | None) -> str:
         """Return the name of the model that a request without a name means."""

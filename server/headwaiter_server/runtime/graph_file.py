@@ -1,5 +1,6 @@
 """Compare a graph with the manifest: its inputs, its outputs and its tables."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,16 @@ def check_graph(graph: EncoderGraph, content: bytes, manifest: Manifest) -> None
             raise BundleRefused(
                 f"has {rows:,} rows in the table of {name}, and {field} of the manifest is {getattr(manifest, field):,}"
             )
+
+
+def structure_of(content: bytes) -> str:
+    """Return a digest of what decides how long a graph runs: its nodes, and the names and shapes of its weights.
+
+    The file of a graph also has the values of small weights, which differ from one version of a model to the next.
+    """
+    (graph,) = _field(content, _GRAPH)
+    weights = [(_field(each, _NAME), _field(each, _DIMENSIONS)) for each in _field(graph, _INITIALIZERS)]
+    return hashlib.sha256(repr((_field(graph, _NODES), weights)).encode()).hexdigest()
 
 
 def _compare(what: str, found: dict[str, int], wanted: dict[str, int], fields: str) -> None:

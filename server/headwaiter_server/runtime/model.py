@@ -21,7 +21,7 @@ from headwaiter_server.runtime.errors import (
 )
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
-from headwaiter_server.runtime.graph_file import check_graph
+from headwaiter_server.runtime.graph_file import check_graph, structure_of
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -63,6 +63,7 @@ class ModelDescription:
     Attributes:
         probe: a batch of one short golden input, to test whether a device still works.
         graph_file: file name of the graph in the bundle.
+        structure: see `structure_of`.
         results_digest: digest of what decides the results.
         fallback_reason: why `auto` chose the CPU instead of CUDA; empty without a fallback.
         self_check: differences from PyTorch on the golden inputs, measured at start-up.
@@ -75,6 +76,7 @@ class ModelDescription:
     bundle: Bundle
     probe: PackedBatch
     graph_file: str
+    structure: str
     results_digest: str
     precision: Precision
     provider: Provider
@@ -86,15 +88,10 @@ class ModelDescription:
     longest_sequence_bytes: int
 
     @property
-    def graph_sha256(self) -> str:
-        """SHA-256 of the graph without its weights, which are in another file; in hexadecimal."""
-        return next(file.sha256 for file in self.bundle.manifest.files if file.name == self.graph_file)
-
-    @property
     def cost_conditions(self) -> tuple[object, ...]:
         """What decides how long batches take; models for which this is equal have the same cost."""
         resources = self.resources._replace(turn=at_once)
-        return self.graph_sha256, self.bundle.manifest.max_tokens, self.provider, resources
+        return self.structure, self.bundle.manifest.max_tokens, self.provider, resources
 
     def open_on(self, device: int, turn: Turn = at_once) -> "Model":
         """Load and check the same graph in another session, on a device of the same provider.
@@ -109,7 +106,7 @@ class ModelDescription:
         """
         resources = self.resources._replace(device=device, turn=turn)
         (listed,) = (graph for graph in self.bundle.manifest.graphs if graph.file == self.graph_file)
-        graph, _ = _open_checked(self.bundle, self.bundle.golden(), listed, self.provider, resources)
+        graph, *_ = _open_checked(self.bundle, self.bundle.golden(), listed, self.provider, resources)
         return Model(graph=graph, **self._fields())
 
     def _fields(self) -> dict[str, Any]:
@@ -172,13 +169,14 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     if provider == "cpu":
         _check_memory(bundle, listed, sessions)
     golden = bundle.golden()
-    graph, measured = _open_checked(bundle, golden, listed, provider, resources)
+    graph, structure, measured = _open_checked(bundle, golden, listed, provider, resources)
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
     return Model(
         bundle=bundle,
         graph=graph,
         probe=pack([min(golden.sequences, key=len)]),
         graph_file=listed.file,
+        structure=structure,
         results_digest=bundle.results_digest(listed, golden),
         precision=listed.precision,
         provider=provider,
@@ -206,8 +204,8 @@ def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
 
 def _open_checked(
     bundle: Bundle, golden: Golden, listed: Graph, provider: Provider, resources: Resources
-) -> tuple[EncoderGraph, Difference]:
-    """Load a graph and check it on the golden inputs; return the graph and its difference from PyTorch."""
+) -> tuple[EncoderGraph, str, Difference]:
+    """Load a graph and check it on the golden inputs; return it, its structure, and its difference from PyTorch."""
     path, precision = bundle.folder / listed.file, listed.precision
     attention = _packed_attention(bundle.manifest, precision)
     try:
@@ -235,7 +233,7 @@ def _open_checked(
             f"{path} on {provider} fails the self-check on the bundle's golden inputs ({problem}): "
             "choose another --precision or --provider, or export the model again"
         )
-    return graph, measured
+    return graph, structure_of(content), measured
 
 
 def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttention | None:

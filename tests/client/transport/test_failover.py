@@ -13,6 +13,7 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, Attempts, RetryBu
 ENCODE = METHODS["Encode"]
 GONE = Unavailable("gone")
 STARTS = Starting("starting", retry_after_s=1)
+LOADS = Starting("the model is being loaded", field="model", retry_after_s=1)
 
 
 def _call(method: str = ENCODE, timeout_s: float = 10) -> OutgoingCall:
@@ -80,8 +81,7 @@ def test_a_call_without_retries_does_not_move(max_attempts: int, resend: Resend)
 
 def test_a_model_that_is_being_loaded_says_nothing_about_its_server() -> None:
     replicas = Replicas(1, first=0, probe_first=False)
-    loads = Starting("the model is being loaded", field="model", retry_after_s=1)
-    assert replicas.failed(0, loads, 1, 2, is_silent=False) is None
+    assert replicas.failed(0, LOADS, 1, 2, is_silent=False) is None
     assert replicas.all_up
     assert replicas.failed(0, STARTS, 2, 3, is_silent=False) is Change.DOWN
 
@@ -92,7 +92,9 @@ def test_a_starting_server_may_refuse_a_call_any_number_of_times(max_attempts: i
     call = _call()
     for _ in range(100):
         assert failover.after(call, 0, STARTS, 2) is resend
-        assert failover.pause_s(call, STARTS, 2, 1.0) == pytest.approx(1.2)
+        assert failover.pause_s(call, STARTS, 2, 1.0) == pytest.approx(0.05)
+        assert failover.pause_s(call, STARTS, 9.99, 1.0) == pytest.approx(0.01)
+        assert failover.pause_s(call, LOADS, 2, 1.0) == pytest.approx(1.2)
     after = failover.after(call, 0, Overloaded("full", retry_after_s=1), 2)
     assert after is (Resend.NEVER if max_attempts == 1 else Resend.AFTER_PAUSE)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -123,12 +124,33 @@ def test_a_call_waits_for_a_starting_server(call: Call, server: FakeServer) -> N
     assert len(server.requests) == 6
 
 
+@pytest.mark.parametrize("in_a_list", [False, True], ids=["server", "list of one"])
+@pytest.mark.parametrize("timeout_s", [1.5, 20])
+def test_a_call_begins_when_the_server_has_started(
+    call: Call, server: FakeServer, in_a_list: bool, timeout_s: float
+) -> None:
+    info = error_details_pb2.ErrorInfo(reason="STARTING", domain="headwaiter")
+    server.refuse(grpc.StatusCode.UNAVAILABLE, "starting", info, _retry_info(1000))
+    server.refuses_health_checks, server.serving = False, False
+
+    def start() -> None:
+        server.refusal, server.serving = None, True
+
+    timer = threading.Timer(0.5, start)
+    timer.start()
+    replicas = _replicas(server) if in_a_list else server
+    # The client asks for the health of the server after 0.1, 0.3 and 0.7 s.
+    encoding = call(replicas, "encode", ["a"], timeout_s=timeout_s, connect={"retry": RetryPolicy()})
+    assert encoding.lengths.tolist() == [3]
+    timer.join()
+
+
 def test_a_server_that_starts_for_longer_than_the_timeout_is_named(call: Call, server: FakeServer) -> None:
     info = error_details_pb2.ErrorInfo(reason="STARTING", domain="headwaiter")
     server.refuse(grpc.StatusCode.UNAVAILABLE, "starting", info, _retry_info(1))
     server.refuses_health_checks, server.serving = False, False
     with pytest.raises(Starting):
-        call(server, "encode", ["a"], timeout_s=0.5)
+        call(server, "encode", ["a"], timeout_s=0.5, connect={"retry": RetryPolicy()})
 
 
 def test_all_attempts_of_a_call_share_its_deadline(call: Call, server: FakeServer) -> None:

@@ -70,7 +70,8 @@ async def test_calls_of_one_connection_end_as_early_as_without_steps() -> None:
     ran = await _order(threads, work, release)
     await asyncio.gather(*running)
     ends = sorted(len(ran) - ran[::-1].index(name) for name in {*ran})
-    assert ends[7] <= len(ran) * 0.65
+    # With a step of each call in turn, all calls would end among the last 16 steps.
+    assert ends[7] <= len(ran) * 0.75
 
 
 async def test_interactive_work_runs_before_bulk_work_which_leaves_one_thread() -> None:

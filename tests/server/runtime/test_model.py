@@ -8,6 +8,7 @@ from typing import Literal
 
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
 from headwaiter_server.runtime import model as model_module
@@ -22,6 +23,7 @@ from headwaiter_server.runtime.errors import (
     ToleranceExceeded,
 )
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.graph_file import structure_of
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from tests.support.server.bundles import copy, read_manifest, shift_golden, sign, write_manifest
@@ -207,3 +209,14 @@ def test_cuda_runs_fp16_within_tolerance(text_bundle: Path) -> None:
     model = open_model(text_bundle, "auto", "auto", None)
     assert (model.provider, model.precision, model.fallback_reason) == ("cuda", PRECISION_FP16, "")
     assert model.self_check.min_cosine >= 0.9999
+
+
+def test_the_structure_of_a_graph_is_its_nodes_and_the_shapes_of_its_weights() -> None:
+    def structure(value: float, width: int = 3, operator: str = "Add") -> str:
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy")
+        bias = helper.make_tensor("bias", TensorProto.FLOAT, [width], [value] * width)
+        node = helper.make_node(operator, ["x", "bias"], ["y"])
+        return structure_of(helper.make_model(helper.make_graph([node], "g", [x], [y], [bias])).SerializeToString())
+
+    assert structure(1.0) == structure(2.0)
+    assert len({structure(1.0), structure(1.0, width=1), structure(1.0, operator="Mul")}) == 3

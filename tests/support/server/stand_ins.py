@@ -66,6 +66,7 @@ def model(folder: Path, **manifest: Any) -> Model:
         graph=cast(EncoderGraph, graph),
         probe=pack([np.array([1])]),
         graph_file="g.onnx",
+        structure="ef" * 32,
         results_digest="cd" * 32,
         precision=pb.PRECISION_FP32,
         provider="cpu",

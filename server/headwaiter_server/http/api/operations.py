@@ -164,7 +164,9 @@ def read_question(operations: Sequence[Operation], raw: bytes, model: str = "", 
         InvalidInput: the body is wrong.
     """
     values = read_object(raw)
-    asked = Asked(next((each for each in operations if _is_meant(each, values)), operations[0]))
+    # An error names the fields of the operation that has most of the fields of the body.
+    nearest = max(operations, key=lambda each: len(values.keys() & {field.name for field in each.fields}))
+    asked = Asked(next((each for each in operations if _is_meant(each, values)), nearest))
     operation = asked.operation
     request = asked.question.encode
     request.output.CopyFrom(operation.output)
