@@ -101,6 +101,7 @@ def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of
         with pytest.raises(ModelNotFound):
             clients[0].encode(["rain"], model="snow")
         # The log names the process.
+        shared.wait_for_line("ModelNotFound")
         assert re.search(r"INFO front end [12]: Encode \S+, from 127\.0\.0\.1:\d+: ModelNotFound", shared.lines())
 
 

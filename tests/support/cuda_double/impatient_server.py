@@ -19,7 +19,7 @@ TOKEN_BUDGET = 8192
 _BATCH_LIMIT_S = 1.0
 
 
-def _calibrate(model: Model, **_: Any) -> Calibration:
+def _calibrate(model: Model, *_: Any, **__: Any) -> Calibration:
     cost = CostModel(launch_s=1e-3, token_s=1e-7, padded_s=0, cell_s=0, variable_length=True)
     return Calibration(cost, batch_limits(model, TOKEN_BUDGET), service_tokens_per_s=1e6, error_ratio=0)
 
