@@ -46,6 +46,12 @@ def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tok
     reference = reference_tokenizer(folder, config_json)
     if reference is None:
         raise CheckpointError(f"{folder} has a chat template, which transformers renders: pip install transformers")
+    if "attention_mask" not in reference.model_input_names:
+        # sentence-transformers then does not put the end of the template back after it shortened a pair.
+        raise CheckpointError(
+            f"{folder} has model_input_names {reference.model_input_names!r:.99}: a model with a chat template needs "
+            "attention_mask there"
+        )
 
     def render(first: str, second: str, **options: Any) -> Any:
         system = [{"role": "system", "content": prompt}] if prompt else []

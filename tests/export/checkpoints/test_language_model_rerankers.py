@@ -87,6 +87,7 @@ def test_a_template_that_is_no_text_around_two_texts_is_refused(
         ("config.json", {"model_type": "eurobert"}, ["eurobert", "LogitScore"]),
         ("sentence_bert_config.json", {"transformer_task": None}, ["no transformer_task"]),
         ("sentence_bert_config.json", {"processing_kwargs": {"chat_template": {"a": 1}}}, ["processing_kwargs"]),
+        ("tokenizer_config.json", {"model_input_names": ["input_ids"]}, ["model_input_names", "attention_mask"]),
         ("sentence_bert_config.json", {"max_seq_length": 9}, ["template of pairs", "at most 9", "max_seq_length"]),
         ("config_sentence_transformers.json", {"default_prompt_name": "law"}, ["default_prompt_name 'law'"]),
     ],
