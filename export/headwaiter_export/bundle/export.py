@@ -34,6 +34,7 @@ from headwaiter_export.bundle.verification import (
     Report,
     check_attention_weights,
     check_graphs,
+    check_packing,
     measure_sentences,
 )
 from headwaiter_export.checkpoints.reader import LoadedModel
@@ -42,6 +43,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.float16 import limiting_magnitude, to_float16
 from headwaiter_export.graphs.int8 import quantize
@@ -148,6 +150,7 @@ class _Written:
             there is nothing to compare.
         attention: PyTorch's attention weights; None without the graph of attention weights.
         float32_layers: the linear layers that int8 leaves in float32.
+        module: the class of the module that computes the rows, if it is one of the caller's; otherwise empty.
     """
 
     config: EncoderConfig
@@ -160,6 +163,7 @@ class _Written:
     sentences: MeasuredSentences | None
     attention: AttentionReference | None
     float32_layers: list[str]
+    module: str
 
     def _most_entries(self) -> int:
         """Return the most numbers other than 0 in a pooled vector of the reference."""
@@ -225,6 +229,7 @@ class _Written:
             residual_norm_ratio=self.ranges.norm_ratio,
             image=self.image,
             sound=self.sound,
+            reference_module=self.module,
             target=TargetFormat(start_id=config.decoder.start_id) if config.decoder and config.takes_target else None,
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
@@ -331,11 +336,15 @@ def _write_graphs(
         measured,
         AttentionReference.compute(encoder, reference) if has_attention else None,
         float32_layers,
+        encoder.class_name if isinstance(encoder, ModuleEncoder) else "",
     )
 
 
 def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
     """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
+    if written.module:
+        step("comparing sequences alone and beside others")
+        check_packing(folder / written.plans[0].file, written.reference)
     parity = check_graphs(written.plans, folder, written.reference, written.ranges.magnitudes, report, step)
     if written.sentences is not None:
         parity.sentences = SENTENCES

@@ -53,6 +53,10 @@ ATTENTION_WEIGHTS_GRAPH = GraphPlan("attend.fp32.onnx", AttentionWeightsLayout, 
 EVERY_GRAPH = (*GRAPHS, ATTENTION_WEIGHTS_GRAPH)
 
 
+# The graphs in which a module of the caller computes the rows.
+MODULE_GRAPHS = tuple(plan for plan in GRAPHS if plan.file == "packed-cpu.fp32.onnx")
+
+
 # In the order in which they are written: int8, which takes the most memory, finds memory that is not fragmented yet.
 WEIGHTS_FILES = {
     PRECISION_INT8: "weights.int8.bin",

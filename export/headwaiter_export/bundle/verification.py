@@ -19,6 +19,7 @@ from headwaiter_export.bundle.graphs import GraphPlan
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.reference import (
     EDGE_SEQUENCES,
     SHORT_SEQUENCES,
@@ -28,6 +29,7 @@ from headwaiter_export.encoder.reference import (
     concatenate,
     inputs_of,
     normalize_outputs,
+    random_sequences,
 )
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
@@ -83,6 +85,32 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
     outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
     expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
+
+
+def check_packing(path: Path, reference: Reference) -> None:
+    """Check that each sequence of a packed graph gets its own result, bit for bit whatever is beside it.
+
+    Raises:
+        NotPackableError: a result is out of tolerance, or depends on other sequences.
+    """
+    graph = EncoderGraph.open(path, "cpu", threads=1)
+    short = reference.only(lambda tokens: tokens <= SHORT_TOKENS)
+    alone = concatenate([graph.run(pack([each]), hidden=True) for each in short.sequences])
+    expected = concatenate(short.outputs)
+    if broken := violation(difference(normalize_outputs(reference.config, alone), expected), PRECISION_FP32):
+        raise NotPackableError(
+            "", f"the graph of a sequence alone differs from the module: {broken}; something mixes rows unseen"
+        )
+    batch = short.short_sequences().sequences
+    others = random_sequences(reference.config, [len(each) for each in batch], seed=2)
+    first = pack(batch[:1]).tokens
+    before, after = (graph.run(pack(each), hidden=True).hidden for each in (batch, [batch[0], *others[1:]]))
+    if before is None or after is None or before[:first].tobytes() != after[:first].tobytes():
+        raise NotPackableError(
+            "",
+            "a sequence changes with the sequences beside it: the module mixes rows outside attention, for example in "
+            "a convolution or a sum over rows, or its positions depend on the length",
+        )
 
 
 def check_graphs(

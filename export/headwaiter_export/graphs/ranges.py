@@ -7,18 +7,21 @@ And SkipLayerNormalization on CUDA is inexact for rows whose mean is much larger
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from headwaiter_export.encoder.after_pooling import FLOAT32_MODULES
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
+from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.score_terms import ScoreTerms, cap_scores
 from headwaiter_export.graphs.skip_layer_norm import fused_error
 
@@ -43,6 +46,9 @@ class ActivationRanges:
 
     def __init__(self, encoder: Encoder) -> None:
         weights = encoder.fold_temperatures().state_dict()  # the weights that graphs hold
+        if isinstance(encoder, ModuleEncoder):
+            # Buffers may be masks, which no graph holds.
+            weights = dict(encoder.named_parameters())
         self.magnitudes = {name: _magnitude(weight) for name, weight in weights.items() if _in_half_precision(name)}
         self.norm_ratio = 0.0
         self.fused_norm_error = 0.0
@@ -50,6 +56,10 @@ class ActivationRanges:
     @contextmanager
     def watch(self, encoder: Encoder) -> Iterator[None]:
         """Observe the encoder during the `with` block, in which the caller runs it with layouts of `sequence()`."""
+        if isinstance(encoder, ModuleEncoder):
+            with _ObservedRows(self):
+                yield
+            return
         hooks = [
             module.register_forward_hook(partial(self._layer, name))
             for name, module in encoder.named_modules()
@@ -99,6 +109,10 @@ class ActivationRanges:
         self.norm_ratio = max(self.norm_ratio, ratios.max().item())
         self.fused_norm_error = max(self.fused_norm_error, error)
 
+    def rows(self, name: str, values: Tensor) -> None:
+        """Observe rows that a module of the caller computes."""
+        self._record(name, values)
+
     def _record(self, name: str, values: Tensor) -> None:
         if values.is_floating_point():
             self.magnitudes[name] = max(self.magnitudes.get(name, 0.0), _magnitude(values))
@@ -132,6 +146,23 @@ class _ObservedSequence(SingleSequence):
         if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
             self._ranges.norm(x + residual, norm)
         return super().add_and_normalize(x, residual, norm)
+
+
+class _ObservedRows(TorchFunctionMode):
+    """Observe what the functions of PyTorch return to a module of the caller, without arrays of pairs of rows."""
+
+    def __init__(self, ranges: ActivationRanges) -> None:
+        super().__init__()
+        self._ranges = ranges
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.ndim > 1 and result.numel() and result.shape[-1] != result.shape[-2]:
+            self._ranges.rows(func.__name__, result.detach())
+        return result
 
 
 def _in_half_precision(name: str) -> bool:

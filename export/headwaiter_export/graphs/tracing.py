@@ -21,6 +21,8 @@ from torch.export import Dim, ExportedProgram
 
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.found_attention import NotPackableError, place
+from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import random_sequences, sequence_of_parts
 from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.repeated_layers import mark_layers, repeat_layers
@@ -70,15 +72,33 @@ _ONNX_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
-    """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses."""
-    graph = _GraphModule(mark_layers(encoder), layout)
+    """Trace an encoder into an ONNX graph of the encoder's precision that declares only the inputs it uses.
+
+    Raises:
+        NotPackableError: the encoder is a module that cannot run on packed rows.
+    """
     axes = layout.input_axes(encoder.config)
     feeds = _traced_batch(encoder.config).feeds(axes)
+    inputs = {"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}}
+    if isinstance(encoder, ModuleEncoder):
+        model = _trace_module(encoder, layout, inputs)
+    else:
+        model = _trace_layers(encoder, layout, inputs)
+    for output, name in zip(model.graph.outputs, layout.output_names(encoder.config), strict=True):
+        output.name = name
+    for fuse in layout.FUSIONS:
+        fuse(model)
+    return _tidy(model)
+
+
+def _trace_layers(encoder: Encoder, layout: type[GraphLayout], inputs: dict[str, dict[str, Tensor]]) -> ir.Model:
+    """Trace one layer of each kind, and copy its operators for the others."""
+    axes = layout.input_axes(encoder.config)
     with _silence(), _without_decomposition(), torch.inference_mode():
         program = torch.onnx.export(
-            graph.eval(),
+            _GraphModule(mark_layers(encoder), layout).eval(),
             # As the last positional argument, the dict would be mistaken for keyword arguments.
-            kwargs={"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}},
+            kwargs=inputs,
             dynamic_shapes={"inputs": {name: {i: _DIMS[axis] for i, axis in enumerate(axes[name])} for name in axes}},
             input_names=list(axes),
             opset_version=_OPSET,
@@ -91,11 +111,33 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
         program.model.graph.outputs.pop()
         repeat_layers(program.model, encoder)
         program.optimize()
-    for output, name in zip(program.model.graph.outputs, layout.output_names(encoder.config), strict=True):
-        output.name = name
-    for fuse in layout.FUSIONS:
-        fuse(program.model)
-    return _tidy(program.model)
+    return program.model
+
+
+def _trace_module(encoder: ModuleEncoder, layout: type[GraphLayout], inputs: dict[str, dict[str, Tensor]]) -> ir.Model:
+    """Trace a module of the caller as a whole."""
+    axes = layout.input_axes(encoder.config)
+    # Code that compares the number of rows with a limit limits a named size, but none of these.
+    dims = {**_DIMS, "tokens": Dim.DYNAMIC}
+    dynamic = {"inputs": {name: {i: dims[axis] for i, axis in enumerate(axes[name])} for name in axes}}
+    graph = _GraphModule(encoder, layout).eval()
+    with _silence(), torch.inference_mode():
+        try:
+            exported = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic, strict=False)
+            program = torch.onnx.export(
+                exported, input_names=list(axes), opset_version=_OPSET, optimize=False, verbose=False
+            )
+        except NotPackableError:
+            raise
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), "")
+            raise NotPackableError(
+                place(error), f"PyTorch cannot trace this ({type(error).__name__}: {reason})"
+            ) from error
+        assert program is not None
+        program.model.graph.outputs.pop()
+        program.optimize()
+    return program.model
 
 
 def _traced_batch(config: EncoderConfig) -> PackedBatch:

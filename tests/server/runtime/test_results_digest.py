@@ -32,6 +32,7 @@ DESCRIBING_FIELDS = {
         "takes_pairs",
         "largest_magnitude",
         "residual_norm_ratio",
+        "reference_module",
     ),
 }
 

@@ -1,0 +1,152 @@
+"""A PyTorch module of the caller as an encoder: its own code computes the rows, as the reference and in graphs.
+
+In the reference, the module runs on each sequence alone. In a graph, it runs on the rows of a packed batch as if they
+were one sequence, and the layout of the graph computes its attention, see `found_attention.py`.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.found_attention import Attentions, NotPackableError, PackedRows, find_attentions, place
+from headwaiter_export.encoder.reference import random_sequences
+
+
+class ModuleEncoder(Encoder):
+    """An encoder whose rows a module of the caller computes, and whose pooling is one of ours.
+
+    The configuration describes what the module takes and gives, and its attention as it was measured. All other fields
+    have no meaning, because the module has layers of its own.
+    """
+
+    def __init__(self, config: EncoderConfig, module: nn.Module, found: Attentions) -> None:
+        # Without the constructor of Encoder, which would make layers.
+        nn.Module.__init__(self)
+        self.config = config
+        self.module = module
+        self.found = found
+        self.layers = nn.ModuleList()
+        self.after_pooling = self.row_modules = nn.Sequential()
+        self.decoder = self.attention_pooling = self.vocabulary_head = self.head = None
+
+    @classmethod
+    def of(cls, module: nn.Module, **choices: Any) -> "ModuleEncoder":
+        """Run a module to find its attention layers.
+
+        Args:
+            module: maps token ids [1, n] or features [1, n, width] to rows [1, n, d].
+            choices: vocabulary_size or feature_width, max_tokens, pooling and normalize of EncoderConfig.
+
+        Raises:
+            ConfigError: the module cannot be run, or a choice is wrong.
+            NotPackableError: the module cannot run on packed rows.
+        """
+        described = EncoderConfig(**choices, d_model=1, heads=1, layers=1, d_ff=0)
+        longest = described.max_tokens
+        if longest < 4:
+            raise ConfigError(f"max_tokens is {longest}: it must be 4 or more for a module")
+        first, third = random_sequences(described, (longest, (longest + 1) // 2))
+        second = random_sequences(described, (longest,), seed=1)[0]
+        # Modules that mask padding by content know it by a small id, or by rows of zeros.
+        second[::3] = 0 if not described.takes_tokens else torch.arange(len(second[::3])).numpy() % 4
+        width = run_module(module, torch.from_numpy(first)).shape[1]
+        run = lambda sequence: run_module(module, torch.from_numpy(sequence))  # noqa: E731
+        found = find_attentions(run, [first, second, third])
+        terms = [each.terms for each in found.layers]
+        windows = [each.window for each in terms if each.window is not None]
+        masks = {each.pattern for each in terms} - {Mask.NONE}
+        config = EncoderConfig(
+            **choices,
+            d_model=width,
+            heads=max(each.heads for each in found.layers),
+            head_dim=max(each.head_dim for each in found.layers),
+            value_dim=max(each.value_dim for each in found.layers),
+            layers=len(found.layers),
+            # A server reserves memory for three arrays of this width.
+            d_ff=max(found.widest, width),
+            gated=True,
+            mask=max(masks, default=Mask.NONE),
+            distance_bias=any(each.table is not None for each in terms),
+            local_layers=tuple(i for i, each in enumerate(terms) if each.window is not None),
+            window=max(windows, default=0),
+        )
+        return cls(config, module, found)
+
+    @property
+    def class_name(self) -> str:
+        """The class of the module."""
+        return type(self.module).__qualname__
+
+    @override
+    def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
+        if isinstance(layout, SingleSequence):
+            return run_module(self.module, tokens)
+        rows = PackedRows(self.found, layout, tokens.shape[0])
+        if not self.config.takes_tokens:
+            floats = (each.dtype for each in self.module.parameters() if each.is_floating_point())
+            tokens = tokens.to(next(floats, tokens.dtype))
+        with rows:
+            hidden = run_module(self.module, tokens)
+        rows.finish()
+        return hidden
+
+
+def run_module(module: nn.Module, tokens: Tensor) -> Tensor:
+    """Run a module on one sequence, token ids [n] or features [n, width], and return its rows [n, d].
+
+    If the module needs a second argument, that is a mask of ones [1, n].
+    """
+    arguments = [tokens[None]]
+    if _required(module) > 1:
+        arguments.append(torch.ones(1, tokens.shape[0], dtype=torch.int64))
+    try:
+        with _without_fast_path():
+            output = module(*arguments)
+    except NotPackableError:
+        raise
+    except Exception as error:
+        if torch.compiler.is_exporting():
+            raise
+        raise ConfigError(
+            f"the module fails on one sequence of {tokens.shape[0]} tokens ({place(error)}: {error!r:.300}): let it "
+            "take numbers in float32, or token ids, on the CPU, and all lengths up to max_tokens"
+        ) from error
+    if isinstance(output, Mapping):
+        output = output.get("last_hidden_state", output)
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim != 3 or output.shape[0] != 1:
+        shape = [*output.shape] if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigError(
+            f"the module gives {shape} for one sequence of {tokens.shape[0]} tokens: let it return rows "
+            f"[1, {tokens.shape[0]}, width]"
+        )
+    return output[0]
+
+
+def _required(module: nn.Module) -> int:
+    """Return how many arguments a module needs."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = inspect.signature(module.forward).parameters.values()
+    return sum(each.kind in kinds and each.default is each.empty for each in parameters)
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Let PyTorch's layers compute what their code says: their fast path takes the exact gelu for its approximation."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -1,0 +1,108 @@
+"""Masks and biases that were measured on a sequence become the terms that add the same numbers, or are refused."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headwaiter_export.config.choices import Mask
+from headwaiter_export.encoder.measured_terms import AddedNumbers
+from headwaiter_export.encoder.score_terms import ScoreTerms
+
+N = 9
+DISTANCES = torch.arange(N)[None] - torch.arange(N)[:, None]
+
+
+def added(allowed: Tensor, numbers: Tensor | float = 0.0, masked: float = -torch.inf) -> Tensor:
+    """Return numbers [1, N, N] that are `masked` where a query does not attend to a key."""
+    return (torch.zeros(1, N, N) + numbers).masked_fill(~allowed, masked)
+
+
+def measured(numbers: Tensor) -> ScoreTerms:
+    found = AddedNumbers.measured(numbers)
+    assert found is not None
+    return found.terms()
+
+
+EVERYWHERE = torch.ones(N, N, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("masked", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -1e4])
+@pytest.mark.parametrize(
+    ("allowed", "pattern", "window"),
+    [
+        (EVERYWHERE, Mask.NONE, None),
+        (DISTANCES <= 0, Mask.CAUSAL, None),
+        (DISTANCES != 0, Mask.SELF_EXCLUDING, None),
+        (DISTANCES.abs() <= 3, Mask.NONE, 3),
+        (DISTANCES.abs() <= N - 2, Mask.NONE, N - 2),
+        (DISTANCES == 0, Mask.NONE, 0),
+        ((DISTANCES <= 0) & (DISTANCES >= -2), Mask.CAUSAL, 2),
+        ((DISTANCES != 0) & (DISTANCES.abs() <= 2), Mask.SELF_EXCLUDING, 2),
+    ],
+)
+def test_each_known_mask_is_found_whatever_number_masks(
+    allowed: Tensor, pattern: Mask, window: int | None, masked: float
+) -> None:
+    terms = measured(added(allowed, masked=masked))
+    assert (terms.pattern, terms.window, terms.table) == (pattern, window, None)
+
+
+@pytest.mark.parametrize(
+    "allowed", [DISTANCES % 2 == 0, DISTANCES >= 0, (DISTANCES >= -2) & (DISTANCES <= 1), DISTANCES.abs() >= 2]
+)
+def test_another_mask_by_distance_becomes_part_of_the_table(allowed: Tensor) -> None:
+    terms = measured(added(allowed, 0.5))
+    assert terms.table is not None
+    assert (terms.pattern, terms.window) == (Mask.NONE, None)
+    assert terms.table[0, DISTANCES + N - 1].eq(torch.where(allowed, 0.5, -4e4)).all()
+
+
+def test_masks_that_differ_between_heads_become_part_of_the_table() -> None:
+    terms = measured(torch.cat((added(DISTANCES <= 0), added(DISTANCES >= 0))))
+    assert terms.table is not None
+    assert terms.table.shape == (2, 2 * N - 1)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        added(EVERYWHERE, torch.arange(N).float()),
+        added(EVERYWHERE, torch.arange(N).float()[:, None]),
+        added(torch.arange(N).expand(N, N) < 4),
+        added(EVERYWHERE, DISTANCES.float()).index_fill(1, torch.tensor([4]), 0.0),
+        added((DISTANCES.abs() <= 2) | (torch.arange(N) == 0)),
+    ],
+)
+def test_numbers_that_depend_on_more_than_the_distance_are_not_described(numbers: Tensor) -> None:
+    assert AddedNumbers.measured(numbers) is None
+
+
+@given(
+    table=st.lists(
+        st.lists(st.floats(-50, 50, width=32), min_size=2 * N - 1, max_size=2 * N - 1), min_size=1, max_size=3
+    ),
+    pattern=st.sampled_from(Mask),
+    window=st.none() | st.integers(1, N - 2),
+)
+def test_the_terms_add_the_measured_numbers(table: list[list[float]], pattern: Mask, window: int | None) -> None:
+    whole = ScoreTerms(pattern, window, torch.tensor(table))
+    by_distance = whole.by_distance(N, torch.float32)
+    terms = measured(by_distance[:, DISTANCES + N - 1])
+    again = terms.by_distance(N, torch.float32).expand_as(by_distance)
+    allowed = by_distance > -1e4
+    assert (again > -1e4).equal(allowed)
+    assert again[allowed].equal(by_distance[allowed])
+
+
+def test_a_shorter_sequence_must_have_the_same_numbers_at_the_same_distances() -> None:
+    long = AddedNumbers.measured(added(DISTANCES <= 0, DISTANCES.float()))
+    short = AddedNumbers.measured(added(DISTANCES <= 0, DISTANCES.float())[:, :4, :4])
+    other = AddedNumbers.measured(added(DISTANCES <= 0, DISTANCES.float() + 1)[:, :4, :4])
+    assert long is not None
+    assert short is not None
+    assert other is not None
+    assert long.equals(short)
+    assert short.equals(long)
+    assert not long.equals(other)

@@ -1,0 +1,97 @@
+"""A module of the caller is packed, with equal results alone and beside others, or refused with the reason."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headwaiter_export import export_module
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.own_module import run_module
+from headwaiter_server.runtime.bundle import Bundle
+from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, run_graph
+from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, REFUSED, VOCABULARY, Tokens, random_module
+from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_graphs")
+
+GRAPH = "packed-cpu.fp32.onnx"
+# Modules whose path through the export other modules take too.
+SIMILAR = ["sdpa_causal", "softmax", "bmm", "causal", "window", "alibi", "grouped", "transformer_encoder_post", "sdpa"]
+LENGTHS = (9, 2, MAX_TOKENS, 5, MAX_TOKENS - 1, 3)
+
+
+def drawn(takes: dict[str, Any], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    if "vocabulary_size" in takes:
+        return [rng.integers(0, VOCABULARY, n) for n in lengths]
+    return [rng.standard_normal((n, takes["feature_width"]), np.float32) for n in lengths]
+
+
+@pytest.mark.parametrize("name", [*(name for name in PACKED if name not in SIMILAR), *exhaustive(*SIMILAR)])
+def test_a_packed_module_gives_its_own_rows_alone_and_beside_others(name: str, tmp_path: Path) -> None:
+    make, takes = PACKED[name]
+    module = random_module(make)
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, **takes)
+    sequences = drawn(takes)
+    with torch.inference_mode():
+        expected = [run_module(module, torch.from_numpy(each)).numpy() for each in sequences]
+    run = partial(run_graph, tmp_path / "bundle" / GRAPH, "cpu")
+    mixed = run(sequences)
+    assert_close_to_scale(mixed.hidden, np.concatenate(expected), 1e-6)
+    assert_close_to_scale(mixed.pooled, np.stack([rows.mean(0) for rows in expected]), 1e-6)
+    for sequence, rows in zip(sequences, expected, strict=True):
+        assert_close_to_scale(run([sequence]).hidden, rows, 1e-6)
+    assert_others_change_no_bit(run, sequences, 1 if "vocabulary_size" in takes else 1e4)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_module_that_cannot_be_packed_is_refused_with_place_and_reason(name: str, tmp_path: Path) -> None:
+    make, facts = REFUSED[name]
+    with pytest.raises((BundleError, ConfigError)) as refused:
+        export_module(random_module(make), tmp_path / "bundle", max_tokens=MAX_TOKENS, **IDS)
+    for fact in facts:
+        assert fact in str(refused.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_the_bundle_names_the_module_and_the_export_says_which_graph_it_wrote(tmp_path: Path) -> None:
+    lines: list[str] = []
+    export_module(Tokens(), tmp_path / "bundle", max_tokens=MAX_TOKENS, pooling="cls", report=lines.append, **IDS)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.reference_module, manifest.name, manifest.layers, manifest.heads) == ("Tokens", "Tokens", 2, 3)
+    assert any(re.match("packed: .* 2 attention layers", line) for line in lines)
+
+
+def test_a_module_keeps_its_mode_and_its_weights(tmp_path: Path) -> None:
+    module = random_module(Tokens)
+    module.train()
+    module.get_submodule("blocks.0").eval()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    modes = [each.training for each in module.modules()]
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, **IDS)
+    assert modes == [each.training for each in module.modules()]
+    assert all(tensor.equal(before[name]) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("choices", "facts"),
+    [
+        ({**IDS, "max_tokens": MAX_TOKENS, "pooling": "attention"}, ["pooling is 'attention'", "cls"]),
+        ({**IDS, "max_tokens": 2}, ["max_tokens is 2", "4"]),
+        ({**IDS, "max_tokens": MAX_TOKENS + 1}, ["41 tokens", "own_modules.py:", "at most 40 tokens"]),
+        ({"max_tokens": MAX_TOKENS}, ["vocabulary_size is 0", "feature_width 0"]),
+        ({"vocabulary_size": VOCABULARY + 1, "max_tokens": MAX_TOKENS}, ["the module fails", "index out of range"]),
+    ],
+)
+def test_a_wrong_argument_is_an_error_that_names_it(choices: dict[str, Any], facts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        export_module(Tokens(), tmp_path / "bundle", **choices)
+    for fact in facts:
+        assert fact in str(error.value)

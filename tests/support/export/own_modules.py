@@ -1,0 +1,403 @@
+"""Small modules as users write them: each maps token ids [B, N] or features [B, N, width] to rows [B, N, width]."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+VOCABULARY, WIDTH, HEADS, MAX_TOKENS = 60, 24, 3, 40
+
+# Computes the contexts [B, H, N, n] of queries, keys and values.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def causal_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.dropout(torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), dim=-1), 0.1, False) @ v
+
+
+def scaled_by_half(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (torch.matmul(q, k.mT) * 0.5).softmax(-1).matmul(v)
+
+
+def einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    weights = F.softmax(torch.einsum("bihd, bjhd -> bhij", q * q.shape[-1] ** -0.5, k), -1)
+    return torch.einsum("bhij,bjhd->bihd", weights, v).transpose(1, 2)
+
+
+def bmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    b, h, n, width = q.shape
+    q, k, v = (each.reshape(b * h, n, width) for each in (q, k, v))
+    return torch.bmm(torch.bmm(q, k.transpose(1, 2)).mul(width**-0.5).softmax(2), v).view(b, h, n, width)
+
+
+def _pairs(q: Tensor) -> Tensor:
+    places = torch.arange(q.shape[-2])
+    return places[None] - places[:, None]
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(_pairs(q) > 0, -torch.inf).softmax(-1) @ v
+
+
+def added_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    mask = torch.full((q.shape[-2], q.shape[-2]), -1e9).triu(1)
+    return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask).softmax(-1) @ v
+
+
+def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, _pairs(q).abs() <= 4)
+
+
+def causal_window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    pairs = _pairs(q)
+    return F.scaled_dot_product_attention(q, k, v, (pairs <= 0) & (pairs >= -6))
+
+
+def dilated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend to every other row."""
+    return F.scaled_dot_product_attention(q, k, v, _pairs(q) % 2 == 0)
+
+
+def self_excluding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-2, -1) * torch.tensor([0.3, 0.5, 0.7])[:, None, None]
+    return scores.masked_fill(torch.eye(q.shape[-2], dtype=torch.bool), -torch.finfo(scores.dtype).max).softmax(-1) @ v
+
+
+def alibi(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6])[:, None, None]
+    return F.scaled_dot_product_attention(q, k, v, -slopes * _pairs(q).abs()[None])
+
+
+def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = 5 * torch.tanh(q @ k.transpose(-2, -1) / 5)
+    return scores.softmax(-1) @ v
+
+
+def by_content(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, q[:, :1, :, :1] * k[:, :1, :, 0].unsqueeze(-2))
+
+
+def first_row_everywhere(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    allowed = _pairs(q).abs() <= 4
+    allowed[:, 0] = True
+    return F.scaled_dot_product_attention(q, k, v, allowed)
+
+
+def gated_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = (q @ k.transpose(-2, -1)).softmax(-1)
+    return weights.square() @ v
+
+
+def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
+
+
+def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid(q @ k.transpose(-2, -1)) @ v
+
+
+class Block(nn.Module):
+    """A layer whose attention is a function."""
+
+    def __init__(self, attend: Attend, key_heads: int = HEADS) -> None:
+        super().__init__()
+        self.attend = attend
+        self.key_heads = key_heads
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.key_value = nn.Linear(WIDTH, 2 * key_heads * WIDTH // HEADS)
+        self.output = nn.Linear(WIDTH, WIDTH)
+        self.feed_forward = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 40), nn.GELU(), nn.Dropout(), nn.Linear(40, WIDTH)
+        )
+
+    def heads(self, rows: Tensor) -> Tensor:
+        """Arrange rows as [B, H, N, width]."""
+        return rows.view(*rows.shape[:2], -1, WIDTH // HEADS).transpose(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform rows."""
+        y = self.norm(x)
+        k, v = map(self.heads, self.key_value(y).chunk(2, -1))
+        context = self.attend(self.heads(self.query(y)), k, v)
+        x = x + self.output(context.transpose(1, 2).flatten(2))
+        out: Tensor = x + self.feed_forward(x)
+        return out
+
+
+class Tokens(nn.Module):
+    """An encoder of token ids with learned positions."""
+
+    def __init__(self, attend: Attend = sdpa, **choices: Any) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(MAX_TOKENS, WIDTH)
+        self.blocks = nn.ModuleList(Block(attend, **choices) for _ in range(2))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings of ids."""
+        if ids.shape[1] > MAX_TOKENS:
+            raise ValueError(f"at most {MAX_TOKENS} tokens")
+        x: Tensor = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        return x
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Encode ids."""
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class PositionTable(Tokens):
+    """Adds the first rows of a table, as in many Vision Transformers."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.tokens(ids) + self.positions.weight[None][:, : ids.size(1)]
+        return x
+
+
+class CountedPositions(Tokens):
+    """Counts the tokens other than id 1, as in RoBERTa."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        is_token = ids.ne(1).int()
+        x: Tensor = self.tokens(ids) + self.positions((torch.cumsum(is_token, dim=1) * is_token).long().clamp(max=39))
+        return x
+
+
+class Rotary(Tokens):
+    """Rotates queries and keys."""
+
+    def __init__(self) -> None:
+        super().__init__(self.rotated)
+        self.register_buffer("frequencies", 100.0 ** -torch.arange(0, 1, 0.25))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.tokens(ids)
+        return x
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate the halves of each head."""
+        angles = torch.outer(torch.arange(x.shape[-2]).float(), self.get_buffer("frequencies"))
+        one, two = x.chunk(2, -1)
+        return torch.cat((one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()), -1)
+
+    def rotated(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with rotated queries and keys."""
+        return F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v)
+
+
+class RelativeTable(Tokens):
+    """Adds learned numbers for clipped distances."""
+
+    def __init__(self) -> None:
+        super().__init__(self.biased)
+        self.table = nn.Embedding(17, HEADS)
+
+    def biased(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with the bias."""
+        bias = self.table(_pairs(q).clamp(-8, 8) + 8).permute(2, 0, 1)
+        scores: Tensor = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + bias
+        return scores.softmax(-1) @ v
+
+
+class WithMask(Tokens):
+    """Needs a mask, and looks at its values."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, str]:  # type: ignore[override]
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x)
+        if not mask.all():
+            x = x * mask[..., None]
+        return x, "more"
+
+
+class MultiheadAttention(nn.Module):
+    """Attention of PyTorch's own module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Encode ids."""
+        x = self.embedding(ids)
+        causal_mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+        y = self.attention(x, x, x, key_padding_mask=mask == 0, attn_mask=causal_mask)[0]
+        rows: Tensor = x + y
+        return rows
+
+
+def stack(**choices: Any) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 40, batch_first=True, **choices)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def hooked() -> nn.Module:
+    """Return a module with hooks, a forward of its own, and parametrized weights."""
+    module = Tokens()
+    first: Any = module.blocks[0]
+    first.register_forward_hook(lambda module, args, output: output * 1.5)
+    original = first.norm.forward
+    first.norm.forward = lambda x: original(x) + 0.25
+    parametrizations.weight_norm(first.output)
+    return module
+
+
+class Features(nn.Module):
+    """An encoder of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(6, WIDTH)
+        self.block = Block(softmax)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode features."""
+        rows: Tensor = self.block(self.projection(x))
+        return rows
+
+
+def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+IDS: dict[str, Any] = {"vocabulary_size": VOCABULARY}
+FEATURES: dict[str, Any] = {"feature_width": 6}
+# Modules that are packed, each with what it takes.
+PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
+    "sdpa": (Tokens, IDS),
+    "sdpa_causal": (lambda: Tokens(causal_sdpa), IDS),
+    "softmax": (lambda: Tokens(softmax), IDS),
+    "scaled_by_half": (lambda: Tokens(scaled_by_half), IDS),
+    "einsum": (lambda: Tokens(einsum), IDS),
+    "bmm": (lambda: Tokens(bmm), IDS),
+    "causal": (lambda: Tokens(causal), IDS),
+    "added_causal": (lambda: Tokens(added_causal), IDS),
+    "window": (lambda: Tokens(window), IDS),
+    "causal_window": (lambda: Tokens(causal_window), IDS),
+    "dilated": (lambda: Tokens(dilated), IDS),
+    "self_excluding": (lambda: Tokens(self_excluding), IDS),
+    "alibi": (lambda: Tokens(alibi), IDS),
+    "relative_table": (RelativeTable, IDS),
+    "grouped": (lambda: Tokens(grouped, key_heads=1), IDS),
+    "position_table": (PositionTable, IDS),
+    "counted_positions": (CountedPositions, IDS),
+    "rotary": (Rotary, IDS),
+    "with_mask": (WithMask, IDS),
+    "multihead_attention": (MultiheadAttention, IDS),
+    "transformer_encoder": (lambda: stack(norm_first=True, activation="gelu"), {"feature_width": WIDTH}),
+    "transformer_encoder_post": (stack, {"feature_width": WIDTH}),
+    "hooked": (hooked, IDS),
+    "features": (Features, FEATURES),
+}
+
+
+class Convolution(Tokens):
+    """Mixes neighbouring rows."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x + F.pad(x[:, 1:], (0, 0, 0, 1))
+
+
+class Centred(Tokens):
+    """Subtracts the mean of all rows."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x - x.mean(1, keepdim=True)
+
+
+class MaskOfIds(Tokens):
+    """Masks the id 0 itself."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, mask = self.embed(ids), (ids != 0)[:, None, None]
+        for block in self.blocks:
+            block.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask)  # type: ignore[assignment]
+            x = block(x)
+        return x
+
+
+class Branch(Tokens):
+    """Decides by the values of ids."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        return x * 2 if ids.sum() > 30 * ids.shape[1] else x
+
+
+class BakedLength(Tokens):
+    """Depends on the number of rows as a number of Python."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return super().embed(ids) * int(ids.shape[1])
+
+
+class OtherBranch(Tokens):
+    """Decides by a value that PyTorch's tracer does not know."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x[:, torch.nonzero(ids[0] >= 0)[:, 0]]
+
+
+class Static(Tokens):
+    """Has no attention."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.embed(ids)
+
+
+class Pooled(Tokens):
+    """Gives one vector."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).mean(1)
+
+
+# Modules that are refused, each with words of the reason.
+REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "capped": (lambda: Tokens(capped), ("own_modules.py:", "between the products and the softmax")),
+    "by_content": (lambda: Tokens(by_content), ("own_modules.py:", "more than the distance")),
+    "first_row_everywhere": (lambda: Tokens(first_row_everywhere), ("own_modules.py:", "more than the distance")),
+    "gated_weights": (lambda: Tokens(gated_weights), ("own_modules.py:", "changed after the softmax")),
+    "linear": (lambda: Tokens(linear), ("attention that the export knows",)),
+    "sigmoid": (lambda: Tokens(sigmoid), ("attention that the export knows",)),
+    "mask_of_ids": (MaskOfIds, ("own_modules.py:", "content")),
+    "branch": (Branch, ("own_modules.py:", "a tensor decides")),
+    "baked_length": (BakedLength, ("own_modules.py:", "the number of rows becomes a constant")),
+    "other_branch": (OtherBranch, ("own_modules.py:",)),
+    "convolution": (Convolution, ("mixes rows outside attention",)),
+    "centred": (Centred, ("mixes rows outside attention",)),
+    "static": (Static, ("attention that the export knows",)),
+    "pooled": (Pooled, ("[1, 40, width]",)),
+}
+
+
+def random_module(make: Callable[[], nn.Module]) -> nn.Module:
+    """Make a module with weights far from their initial values."""
+    torch.manual_seed(0)
+    module = make().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return module
