@@ -11,10 +11,14 @@ import torch
 
 from headwaiter_export import export_module
 from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.graphs import MODULE_GRAPHS
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.encoder.own_module import run_module
+from headwaiter_export.encoder.own_module import ModuleEncoder, run_module
+from headwaiter_export.graphs.float16 import in_float16
+from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.bundle import Bundle
-from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, run_graph
+from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
 from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, REFUSED, VOCABULARY, Tokens, random_module
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
@@ -22,6 +26,7 @@ from tests.support.tiers import exhaustive
 pytestmark = pytest.mark.usefixtures("runs_graphs")
 
 GRAPH = "packed-cpu.fp32.onnx"
+PACKED_CPU = [plan for plan in MODULE_GRAPHS if plan.file == GRAPH]
 # Modules whose path through the export other modules take too.
 SIMILAR = ["sdpa_causal", "softmax", "bmm", "causal", "window", "alibi", "grouped", "transformer_encoder_post", "sdpa"]
 LENGTHS = (9, 2, MAX_TOKENS, 5, MAX_TOKENS - 1, 3)
@@ -38,7 +43,7 @@ def drawn(takes: dict[str, Any], lengths: tuple[int, ...] = LENGTHS, seed: int =
 def test_a_packed_module_gives_its_own_rows_alone_and_beside_others(name: str, tmp_path: Path) -> None:
     make, takes = PACKED[name]
     module = random_module(make)
-    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, **takes)
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, plans=PACKED_CPU, **takes)
     sequences = drawn(takes)
     with torch.inference_mode():
         expected = [run_module(module, torch.from_numpy(each)).numpy() for each in sequences]
@@ -49,6 +54,40 @@ def test_a_packed_module_gives_its_own_rows_alone_and_beside_others(name: str, t
     for sequence, rows in zip(sequences, expected, strict=True):
         assert_close_to_scale(run([sequence]).hidden, rows, 1e-6)
     assert_others_change_no_bit(run, sequences, 1 if "vocabulary_size" in takes else 1e4)
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi", *exhaustive(*(PACKED.keys() - {"rotary", "alibi"}))])
+def test_the_graphs_for_cuda_give_the_rows_of_the_module(name: str, tmp_path: Path) -> None:
+    make, takes = PACKED[name]
+    module, sequences = random_module(make), drawn(takes)
+    with torch.no_grad():
+        expected = np.concatenate([run_module(module, torch.from_numpy(each)).numpy() for each in sequences])
+        encoder = ModuleEncoder.of(module, max_tokens=MAX_TOKENS, **takes)
+        write_graph(encoder, PackedCuda, tmp_path / "fp32.onnx")
+        with in_float16(encoder) as half:
+            write_graph(half, PackedCuda, tmp_path / "fp16.onnx")
+    assert_close_to_scale(run_graph(tmp_path / "fp32.onnx", "reference", sequences).hidden, expected, 1e-6)
+    assert_close_to_scale(run_graph(tmp_path / "fp32.onnx", "standard", sequences).hidden, expected, 1e-6)
+    rows = run_graph(tmp_path / "fp16.onnx", "reference", sequences).hidden
+    assert rows is not None
+    assert rows.dtype == np.float16
+    assert cosines(rows.astype(np.float32), expected).min() > 0.9999
+
+
+class NeedsFloat32(Tokens):
+    """Multiplies rows in float32 with weights."""
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().embed(ids).float()
+
+
+def test_a_module_that_does_not_run_in_float16_has_no_graph_in_fp16(tmp_path: Path) -> None:
+    lines: list[str] = []
+    export_module(random_module(NeedsFloat32), tmp_path / "bundle", max_tokens=9, report=lines.append, **IDS)
+    assert any("no fp16 graph" in line and "own_modules.py:" in line for line in lines)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [graph.file for graph in manifest.graphs] == ["packed-cpu.fp32.onnx", "packed-cuda.fp32.onnx"]
+    assert not (tmp_path / "bundle" / "weights.fp16.bin").exists()
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -76,6 +115,8 @@ def test_a_module_keeps_its_mode_and_its_weights(tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     modes = [each.training for each in module.modules()]
     export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, **IDS)
+    files = {path.name for path in (tmp_path / "bundle").iterdir()}
+    assert {"packed-cpu.fp32.onnx", "packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx"} < files
     assert modes == [each.training for each in module.modules()]
     assert all(tensor.equal(before[name]) for name, tensor in module.state_dict().items())
 

@@ -5,7 +5,7 @@
 
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -43,9 +43,10 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import Reference
-from headwaiter_export.graphs.float16 import limiting_magnitude, to_float16
+from headwaiter_export.graphs.float16 import in_float16, limiting_magnitude
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.graphs.ranges import ActivationRanges
@@ -306,9 +307,7 @@ def _write_graphs(
             continue
         converted = folded
         free_memory()
-        if precision == PRECISION_FP16:
-            converted = to_float16(folded)
-        elif precision == PRECISION_INT8:
+        if precision == PRECISION_INT8:
             step("choosing the layers of int8")
             # A model without texts, or of very short texts, is calibrated on random ids or features.
             calibration, has_sentences = sentences.calibration or reference.sequences, len(sentences.calibration) > 1
@@ -318,11 +317,20 @@ def _write_graphs(
             if float32_layers:
                 report(f"int8: linear layers that stay in float32: {', '.join(float32_layers)}")
             measured = MeasuredSentences.of(encoder, sentences.measured)
-        with WeightsFile(folder / weights) as shared:
-            for plan in of_precision:
-                step(f"tracing {plan.file}")
-                shared.write_graph(trace(converted, plan.layout), folder / plan.file)
-                free_memory()
+        halves = in_float16(folded) if precision == PRECISION_FP16 else nullcontext(converted)
+        try:
+            with halves as converted, WeightsFile(folder / weights) as shared:
+                for plan in of_precision:
+                    step(f"tracing {plan.file}")
+                    shared.write_graph(trace(converted, plan.layout), folder / plan.file)
+                    free_memory()
+        except NotPackableError as error:
+            if precision != PRECISION_FP16 or len(of_precision) == len(chosen):
+                raise
+            report(f"fp16: the bundle has no fp16 graph, because the module does not run in float16: {error}")
+            chosen = tuple(plan for plan in chosen if plan.precision != PRECISION_FP16)
+            (folder / weights).unlink()
+            continue
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
     return _Written(

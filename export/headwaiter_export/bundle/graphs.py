@@ -54,7 +54,9 @@ EVERY_GRAPH = (*GRAPHS, ATTENTION_WEIGHTS_GRAPH)
 
 
 # The graphs in which a module of the caller computes the rows.
-MODULE_GRAPHS = tuple(plan for plan in GRAPHS if plan.file == "packed-cpu.fp32.onnx")
+MODULE_GRAPHS = tuple(
+    plan for plan in GRAPHS if plan.lowering != LOWERING_PORTABLE and plan.precision != PRECISION_INT8
+)
 
 
 # In the order in which they are written: int8, which takes the most memory, finds memory that is not fragmented yet.

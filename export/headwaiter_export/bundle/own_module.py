@@ -77,7 +77,9 @@ def export_module(
         path = Path(tokenizer)
         return LoadedModel(encoder, read_tokenizer(path / TOKENIZER if path.is_dir() else path, encoder.config))
 
-    chosen = MODULE_GRAPHS if plans is None else [plan for plan in plans if plan in MODULE_GRAPHS]
+    chosen = [plan for plan in MODULE_GRAPHS if plans is None or plan in plans]
+    if chosen[:1] != [MODULE_GRAPHS[0]]:
+        raise ConfigError(f"the module is checked with {MODULE_GRAPHS[0].file}: let --graphs and --precision keep it")
     training = [each for each in module.modules() if each.training]
     module.eval()
     try:

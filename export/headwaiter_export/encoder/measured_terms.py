@@ -45,13 +45,18 @@ class AddedNumbers:
         """The number n of rows."""
         return self.allowed.shape[1] // 2 + 1
 
-    def equals(self, other: "AddedNumbers") -> bool:
-        """Return whether both are the same, up to rounding, for the distances that both have."""
-        tokens = min(self.tokens, other.tokens)
-        one, two = self._shortened(tokens), other._shortened(tokens)  # noqa: SLF001 - of the same class
-        return one.allowed.equal(two.allowed) and _are_close(one.numbers, two.numbers)
+    def is_same(self, other: "AddedNumbers") -> bool:
+        """Return whether both are the same, bit for bit."""
+        return self.allowed.equal(other.allowed) and self.numbers.equal(other.numbers)
 
-    def _shortened(self, tokens: int) -> "AddedNumbers":
+    def equals(self, other: "AddedNumbers", scale: float = 1.0) -> bool:
+        """Return whether both are the same, up to rounding at a scale, for the distances that both have."""
+        tokens = min(self.tokens, other.tokens)
+        one, two = self.shortened(tokens), other.shortened(tokens)
+        return one.allowed.equal(two.allowed) and _are_close(one.numbers, two.numbers, scale)
+
+    def shortened(self, tokens: int) -> "AddedNumbers":
+        """Return the numbers for a sequence of fewer tokens."""
         kept = slice(self.tokens - tokens, self.tokens + tokens - 1)
         return AddedNumbers(self.allowed[:, kept], self.numbers[:, kept])
 
@@ -80,6 +85,6 @@ def _by_distance(pairs: Tensor) -> Tensor:
     return torch.cat((pairs[:, 1:, 0].flip(1), pairs[:, 0]), 1)
 
 
-def _are_close(one: Tensor, other: Tensor) -> bool:
-    scale = max(1.0, float(other.abs().amax())) if other.numel() else 1.0
+def _are_close(one: Tensor, other: Tensor, scale: float = 1.0) -> bool:
+    scale = max(1.0, scale, float(other.abs().amax())) if other.numel() else 1.0
     return one.shape == other.shape and bool(((one - other).abs() <= _ROUNDING * scale).all())

@@ -18,7 +18,9 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.found_attention import Attentions, NotPackableError, PackedRows, find_attentions, place
+from headwaiter_export.encoder.found_attention import NotPackableError, place
+from headwaiter_export.encoder.measured_attention import Attentions, find_attentions
+from headwaiter_export.encoder.packed_rows import PackedRows
 from headwaiter_export.encoder.reference import random_sequences
 
 
