@@ -6,6 +6,7 @@ Its commands `checkpoint`, `module` and `preset` differ in how they read the enc
 import argparse
 import importlib.util
 import json
+import runpy
 import signal
 import sys
 import threading
@@ -16,13 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.choices import ROW_POOLINGS, Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_proto.command_line import CommandParser
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from headwaiter_export.checkpoints.reader import LoadedModel
 
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
@@ -55,14 +58,19 @@ def _export(options: argparse.Namespace) -> int:
     from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.bundle.export import export_model
     from headwaiter_export.bundle.graphs import chosen_plans
+    from headwaiter_export.bundle.own_module import export_module
     from headwaiter_export.checkpoints.json_files import CheckpointError
 
     name = options.default_name(options) if options.name is None else options.name
     try:
         with _Progress() as progress:
             plans = chosen_plans(options.graphs, options.precision)
-            read = partial(options.read, options, progress.report)
-            export_model(read, options.output, name, progress.report, progress.step, plans)
+            reports: dict[str, Any] = {"report": progress.report, "step": progress.step, "plans": plans}
+            if options.read is _read_module and ".py:" in options.config:
+                export_module(_load_module(options), options.output, name=name, **_module_choices(options), **reports)
+            else:
+                read = partial(options.read, options, progress.report)
+                export_model(read, options.output, name, **reports)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
     # Without the flag, a server takes fp16 or fp32.
@@ -147,11 +155,51 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
     return checkpoint
 
 
+def _load_module(options: argparse.Namespace) -> "nn.Module":
+    """Run the function of FILE.py:FUNCTION, and return its module."""
+    from torch import nn
+
+    path, _, name = options.config.rpartition(":")
+    file = Path(path).resolve()
+    # As if Python ran the file: it may import its neighbours.
+    sys.path.insert(0, str(file.parent))
+    try:
+        namespace = runpy.run_path(str(file))
+        if not callable(namespace.get(name)):
+            raise ConfigError(f"{file} has no function {name}: give FILE.py:FUNCTION")
+        module = namespace[name]()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{options.config} fails ({error!r:.300}): correct it") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"{options.config} returns an object of the class {type(module).__name__}: let it return a torch.nn.Module"
+        )
+    return module
+
+
+def _module_choices(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `export_module` that flags give."""
+    if options.weights is not None or options.compare is not None:
+        raise ConfigError(
+            "FILE.py:FUNCTION makes a module with its weights: leave WEIGHTS.safetensors and --compare out"
+        )
+    if options.max_tokens is None:
+        raise ConfigError("a module does not say how long a sequence may be: give --max-tokens")
+    names = ("vocabulary_size", "feature_width", "max_tokens", "pooling", "normalize", "tokenizer")
+    return {name: getattr(options, name) for name in names}
+
+
 def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
     from headwaiter_export.checkpoints.json_files import CheckpointJson
 
+    if options.weights is None:
+        raise ConfigError(
+            f"{options.config} is a configuration: give WEIGHTS.safetensors after it, or FILE.py:FUNCTION"
+        )
     try:
-        config = EncoderConfig.from_dict(CheckpointJson.read(options.config).values)
+        config = EncoderConfig.from_dict(CheckpointJson.read(Path(options.config)).values)
     except ConfigError as error:
         raise ConfigError(f"{options.config}: {error}") from None
     model = _load_model(config, options.weights, options.tokenizer, report)
@@ -199,10 +247,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_module(commands)
     _add_preset(commands)
     for name, command in commands.choices.items():
-        default = {"checkpoint": "the name of FOLDER", "module": "the name of CONFIG.json", "preset": "NAME"}[name]
+        default = {
+            "checkpoint": "the name of FOLDER",
+            "module": "the name of CONFIG.json or FUNCTION",
+            "preset": "NAME",
+        }[name]
         operands = {"checkpoint": "FOLDER", "module": "CONFIG.json WEIGHTS.safetensors", "preset": "NAME"}[name]
         # First in the usage, because --precision and --graphs would take a word after them for one of their values.
         command.usage = f"%(prog)s {operands} -o BUNDLE [OPTION ...]"
+        if name == "module":
+            command.usage += "\n       %(prog)s FILE.py:FUNCTION --max-tokens N -o BUNDLE [OPTION ...]"
         command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
         command.add_argument("--name", help=f"name of the model in requests and replies (default: {default})")
         command.add_argument(
@@ -267,13 +321,27 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
 def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     module = commands.add_parser(
         "module",
-        help="export your own encoder from a configuration and weights",
+        help="export your own encoder from a configuration and weights, or a PyTorch module from its code",
         description="Export your own encoder. CONFIG.json holds an object with fields of EncoderConfig. "
-        "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). docs/models.md explains both.",
+        "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). Or export a PyTorch module with its own "
+        "code: FUNCTION, without arguments, returns it. docs/models.md explains both.",
     )
-    module.set_defaults(read=_read_module, default_name=lambda options: options.config.stem)
-    module.add_argument("config", type=Path, metavar="CONFIG.json")
-    module.add_argument("weights", type=Path, metavar="WEIGHTS.safetensors")
+    module.set_defaults(read=_read_module, default_name=_name_of_module)
+    module.add_argument("config", metavar="CONFIG.json or FILE.py:FUNCTION")
+    module.add_argument("weights", type=Path, nargs="?", metavar="WEIGHTS.safetensors")
+    own = module.add_argument_group("only with FILE.py:FUNCTION")
+    own.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of a sequence")
+    own.add_argument(
+        "--vocabulary-size", type=int, default=0, metavar="N", help="number of ids of a module of token ids"
+    )
+    own.add_argument("--feature-width", type=int, default=0, metavar="N", help="width of a row of a module of features")
+    own.add_argument(
+        "--pooling",
+        choices=(*ROW_POOLINGS, Pooling.NONE),
+        default=Pooling.MEAN,
+        help="how the rows of a sequence become one vector (default: mean)",
+    )
+    own.add_argument("--normalize", action="store_true", help="scale pooled vectors to unit length")
     module.add_argument(
         "--compare",
         type=Path,
@@ -281,6 +349,12 @@ def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         help="inputs with the outputs of your own code, which the encoder must reproduce",
     )
     _add_tokenizer(module)
+
+
+def _name_of_module(options: argparse.Namespace) -> str:
+    """Return the name of the configuration, or of the function that makes the module."""
+    path, _, function = options.config.rpartition(":")
+    return function if path.endswith(".py") else Path(options.config).stem
 
 
 def _add_preset(commands: "argparse._SubParsersAction[CommandParser]") -> None:

@@ -1,6 +1,7 @@
 """A module of the caller is packed, with equal results alone and beside others, or refused with the reason."""
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 from headwaiter_export import export_module
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.graphs import MODULE_GRAPHS
+from headwaiter_export.cli import main
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.own_module import ModuleEncoder, run_module
 from headwaiter_export.graphs.float16 import in_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
 from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, REFUSED, VOCABULARY, Tokens, random_module
@@ -136,3 +139,70 @@ def test_a_wrong_argument_is_an_error_that_names_it(choices: dict[str, Any], fac
         export_module(Tokens(), tmp_path / "bundle", **choices)
     for fact in facts:
         assert fact in str(error.value)
+
+
+CODE = """
+from neighbour import WIDTH
+from torch import nn
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+def number():
+    return 3
+
+def failing():
+    raise RuntimeError("no weights")
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file with functions that make modules."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "neighbour.py").write_text("WIDTH = 8")
+    (tmp_path / "code.py").write_text(CODE)
+    return str(tmp_path / "code.py")
+
+
+FLAGS = ["--feature-width", "8", "--max-tokens", "12"]
+
+
+def test_the_command_exports_the_module_of_a_function(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choices = ["--pooling", "last", "--normalize", "--graphs", "packed-cpu", "--precision", "fp32"]
+    assert main(["module", f"{code}:encoder", "-o", str(tmp_path / "bundle"), *FLAGS, *choices]) == 0
+    printed = capsys.readouterr().out
+    assert "packed: the module has 1 attention layer" in printed
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.name, manifest.reference_module) == ("encoder", "TransformerEncoder")
+    assert (manifest.pooling, manifest.normalized, len(manifest.graphs)) == (POOLING_LAST, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "flags", "facts"),
+    [
+        ("number", FLAGS, ["code.py:number", "int", "torch.nn.Module"]),
+        ("failing", FLAGS, ["code.py:failing", "no weights"]),
+        ("other", FLAGS, ["no function other", "FILE.py:FUNCTION"]),
+        ("encoder", FLAGS[:2], ["--max-tokens"]),
+        ("encoder", [*FLAGS, "--compare", "outputs.npz"], ["--compare"]),
+        ("encoder", [*FLAGS, "--graphs", "portable", "packed-cuda"], ["packed-cpu.fp32.onnx", "--graphs"]),
+    ],
+)
+def test_the_command_says_in_one_line_what_is_wrong(
+    function: str, flags: list[str], facts: list[str], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["module", f"{code}:{function}", "-o", str(tmp_path / "bundle"), *flags]) == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    for fact in facts:
+        assert fact in printed
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_configuration_needs_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["module", "config.json", "-o", str(tmp_path / "bundle")]) == 1
+    assert "WEIGHTS.safetensors" in capsys.readouterr().err
