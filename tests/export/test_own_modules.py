@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from headwaiter_export import export_module
 from headwaiter_export.bundle.atomic_folder import BundleError
@@ -21,6 +22,8 @@ from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
+from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
+from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
 from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, REFUSED, VOCABULARY, Tokens, random_module
 from tests.support.oracle import Array
@@ -122,6 +125,24 @@ def test_a_module_keeps_its_mode_and_its_weights(tmp_path: Path) -> None:
     assert {"packed-cpu.fp32.onnx", "packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx"} < files
     assert modes == [each.training for each in module.modules()]
     assert all(tensor.equal(before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_a_folder_gives_the_tokenizer_and_the_prompts(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    (tmp_path / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the "}}')
+    module = nn.Sequential(nn.Embedding(len(TEXT_VOCABULARY), 8), stack_of_width(8))
+    choices: dict[str, Any] = {"vocabulary_size": len(TEXT_VOCABULARY), "max_tokens": 16, "plans": PACKED_CPU}
+    export_module(module, tmp_path / "bundle", tokenizer=tmp_path, **choices)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.max_text_tokens == 16
+    assert [(prompt.name, prompt.text, prompt.tokens) for prompt in manifest.prompts] == [("query", "the ", 2)]
+    with pytest.raises(ConfigError, match="features"):
+        export_module(stack_of_width(8), tmp_path / "other", feature_width=8, max_tokens=16, tokenizer=tmp_path)
+
+
+def stack_of_width(width: int) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(width, 2, 8, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_model
 from headwaiter_export.bundle.graphs import MODULE_GRAPHS, GraphPlan
 from headwaiter_export.bundle.verification import Report
+from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.reader import LoadedModel
-from headwaiter_export.checkpoints.texts import read_tokenizer
+from headwaiter_export.checkpoints.texts import TextConfig, read_tokenizer, with_prompts
 from headwaiter_export.config.choices import ROW_POOLINGS, Pooling
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.own_module import ModuleEncoder
@@ -47,7 +49,8 @@ def export_module(
         feature_width: width of a feature row, for a module of features.
         pooling: how the rows of a sequence become one vector: cls, mean, last, max and others of `Pooling`, or none.
         normalize: whether pooled vectors are scaled to unit length.
-        tokenizer: tokenizer.json, or a folder that contains it, to accept texts.
+        tokenizer: tokenizer.json, or a folder that contains it, and perhaps the prompts of sentence-transformers in
+            config_sentence_transformers.json; None to accept no texts.
         name: name of the model in requests and replies; None for the class of the module.
         report: called with a line of text after each step.
         step: called with what begins now.
@@ -72,10 +75,7 @@ def export_module(
         )
         layers = len(encoder.found.layers)
         report(f"packed: the module has {layers} attention layers, whose masks and biases depend on distances at most")
-        if tokenizer is None:
-            return LoadedModel(encoder, None)
-        path = Path(tokenizer)
-        return LoadedModel(encoder, read_tokenizer(path / TOKENIZER if path.is_dir() else path, encoder.config))
+        return LoadedModel(encoder, None if tokenizer is None else _read_text(Path(tokenizer), encoder.config))
 
     chosen = [plan for plan in MODULE_GRAPHS if plans is None or plan in plans]
     if chosen[:1] != [MODULE_GRAPHS[0]]:
@@ -91,3 +91,13 @@ def export_module(
     finally:
         for each in training:
             each.training = True
+
+
+def _read_text(path: Path, config: EncoderConfig) -> TextConfig:
+    """Read a tokenizer, and the prompts beside it if `path` is a folder."""
+    if not config.takes_tokens:
+        raise ConfigError("the module takes features, and a tokenizer makes token ids: leave the tokenizer out")
+    if not path.is_dir():
+        return read_tokenizer(path, config)
+    prompts = CheckpointJson.read_if_present(path / "config_sentence_transformers.json")
+    return with_prompts(read_tokenizer(path / TOKENIZER, config), prompts, None, None, pooled=True)
