@@ -101,11 +101,17 @@ def check_packing(path: Path, reference: Reference) -> None:
         raise NotPackableError(
             "", f"the graph of a sequence alone differs from the module: {broken}; something mixes rows unseen"
         )
-    batch = short.short_sequences().sequences
-    others = random_sequences(reference.config, [len(each) for each in batch], seed=2)
-    first = pack(batch[:1]).tokens
-    before, after = (graph.run(pack(each), hidden=True).hidden for each in (batch, [batch[0], *others[1:]]))
-    if before is None or after is None or before[:first].tobytes() != after[:first].tobytes():
+    batch = short.short_sequences()
+    others = random_sequences(reference.config, [len(each) for each in batch.sequences], seed=2)
+    mixed, changed = (
+        graph.run(pack([batch.sequences[0], *rest[1:]]), hidden=True) for rest in (batch.sequences, others)
+    )
+    assert mixed.hidden is not None
+    assert changed.hidden is not None
+    first = len(batch.sequences[0])
+    isolated = mixed.hidden[:first].tobytes() == changed.hidden[:first].tobytes()
+    measured = difference(normalize_outputs(reference.config, mixed), concatenate(batch.outputs))
+    if violation(measured, PRECISION_FP32) or not isolated:
         raise NotPackableError(
             "",
             "a sequence changes with the sequences beside it: the module mixes rows outside attention, for example in "

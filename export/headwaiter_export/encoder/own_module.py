@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -21,7 +22,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError, place
 from headwaiter_export.encoder.measured_attention import Attentions, find_attentions
 from headwaiter_export.encoder.packed_rows import PackedRows
-from headwaiter_export.encoder.reference import random_sequences
+from headwaiter_export.encoder.reference import Sequence, random_sequences
 
 
 class ModuleEncoder(Encoder):
@@ -58,9 +59,7 @@ class ModuleEncoder(Encoder):
         if longest < 4:
             raise ConfigError(f"max_tokens is {longest}: it must be 4 or more for a module")
         first, third = random_sequences(described, (longest, (longest + 1) // 2))
-        second = random_sequences(described, (longest,), seed=1)[0]
-        # Modules that mask padding by content know it by a small id, or by rows of zeros.
-        second[::3] = 0 if not described.takes_tokens else torch.arange(len(second[::3])).numpy() % 4
+        second = _sequence_of_marks(described)
         width = run_module(module, torch.from_numpy(first)).shape[1]
         run = lambda sequence: run_module(module, torch.from_numpy(sequence))  # noqa: E731
         found = find_attentions(run, [first, second, third])
@@ -101,6 +100,17 @@ class ModuleEncoder(Encoder):
             hidden = run_module(self.module, tokens)
         rows.finish()
         return hidden
+
+
+def _sequence_of_marks(config: EncoderConfig) -> Sequence:
+    """Return a sequence of what may mark padding: the first and the last token ids, or rows of zeros among others."""
+    n = config.max_tokens
+    if config.takes_tokens:
+        ids = np.arange(n) % config.vocabulary_size
+        return np.where(np.arange(n) < n // 2, ids, config.vocabulary_size - 1 - ids)
+    (rows,) = random_sequences(config, [n], seed=1)
+    rows[::3] = 0
+    return rows
 
 
 def run_module(module: nn.Module, tokens: Tensor) -> Tensor:

@@ -326,11 +326,19 @@ class Centred(Tokens):
         return x - x.mean(1, keepdim=True)
 
 
+class PositionsFromTheEnd(Tokens):
+    """Numbers the tokens backwards."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.tokens(ids) + self.positions(torch.arange(ids.shape[1] - 1, -1, -1).clamp(max=39))
+        return x
+
+
 class MaskOfIds(Tokens):
-    """Masks the id 0 itself."""
+    """Masks the last id itself."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        x, mask = self.embed(ids), (ids != 0)[:, None, None]
+        x, mask = self.embed(ids), (ids != VOCABULARY - 1)[:, None, None]
         for block in self.blocks:
             block.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask)  # type: ignore[assignment]
             x = block(x)
@@ -342,7 +350,7 @@ class Branch(Tokens):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = super().forward(ids)
-        return x * 2 if ids.sum() > 30 * ids.shape[1] else x
+        return x * 2 if ids[0, 0] > 0 else x
 
 
 class BakedLength(Tokens):
@@ -388,6 +396,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "other_branch": (OtherBranch, ("own_modules.py:",)),
     "convolution": (Convolution, ("mixes rows outside attention",)),
     "centred": (Centred, ("mixes rows outside attention",)),
+    "positions_from_the_end": (PositionsFromTheEnd, ("its positions depend on the length",)),
     "static": (Static, ("attention that the export knows",)),
     "pooled": (Pooled, ("[1, 40, width]",)),
 }
