@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
+from onnx import ValueInfoProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from typing_extensions import override
@@ -139,8 +140,9 @@ class RehearsalGpu(Gpu):
 
 
 class _Node:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, value: ValueInfoProto) -> None:
+        self.name = value.name
+        self.shape = [each.dim_value or each.dim_param for each in value.type.tensor_type.shape.dim]
 
 
 class RehearsalSession:
@@ -157,10 +159,10 @@ class RehearsalSession:
         self._operators = [node.op_type for node in model.graph.node]
 
     def get_inputs(self) -> list[_Node]:
-        return [_Node(name) for name in self._evaluator.input_names]
+        return [_Node(value) for value in self._evaluator.proto_.graph.input]
 
     def get_outputs(self) -> list[_Node]:
-        return [_Node(name) for name in self._evaluator.output_names]
+        return [_Node(value) for value in self._evaluator.proto_.graph.output]
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array], options: object = None) -> list[Array]:
         rows = next(feeds[name] for name in ("input_ids", "features", "query", "by_distance") if name in feeds)
