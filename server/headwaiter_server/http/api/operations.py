@@ -164,10 +164,11 @@ def read_question(operations: Sequence[Operation], raw: bytes, model: str = "", 
         InvalidInput: the body is wrong.
     """
     values = read_object(raw)
-    # An error names the fields of the operation that has most of the fields of the body.
-    nearest = max(operations, key=lambda each: len(values.keys() & {field.name for field in each.fields}))
-    asked = Asked(next((each for each in operations if _is_meant(each, values)), nearest))
-    operation = asked.operation
+    operation = next((each for each in operations if _is_meant(each, values)), None)
+    if operation is None:
+        # The body is wrong, and the error names the fields of the operation that has most of the fields of the body.
+        operation = max(operations, key=lambda each: len(values.keys() & {field.name for field in each.fields}))
+    asked = Asked(operation)
     request = asked.question.encode
     request.output.CopyFrom(operation.output)
     fill(asked.question, operation.fields, values)
