@@ -6,7 +6,7 @@ from enum import Enum
 from headwaiter_client.calls.steps import HEALTH_METHOD
 from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting, Unavailable
 from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import Replicas
+from headwaiter_client.transport.replicas import Replicas, concerns_all_calls
 from headwaiter_client.transport.retries import Attempts, RetryBudgets
 
 # A replica that answers nothing for a quarter of a call's timeout is probed, and the probe may take as long again. Half
@@ -99,7 +99,7 @@ class Failover:
         attempts, left_s = call.attempts, call.deadline_s - now_s
         budget = self._budgets.of(call.method)
         pause_s: float | None
-        if isinstance(error, Starting) and error.field is None:
+        if isinstance(error, Starting) and concerns_all_calls(error):
             # The call has waited for a health check that succeeds. The calls that waited come back one after another.
             pause_s = min(jitter * budget.policy.initial_backoff_s, max(0.0, left_s))
         else:

@@ -25,6 +25,15 @@ _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.1, 1.0
 _FIRST_ASIDE_S, _MAX_ASIDE_S = 1.0, 30.0
 
 
+def concerns_all_calls(error: HeadwaiterError) -> bool:
+    """Return whether an error is about the whole server.
+
+    An error about a field of the request, for example the name of a model that is being loaded, concerns one call: the
+    server has answered it, and answers other calls.
+    """
+    return error.field is None
+
+
 class Change(Enum):
     """What has become of a replica."""
 
@@ -149,11 +158,8 @@ class Replicas:
     def failed(
         self, index: int, error: HeadwaiterError, sent_s: float, now_s: float, *, is_silent: bool
     ) -> Change | None:
-        """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered.
-
-        An error about a field of the request, for example a model that is being loaded, is an answer.
-        """
-        if isinstance(error, Unavailable) and error.field is None:
+        """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered."""
+        if isinstance(error, Unavailable) and concerns_all_calls(error):
             return self.refused(index, now_s)
         return self.silent(index, now_s) if is_silent else self.answered(index, sent_s, now_s)
 
