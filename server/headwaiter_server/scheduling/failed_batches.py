@@ -64,7 +64,6 @@ async def bisect(queue: ModelQueue, worker: Worker, batch: Batch, error: Excepti
         else:
             found.faulty_count += 1
             part[0].request.fail(inference_failed(part[0].index, failure))
-    queue.suspects.end(batch)
     return found
 
 

@@ -15,7 +15,6 @@ from headwaiter_server.scheduling.job import Interval
 from headwaiter_server.scheduling.observer import Observer, TraceBatch
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
-from headwaiter_server.scheduling.suspects import Suspects
 from headwaiter_server.scheduling.worker import Session, Worker
 
 
@@ -30,7 +29,6 @@ class ModelQueue:
         queued_tokens: number of tokens of these sequences.
         learnt: predicts the seconds of the model's batches.
         limits: the batch limits that hold now.
-        suspects: the sequences that may kill a device.
         observer: is notified of batches.
         trace_batch: makes the spans of batches; None without traces.
         recent_batches: the latest batches that ran.
@@ -68,7 +66,6 @@ class ModelQueue:
         self.learnt, self.limits = LearntCost(cost, limits.full_shape()), AdaptiveLimits(limits, name)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
-        self.suspects = Suspects(self.pending)
         self.batch_count, self._used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
 
@@ -99,14 +96,12 @@ class ModelQueue:
 
     def add(self, request: QueuedRequest, sequences: Collection[Sequence]) -> None:
         """Queue the sequences of a request."""
-        waiting = self.suspects if request.job.device_failures else self.pending
         request.queue_sequences(sequences)
         self.queued_sequences += len(sequences)
         for sequence in sequences:
             self.queued_tokens += sequence.length_tokens
-            waiting.add(sequence)
+            self.pending.add(sequence)
         self.requests.add(request)
-        self.pending.on_change()
 
     def discard(self, sequence: Sequence) -> None:
         """See `RequestQueue`."""

@@ -47,7 +47,6 @@ class ModelQueues(list[ModelQueue]):
         self._numbers: dict[ModelQueue, int] = {}
         self._places: dict[ModelQueue, _Place] = {}
         self._in_order = SortedList()
-        self._suspecting = set[ModelQueue]()
         # For each worker, the number of waiting queues whose model it can run.
         self._wanted = Counter[Worker]()
         # The seconds that a device takes for all that waits in each queue.
@@ -74,12 +73,6 @@ class ModelQueues(list[ModelQueue]):
         """The workers that could run a waiting sequence."""
         self._update()
         return [worker for worker, queues in self._wanted.items() if queues]
-
-    @property
-    def suspecting(self) -> Collection[ModelQueue]:
-        """The queues with sequences that may kill a device."""
-        self._update()
-        return [queue for queue in self._suspecting if queue.suspects]
 
     def others_s(self, queue: ModelQueue, own_s: float, fair_start_s: float) -> Iterator[float]:
         """Yield the seconds that other models take for sequences of earlier fair starts, each at most `own_s`.
@@ -133,7 +126,7 @@ class ModelQueues(list[ModelQueue]):
         self._numbers = {queue: number for number, queue in enumerate(self)}
         self._places, self._in_order, self._wanted = {}, SortedList(), Counter()
         self._work_s = np.zeros(len(self))
-        self._changed, self._suspecting = set(self), set()
+        self._changed = set(self)
         for queue in self:
             queue.pending.on_change = partial(self._changed.add, queue)
 
@@ -144,7 +137,6 @@ class ModelQueues(list[ModelQueue]):
             number = self._numbers[queue]
             if len(self) > 1:
                 self._work_s[number] = queue.backlog.all_s()
-            (self._suspecting.add if queue.suspects else self._suspecting.discard)(queue)
             leader, before, place = queue.leader, self._places.get(queue), None
             if leader:
                 place = _Place(leader.priority is Priority.BULK, queue.used_s, leader.fair_start_s, number)

@@ -26,7 +26,7 @@ class CloseReason(StrEnum):
     # The next sequence would exceed another limit, or its padding would take longer than starting another batch.
     CELLS = "cells"
     URGENT = "urgent"  # the next sequence would let a sequence of the batch miss its deadline
-    DRAINED = "drained"  # no other sequence was waiting
+    DRAINED = "drained"  # no other sequence was waiting, or the leader runs alone
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +50,8 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
 
     The leader is the sequence with the earliest fair start. Of each priority, the oldest sequences may join: those that
     fill `BUDGETS_TO_CHOOSE_FROM` token budgets. Of the next shorter and the next longer one, the one that adds less
-    time per token joins first. Bulk sequences join after all interactive sequences. A sequence joins only if
+    time per token joins first. Bulk sequences join after all interactive sequences. A suspect, which may kill the
+    device, runs alone. Another sequence joins only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
     - the padding of the batch, and its copies of hidden rows that no sequence needs, take no longer than the launch of
@@ -81,9 +82,9 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
     if leader is None:
         return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)
     batch = _GrowingBatch(leader, start_s + REPLY_S, cost, limits)
-    for sequences in oldest:
+    for sequences in () if leader.is_suspect else oldest:
         for hidden in (leader.hidden, not leader.hidden):
-            alike = [each for each in sequences if each.hidden == hidden and each is not leader]
+            alike = [each for each in sequences if each.hidden == hidden and each is not leader and not each.is_suspect]
             shorter = [each for each in alike if each.length_tokens < leader.length_tokens]
             longer = [each for each in alike if each.length_tokens >= leader.length_tokens]
             shorter.sort(key=_length_tokens, reverse=True)

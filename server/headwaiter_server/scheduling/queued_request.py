@@ -155,6 +155,7 @@ class Sequence:
         priority: priority of the request.
         index: position in the request.
         hidden: whether the hidden rows of the sequence are needed.
+        is_suspect: whether a device of another server died while it ran the sequence. A suspect runs alone.
         is_queued: whether the sequence was queued and has not started to run.
         result: the rows of the sequence, once it has run.
     """
@@ -167,6 +168,7 @@ class Sequence:
     request: QueuedRequest
     index: int
     hidden: bool = False
+    is_suspect: bool = False
     is_queued: bool = False
     result: SequenceResult | None = None
 

@@ -9,7 +9,7 @@ A sequence goes through the scheduler in these steps:
    devices that are dead or hang.
 4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
 5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` chooses the sequences. The
-   loop also drops the sequences that `plan` finds expired, and isolates the sequences that may kill a device.
+   loop also drops the sequences that `plan` finds expired.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
 7. The last result of a request resolves its answer, which `submit` returns, or which leaves for the front end.
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from headwaiter_proto.rules.errors import Unavailable
+from headwaiter_proto.rules.errors import InferenceFailed, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.concurrency.wake_up import WakeUp
 from headwaiter_server.concurrency.worker_thread import NeverRan
@@ -34,7 +34,7 @@ from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, ad
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import MAX_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.errors import deadline_passed, is_late
+from headwaiter_server.scheduling.errors import deadline_passed, device_failed_request, is_late
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.job import Interval, Job, Outcome
@@ -43,7 +43,6 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence, shape_of
-from headwaiter_server.scheduling.suspects import fail_sequence_on_dead_device
 from headwaiter_server.scheduling.worker import Devices, Session, Worker
 
 
@@ -165,8 +164,9 @@ class Scheduler:
         shape = Shape.of([length for _, _, length in runnable], hidden=hidden)
         fair_start = self.admit(queue, shape, deadline_s, priority)
         self._queues.note_arrival(queue)
+        is_suspect = request.job.device_failures > 0
         sequences = [
-            Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden)
+            Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden, is_suspect)
             for index, sequence, length in runnable
         ]
         queue.add(request, sequences)
@@ -238,8 +238,6 @@ class Scheduler:
     async def _serve_until_drained(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
-            for queue in self._queues.suspecting:
-                queue.suspects.admit_next()
             next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
             timed_out = await self._wake_up.wait(next_batch_in_s)
             answered = self._hand_out_results()
@@ -274,7 +272,6 @@ class Scheduler:
                 continue
             result, queue = batch.result.result(), batch.queue
             queue.hand_out(batch.sequences, result)
-            queue.suspects.end(batch.sequences)
             if result:
                 queue.limits.note_success(result.shape)
             queue.end_batch()
@@ -300,18 +297,26 @@ class Scheduler:
         cost, limits = queue.learnt.cost, queue.limits.current
         planned = plan(queue.pending, now_s + busy_s, cost, limits, idle=not busy_s)
         queue.drop_expired(planned.expired)
+        if planned.batch and planned.batch[0].is_suspect:
+            worker = self._worker_with_suspect(queue) or worker
         self._run_batch(queue, worker, planned)
         return True
 
+    def _worker_with_suspect(self, queue: ModelQueue) -> Worker | None:
+        """Return the worker that a suspect runs on; the next suspect runs behind it.
+
+        All sessions of one GPU die together, so of two suspects that run at the same time, either may be to blame.
+        """
+        workers = (batch.worker for batch in self._running if batch.sequences[0].is_suspect)
+        return next((worker for worker in workers if worker in queue.sessions), None)
+
     def _run_batch(self, queue: ModelQueue, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        isolated = queue.suspects.isolate(planned.batch)
-        for sequence in isolated:
+        for sequence in planned.batch:
             queue.pending.discard(sequence)
         # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
-        batch = tuple(sequence for sequence in isolated if not sequence.request.answer.done())
+        batch = tuple(sequence for sequence in planned.batch if not sequence.request.answer.done())
         if batch:
-            queue.suspects.start(batch)
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_planned(planned.close_reason)
             planned_s = self._clock()
@@ -348,7 +353,16 @@ class Scheduler:
 
 
 def _fail_batch_on_dead_device(batch: Batch) -> None:
-    """Fail the requests of the sequences that have started to run."""
+    """Fail the requests of the sequences that have started to run.
+
+    The caller sends a request to another replica, except if its sequence is a suspect: a suspect ran alone.
+    """
     for sequence in batch:
-        if not sequence.is_queued:
-            fail_sequence_on_dead_device(sequence)
+        if sequence.is_suspect and not sequence.is_queued:
+            problem = (
+                f"devices failed twice while they ran sequence {sequence.index}: change or leave out this sequence"
+            )
+            # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
+            sequence.request.fail_whole(InferenceFailed(problem, sequence=sequence.index))
+        elif not sequence.is_queued:
+            sequence.request.fail(device_failed_request())

@@ -59,13 +59,10 @@ class Totals(RuleBasedStateMachine):
         lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
         arrived_s=times_s,
         priority=st.sampled_from(Priority),
-        device_failures=st.integers(0, 1),
     )
-    def queue_request(
-        self, model: int, lengths: list[int], arrived_s: float, priority: Priority, device_failures: int
-    ) -> None:
+    def queue_request(self, model: int, lengths: list[int], arrived_s: float, priority: Priority) -> None:
         queue = self.queues[model]
-        job = Job([np.zeros(length, np.int64) for length in lengths], device_failures=device_failures)
+        job = Job([np.zeros(length, np.int64) for length in lengths])
         request = QueuedRequest(queue, job, Caller())
         start_s = fair_start_s(arrived_s, float("inf"), priority, 0.1 * sum(lengths))
         sequences = [
@@ -76,22 +73,15 @@ class Totals(RuleBasedStateMachine):
         queue.add(request, sequences)
         self.requests.append((request, sequences))
 
-    @rule()
-    def admit_suspects(self) -> None:
-        for queue in self.queues.suspecting:
-            queue.suspects.admit_next()
-
     @rule(worker=st.sampled_from(WORKERS), count=st.integers(1, 4), now_s=times_s)
     def plan_batch(self, worker: Worker, count: int, now_s: float) -> None:
         if worker in self.queues.wanted_workers:
             queue = self.queues.next(worker, now_s)
-            batch = queue.suspects.isolate(tuple(waiting_in(queue.pending)[:count]))
+            batch = tuple(waiting_in(queue.pending)[:count])
             for sequence in batch:
                 queue.pending.discard(sequence)
-            queue.suspects.start(batch)
             self.queues.note_turn(queue, now_s)
             queue.start_batch(0.5 * count)
-            queue.suspects.end(batch)
             self.planned += batch
 
     @rule()
@@ -136,14 +126,13 @@ class Totals(RuleBasedStateMachine):
             in_pending = [sequence for sequence in queued if sequence in queue.pending]
             assert queue.pending.tokens == sum(sequence.length_tokens for sequence in in_pending)
             outside = [sequence for sequence in queued if sequence not in in_pending]
-            assert all(each in self.planned or each.request.job.device_failures for each in outside)
+            assert all(each in self.planned for each in outside)
 
     @invariant()
     def the_waiting_queues_and_the_workers_that_they_want_are_right(self) -> None:
         waiting = [queue for queue in self.queues if queue.pending]
         assert set(self.queues.waiting) == set(waiting)
         assert set(self.queues.wanted_workers) == {worker for queue in waiting for worker in queue.sessions}
-        assert set(self.queues.suspecting) == {queue for queue in self.queues if queue.suspects}
 
     @invariant()
     def the_next_model_is_the_first_of_all_that_wait(self) -> None:
