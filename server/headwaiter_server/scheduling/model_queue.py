@@ -32,6 +32,7 @@ class ModelQueue:
         observer: is notified of batches.
         trace_batch: makes the spans of batches; None without traces.
         recent_batches: the latest batches that ran.
+        used_s: device seconds that the model has used; `ModelQueues` raises them when work arrives after a pause.
         batch_count: number of batches that are planned, that run, or that are bisected after a failure.
         closed: whether the queue takes no more requests.
     """
@@ -66,18 +67,8 @@ class ModelQueue:
         self.learnt, self.limits = LearntCost(cost, limits.full_shape()), AdaptiveLimits(limits, name)
         self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
-        self.batch_count, self._used_s, self.closed = 0, 0.0, False
+        self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
-
-    @property
-    def used_s(self) -> float:
-        """The device seconds that the model has used; `ModelQueues` raises them when work arrives after a pause."""
-        return self._used_s
-
-    @used_s.setter
-    def used_s(self, used_s: float) -> None:
-        self._used_s = used_s
-        self.pending.on_change()
 
     @property
     def backlog(self) -> Backlog:
@@ -90,9 +81,11 @@ class ModelQueue:
         return self.pending.tokens >= self.limits.current.tokens
 
     @property
-    def leader(self) -> Sequence | None:
-        """The waiting sequence with the earliest fair start."""
-        return self.pending.leader
+    def leader(self) -> Sequence:
+        """The waiting sequence with the earliest fair start; only while one waits."""
+        leader = self.pending.leader
+        assert leader is not None
+        return leader
 
     def add(self, request: QueuedRequest, sequences: Collection[Sequence]) -> None:
         """Queue the sequences of a request."""
@@ -155,7 +148,6 @@ class ModelQueue:
                 )
             for sequence in result.hand_out_rows():
                 sequence.request.fail(output_not_finite(sequence.index))
-            self.pending.on_change()
 
     def start_batch(self, predicted_s: float) -> None:
         """Count a batch that was given to a worker."""
@@ -165,7 +157,6 @@ class ModelQueue:
     def end_batch(self) -> None:
         """Stop counting a batch, because it has its results or errors."""
         self.batch_count -= 1
-        self.pending.on_change()
         self._note_idle()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """The waiting sequences of each priority, in the order of their fair starts."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 
@@ -26,17 +26,17 @@ class Pending:
     steps between the fair start and the nearer end of the queue: few for a request that arrives now.
 
     Attributes:
-        on_change: called when a sequence was added or removed.
         tokens: number of tokens of all waiting sequences.
         hidden_tokens: number of tokens of the waiting sequences whose hidden rows are needed.
     """
 
     def __init__(self) -> None:
-        self.on_change: Callable[[], object] = lambda: None
         self.tokens = self.hidden_tokens = 0
         # A dict keeps sequences of the same fair start in order, and removes any of them in constant time.
         self._by_fair_start = {priority: SortedDict() for priority in Priority}
         self._count = 0
+        # None if no sequence waits, or if the leader has left since it was looked for.
+        self._leader: Sequence | None = None
         self._steps = {priority: _TokensBySteps() for priority in Priority}
 
     def __len__(self) -> int:
@@ -50,6 +50,9 @@ class Pending:
     def add(self, sequence: Sequence) -> None:
         """Add a sequence."""
         self._count += 1
+        leader = self._leader
+        if leader is not None and (sequence.fair_start_s, sequence.priority) < (leader.fair_start_s, leader.priority):
+            self._leader = sequence
         self._by_fair_start[sequence.priority].setdefault(sequence.fair_start_s, {})[sequence] = None
         self._add_tokens(sequence, sequence.length_tokens)
 
@@ -65,6 +68,8 @@ class Pending:
         if not same_start:
             del by_fair_start[sequence.fair_start_s]
         self._count -= 1
+        if sequence is self._leader:
+            self._leader = None
         self._add_tokens(sequence, -sequence.length_tokens)
 
     def discard(self, sequence: Sequence) -> None:
@@ -79,7 +84,10 @@ class Pending:
     @property
     def leader(self) -> Sequence | None:
         """The sequence with the earliest fair start; of an equal pair, the interactive one."""
-        return earliest([next(iter(starts.peekitem(0)[1])) for starts in self._by_fair_start.values() if starts])
+        if self._leader is None:
+            first = [next(iter(starts.peekitem(0)[1])) for starts in self._by_fair_start.values() if starts]
+            self._leader = earliest(first)
+        return self._leader
 
     @property
     def mean_tokens(self) -> int:
@@ -98,7 +106,6 @@ class Pending:
         self.tokens += tokens
         self.hidden_tokens += tokens if sequence.hidden else 0
         self._steps[sequence.priority].add(sequence.fair_start_s, tokens)
-        self.on_change()
 
 
 class _TokensBySteps:

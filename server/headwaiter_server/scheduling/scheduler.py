@@ -20,7 +20,7 @@ interrupted. Only a new process can use the device again.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -113,7 +113,7 @@ class Scheduler:
 
     def estimated_wait_s(self, queue: ModelQueue) -> float:
         """Return the estimated wait of a sequence that arrives now and is less urgent than all others, in seconds."""
-        return self._wait_estimate(queue, self._clock(), self._queues.others_exactly_s).wait_s()
+        return self._wait_estimate(queue, self._clock()).wait_s()
 
     async def submit(self, queue: ModelQueue, job: Job, on_queued: Callable[[], None] = lambda: None) -> Outcome:
         """Queue the sequences of a job, and return its answer; cancelling withdraws what has not started to run.
@@ -189,7 +189,7 @@ class Scheduler:
             raise Unavailable("the model is being unloaded: send the request to another replica")
         arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
-        estimate = self._wait_estimate(queue, arrived_s, self._queues.others_s)
+        estimate = self._wait_estimate(queue, arrived_s)
         admit(estimate, self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
 
@@ -238,11 +238,11 @@ class Scheduler:
     async def _serve_until_drained(self) -> None:
         """Run steps 2 to 6 of the module's docstring until the last request of a drain is answered."""
         while not self._draining or any(queue.queued_sequences or queue.batch_count for queue in self._queues):
-            next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.wanted_workers)
+            next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.want)
             timed_out = await self._wake_up.wait(next_batch_in_s)
             answered = self._hand_out_results()
             # Callers that have just been answered may send their next requests within a turn of the event loop.
-            while self._queues.waiting and (answered or (not timed_out and self._expects_more_requests())):
+            while any(self._queues.waiting) and (answered or (not timed_out and self._expects_more_requests())):
                 await asyncio.sleep(0)
                 answered = self._hand_out_results()
             self._wake_up.clear()
@@ -284,12 +284,12 @@ class Scheduler:
         if self._draining or any(queue.fills_a_batch for queue in waiting):
             return False
         hold = self._batch_wait.hold_another_turn(sum(len(queue.pending) for queue in waiting))
-        idle = hold and self._devices.next_worker(self._clock(), self._queues.wanted_workers) is not None
+        idle = hold and self._devices.next_worker(self._clock(), self._queues.want) is not None
         return idle and yield_core(self._clock)
 
     def _start_batch(self) -> bool:
         """Plan and run the next batch, and drop expired sequences; return whether a worker wanted a batch."""
-        worker = self._devices.next_worker(now_s := self._clock(), self._queues.wanted_workers)
+        worker = self._devices.next_worker(now_s := self._clock(), self._queues.want)
         if worker is None:
             return False
         queue = self._queues.next(worker, now_s)
@@ -345,11 +345,9 @@ class Scheduler:
             queue.limits.note_memory_failure(shape_of(found.too_large), error)
         queue.end_batch()
 
-    def _wait_estimate(
-        self, queue: ModelQueue, now_s: float, others_s: Callable[[ModelQueue, float, float], Iterator[float]]
-    ) -> WaitEstimate:
+    def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
         busy_s = self._devices.busy_s(now_s, queue.sessions)
-        return WaitEstimate(queue.backlog, queue.queued_tokens, busy_s, partial(others_s, queue))
+        return WaitEstimate(queue.backlog, queue.queued_tokens, busy_s, partial(self._queues.others_s, queue))
 
 
 def _fail_batch_on_dead_device(batch: Batch) -> None:

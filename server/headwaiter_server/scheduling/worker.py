@@ -245,14 +245,14 @@ class Devices:
         """Return the predicted seconds until each of these workers has run its batches."""
         return tuple(worker.busy_s(now_s) for worker in self.workers if worker in among)
 
-    def next_worker(self, now_s: float, among: Container[Worker]) -> Worker | None:
-        """Return the first of these workers to be free of those that want a batch now; None if none of them does."""
-        ready = [worker for worker in self.workers if worker in among and worker.wants_batch_in_s(now_s) <= 0]
+    def next_worker(self, now_s: float, is_wanted: Callable[[Worker], bool]) -> Worker | None:
+        """Return the first worker to be free of those that are wanted and want a batch now; None if there is none."""
+        ready = [worker for worker in self.workers if worker.wants_batch_in_s(now_s) <= 0 and is_wanted(worker)]
         return min(ready, key=lambda worker: worker.busy_s(now_s), default=None)
 
-    def wants_batch_in_s(self, now_s: float, among: Container[Worker]) -> float:
-        """Return the seconds until one of these workers wants a batch; infinity if none of them does for now."""
-        wants_in_s = (worker.wants_batch_in_s(now_s) for worker in self.workers if worker in among)
+    def wants_batch_in_s(self, now_s: float, is_wanted: Callable[[Worker], bool]) -> float:
+        """Return the seconds until a worker that is wanted wants a batch; infinity if none does for now."""
+        wants_in_s = (worker.wants_batch_in_s(now_s) for worker in self.workers if is_wanted(worker))
         return min(wants_in_s, default=float("inf"))
 
     async def watch(self) -> None:
