@@ -141,7 +141,8 @@ async def serve(bundle: Path, settings: Settings, policy: Policy, graph_file: st
     scheduler = PolicyScheduler(graph, policy, recorder, padded=graph_file.startswith("portable"))
     model = replace(model, graph=graph, graph_file=graph_file)
     served = ServedModel(ModelFacts.of(model, *_MODEL, (0,)), None, recorder.model(*_MODEL))
-    scheduler.directory.update([], {served.name: served}, started=True)
+    scheduler.directory.started = True
+    scheduler.directory.update([], {served.name: served})
     # The benchmarks call neither GetModel nor Attend, which need the other methods of an engine.
     path = RequestPath(settings, recorder, cast("Any", scheduler))
     server = grpc.aio.server(options=channel_options(settings))

@@ -26,6 +26,7 @@ from bench.studies.scheduler_alone import (
     SleepingDevice,
 )
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.messages import HEADER, Kind, split_messages, write_request
 from headwaiter_server.runtime.packing import pack
@@ -50,9 +51,16 @@ async def _measure(callers: int) -> tuple[float, float, float]:
     observer = BatchCounter()
     session = Session(SleepingDevice(), pack([np.zeros(1, np.int64)]))
     running = SimpleNamespace(queue=scheduler.add_model({worker: session}, COST, LIMITS, observer))
-    links = FrontEndLinks(Recorder())
-    engine: Any = SimpleNamespace(scheduler=scheduler, running_model=lambda _: running, max_unread_bytes=1 << 30)
-    links.engine = engine
+    engine: Any = SimpleNamespace(
+        scheduler=scheduler,
+        running_model=lambda _: running,
+        max_unread_bytes=1 << 30,
+        directory=ModelDirectory(""),
+        versions=SimpleNamespace(followers=[]),
+        load=None,
+        unload=None,
+    )
+    links = FrontEndLinks(engine, Recorder())
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "bench.studies.engine_alone", str(theirs.fileno()), str(callers)]
     load = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])

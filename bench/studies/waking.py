@@ -51,7 +51,8 @@ class _Engine:
         facts = ModelFacts(manifest.name, "1", manifest, opened.digest, "", PRECISION_FP32, "cpu", "", (0,), 0)
         self.directory = ModelDirectory("")
         served = ServedModel(facts, None, recorder.model(manifest.name, "1"))
-        self.directory.update([], {manifest.name: served}, started=True)
+        self.directory.started = True
+        self.directory.update([], {manifest.name: served})
         self._vector = np.random.default_rng(0).standard_normal(_WIDTH, np.float32)
 
     async def submit(self, _served: object, _job: Job, on_queued: Callable[[], None]) -> Outcome:

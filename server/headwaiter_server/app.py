@@ -45,16 +45,23 @@ class Server:
     """
 
     def __init__(self, settings: Settings) -> None:
+        """Create a server in a running event loop.
+
+        Raises:
+            SettingsError: a file cannot be used.
+        """
         self._settings = settings
+        self._files = CredentialFiles(settings)
         self._recorder = recorder = Recorder(settings.devices, tracing=start_tracing(settings, "engine"))
-        self._links = links = FrontEndLinks(recorder)
-        self._engine = links.engine = LocalEngine(settings, recorder, links, self._report_health)
-        directory = self._engine.directory
-        recorder.registry.register(VersionStates(lambda: directory.known_versions))
+        self._engine = engine = LocalEngine(settings, recorder)
+        recorder.registry.register(VersionStates(lambda: engine.directory.known_versions))
         BuildInfo(recorder.registry, onnxruntime.__version__, revision(os.environ))
-        count = _front_end_count(settings)
+        self._links = links = FrontEndLinks(engine, recorder)
+        count, credentials = _front_end_count(settings), self._files.current
         self._front_end: FrontEnd | FrontEndSupervisor = (
-            FrontEndSupervisor(settings, count, links) if count else FrontEnd(settings, recorder, self._engine)
+            FrontEndSupervisor(settings, count, links, credentials)
+            if count
+            else FrontEnd(settings, recorder, engine, credentials)
         )
         self._asked_to_read = asyncio.Event()
         self._tasks = BackgroundTasks()
@@ -80,11 +87,9 @@ class Server:
         Raises:
             ModelRefused: no model can be served.
             CannotListen: the server cannot listen on one of its ports.
-            SettingsError: a file cannot be used.
         """
-        files = CredentialFiles(self._settings)
-        await self._front_end.listen(files.current)
-        self._tasks.start(self._follow(files))
+        await self._front_end.listen()
+        self._tasks.start(self._follow_files())
         try:
             await self._engine.start()
             await self._links.published()
@@ -109,9 +114,9 @@ class Server:
         """Read the files of tokens and of TLS again soon, whether they have changed or not."""
         self._asked_to_read.set()
 
-    async def _follow(self, files: CredentialFiles) -> None:
-        """Check the files every second, and use their content when it changes."""
-        changed = False
+    async def _follow_files(self) -> None:
+        """Check the files of tokens and of TLS every second, and use their content when it changes."""
+        changed, files = False, self._files
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FILE_CHECK_INTERVAL_S):
@@ -136,7 +141,7 @@ class Server:
     def leave(self) -> None:
         """Report NOT_SERVING to health checks, and go on answering requests, new ones too."""
         self._engine.directory.leaving = True
-        self._report_health()
+        self._engine.directory.notify()
 
     async def drain(self) -> bool:
         """Report NOT_SERVING to health checks, answer the admitted requests, and stop listening.
@@ -165,9 +170,6 @@ class Server:
         self._tasks.cancel()
         await self._front_end.stop_listening(grace_s)
         await self._recorder.send_last_spans()
-
-    def _report_health(self) -> None:
-        self._front_end.report_health()
 
 
 def _served(model: ServedModel) -> str:

@@ -51,12 +51,13 @@ class CannotListen(Exception):
 
 
 class FrontEnd:
-    """Answers the calls of gRPC and of HTTP with an engine.
+    """Answers the calls of gRPC and of HTTP with an engine. Create a front end in a running event loop.
 
     Args:
         settings: the settings of the server.
         recorder: counts and times the calls.
         engine: runs the models.
+        credentials: the tokens, and the files of TLS.
         http_sockets: listen for HTTP in several front ends, which share the port for gRPC too; None for the only front
             end.
 
@@ -72,6 +73,7 @@ class FrontEnd:
         settings: Settings,
         recorder: Recorder,
         engine: Engine,
+        credentials: Credentials,
         http_sockets: Sequence[socket.socket] | None = None,
     ) -> None:
         self._http_sockets = http_sockets
@@ -82,30 +84,31 @@ class FrontEnd:
         self._streams = OpenStreams(self._path)
         self._health = health.HealthService(incoming, 1 if http_sockets is None else int(settings.front_ends))
         self._reported_names: set[str] = set()
+        self._http: list[HttpServer] = []
         self.port = self.http_port = self.metrics_port = 0
+        self.use(credentials)
+        self._grpc = self._grpc_server()
+        engine.directory.subscribe(self._report_health)
+        self._report_health()
 
     @property
     def unanswered_count(self) -> int:
         """Number of admitted requests without a reply, plus number of open streams."""
         return self._path.unanswered_count
 
-    async def listen(self, credentials: Credentials) -> None:
+    async def listen(self) -> None:
         """Listen on the ports, and answer calls.
 
         Raises:
             CannotListen: a port cannot be used.
         """
-        settings = self._settings
-        self._http: list[HttpServer] = []
-        self.use(credentials)
-        self._grpc = self._grpc_server()
-        self.report_health()
+        settings, tls = self._settings, self._credentials.tls
         try:
-            if credentials.tls is None:
+            if tls is None:
                 self.port = self._grpc.add_insecure_port(settings.address)
             else:
                 # gRPC does not keep the object, but calls its function for each new connection.
-                self._grpc_tls = grpc_credentials(credentials.tls, lambda: self._credentials.tls)
+                self._grpc_tls = grpc_credentials(tls, lambda: self._credentials.tls)
                 self.port = self._grpc.add_secure_port(settings.address, self._grpc_tls)
         except RuntimeError:
             raise cannot_listen(settings.address) from None
@@ -133,7 +136,7 @@ class FrontEnd:
         if tls is not None:
             self._recorder.certificate_read(certificate_expiry_unix_s(tls.cert))
 
-    def report_health(self) -> None:
+    def _report_health(self) -> None:
         """Report to health checks whether the server and each of its models may get requests."""
         directory = self._engine.directory
         names = set(directory.served_names)

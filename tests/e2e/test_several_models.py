@@ -28,7 +28,7 @@ from headwaiter_client import (
     Unimplemented,
 )
 from headwaiter_server.app import Server
-from headwaiter_server.models import repository
+from headwaiter_server.models import versions
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.runtime import model
 from headwaiter_server.runtime.errors import ModelRefused
@@ -110,7 +110,7 @@ def paused_loads() -> Iterator[threading.Event]:
         goes_on.wait(30)
         return load_model(*arguments)
 
-    with patch.object(repository, "load_model", load_later):
+    with patch.object(versions, "load_model", load_later):
         try:
             yield goes_on
         finally:
@@ -229,7 +229,7 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (patch.object(repository, "load_model", side_effect=Panic("index out of bounds")), "Panic"),
+        (patch.object(versions, "load_model", side_effect=Panic("index out of bounds")), "Panic"),
         (
             patch.object(model, "available_bytes", lambda: 1000),
             "MiB for its weights.* MiB for its longest sequence.*0 MiB are available",

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,11 @@ from headwaiter_server.engine.description import batches_reply, description
 from headwaiter_server.metrics.page import Page, write_page
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.totals import Totals
-from headwaiter_server.models.directory import ModelDirectory, starting
-from headwaiter_server.models.repository import Followers, ModelRepository
+from headwaiter_server.models.directory import ModelDirectory
+from headwaiter_server.models.repository import ModelRepository
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.versions import ModelVersions
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import MAX_WAITING
@@ -31,23 +31,28 @@ _OTHER_UNREAD_BYTES = 256 << 20
 
 
 class LocalEngine:
-    """Runs models in this process; see `Engine`.
+    """Runs models in this process; see `Engine`. Create an engine in a running event loop.
 
     Args:
         settings: the settings of the server.
         recorder: records the metrics of all models.
-        followers: other processes that answer requests with the models.
-        on_change: called when the directory has changed.
+
+    Attributes:
+        scheduler: runs the batches of all models.
+        versions: the versions of all models.
     """
 
-    def __init__(
-        self, settings: Settings, recorder: Recorder, followers: Followers, on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings, self._recorder = settings, recorder
-        self._followers, self._on_change = followers, on_change
         self.directory = ModelDirectory(settings.default_model, single=settings.bundle is not None)
-        self._scheduler: Scheduler | None = None
-        self._repository: ModelRepository | None = None
+        workers = [
+            Worker(device=device, instance=instance)
+            for device in settings.devices
+            for instance in range(settings.instances)
+        ]
+        self.scheduler = Scheduler(workers, QueueLimits(settings.max_queue_tokens, settings.max_queue_s))
+        self.versions = ModelVersions(settings, self.scheduler, recorder, self.directory)
+        self._repository = ModelRepository(settings, self.versions, self.directory)
 
     async def start(self) -> None:
         """Load, check and warm up the models.
@@ -55,17 +60,6 @@ class LocalEngine:
         Raises:
             ModelRefused: no model can be served.
         """
-        settings = self._settings
-        workers = [
-            Worker(device=device, instance=instance)
-            for device in settings.devices
-            for instance in range(settings.instances)
-        ]
-        limits = QueueLimits(settings.max_queue_tokens, settings.max_queue_s)
-        self._scheduler = Scheduler(workers, limits)
-        self._repository = ModelRepository(
-            settings, self._scheduler, self._recorder, self.directory, self._followers, self._on_change
-        )
         await self._repository.start()
 
     async def failed(self) -> None:
@@ -78,24 +72,20 @@ class LocalEngine:
         Returns:
             Number of requests without an answer in time.
         """
-        unanswered = 0
-        if self._repository is not None:
-            self._repository.drain()
-        if self._scheduler is not None:
-            unanswered = await self._scheduler.drain(timeout_s)
-        return unanswered
+        self._repository.drain()
+        return await self.scheduler.drain(timeout_s)
 
     async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
         """See `Engine`."""
-        self.scheduler.admit(_running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
+        self.scheduler.admit(self._running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
 
     async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
         """See `Engine`."""
-        return await self.scheduler.submit(_running(served).queue, job, on_queued)
+        return await self.scheduler.submit(self._running(served).queue, job, on_queued)
 
     async def check_attention_room(self, served: ServedModel) -> None:
         """See `Engine`."""
-        _running(served).attention_queue.admit()
+        self._running(served).attention_queue.admit()
 
     async def attend(
         self,
@@ -107,16 +97,16 @@ class LocalEngine:
         on_queued: Callable[[], None],
     ) -> tuple[AttentionWeights, Interval]:
         """See `Engine`."""
-        queue = _running(served).attention_queue
+        queue = self._running(served).attention_queue
         return await queue.submit(sequence, selection, deadline_s=deadline_s, on_queued=on_queued)
 
     async def describe(self, served: ServedModel) -> pb.GetModelResponse:
         """See `Engine`."""
-        return description(_running(served), self._settings.provider)
+        return description(self._running(served), self._settings.provider)
 
     async def batches(self, models: Sequence[ServedModel]) -> pb.ListBatchesResponse:
         """See `Engine`."""
-        return batches_reply(map(_running, models), time.monotonic())
+        return batches_reply(map(self._running, models), time.monotonic())
 
     async def totals(self, models: Sequence[ServedModel]) -> list[Totals]:
         """See `Engine`."""
@@ -124,21 +114,15 @@ class LocalEngine:
 
     async def load(self, name: str) -> None:
         """See `Engine`."""
-        await self._running_repository.load(name)
+        await self._repository.load(name)
 
     async def unload(self, name: str) -> None:
         """See `Engine`."""
-        await self._running_repository.unload(name)
+        await self._repository.unload(name)
 
     async def metrics(self, accept: str) -> Page:
         """See `Engine`."""
         return await write_page(self._recorder.registry, accept)
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Runs the batches of all models; only after `start` was called."""
-        assert self._scheduler is not None
-        return self._scheduler
 
     @property
     def max_unread_bytes(self) -> int:
@@ -147,16 +131,8 @@ class LocalEngine:
         return settings.max_reply_bytes + 2 * MAX_WAITING * settings.max_attend_bytes + _OTHER_UNREAD_BYTES
 
     def running_model(self, number: int) -> RunningModel:
-        """Return a loaded model by the number of its load; see `ModelRepository.running_model`."""
-        return self._running_repository.running_model(number)
+        """Return a loaded version by the number of its load; see `ModelVersions.running_model`."""
+        return self.versions.running_model(number)
 
-    @property
-    def _running_repository(self) -> ModelRepository:
-        if self._repository is None:
-            raise starting()
-        return self._repository
-
-
-def _running(served: ServedModel) -> RunningModel:
-    """Return the model with its queues: in this process, each served model has them."""
-    return cast(RunningModel, served)
+    def _running(self, served: ServedModel) -> RunningModel:
+        return self.versions.running_model(served.facts.number)

@@ -1,6 +1,6 @@
 """The directory of models: which model answers a request, and what each version is doing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headwaiter_proto.rules.errors import (
     MAX_QUOTED_CHARACTERS,
@@ -29,6 +29,7 @@ class ModelDirectory:
         started: whether the models of the start are loaded.
         reachable: whether what runs the models answers.
         leaving: whether load balancers must send requests elsewhere, although the server still answers requests.
+            Call `notify` after a change of an attribute.
     """
 
     def __init__(self, default_model: str, *, single: bool = False) -> None:
@@ -36,17 +37,27 @@ class ModelDirectory:
         self._versions: list[VersionStatus] = []
         self._current: dict[str, ServedModel] = {}
         self.started, self.reachable, self.leaving = False, True, False
+        self._subscribers: list[Callable[[], None]] = []
 
-    def update(self, versions: Iterable[VersionStatus], current: Mapping[str, ServedModel], *, started: bool) -> None:
-        """Replace what the directory knows.
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call a function whenever the directory has changed."""
+        self._subscribers.append(on_change)
+
+    def notify(self) -> None:
+        """Tell the subscribers that the directory has changed."""
+        for on_change in self._subscribers:
+            on_change()
+
+    def update(self, versions: Iterable[VersionStatus], current: Mapping[str, ServedModel]) -> None:
+        """Replace the versions that the directory knows, and notify the subscribers.
 
         Args:
             versions: all versions: loaded, being loaded, being unloaded, or failed.
             current: the version of each model that answers requests.
-            started: whether the models of the start are loaded.
         """
         self._versions = sorted(versions, key=lambda each: (each.name, each.number))
-        self._current, self.started = dict(sorted(current.items())), started
+        self._current = dict(sorted(current.items()))
+        self.notify()
 
     @property
     def known_versions(self) -> list[VersionStatus]:

@@ -1,6 +1,9 @@
-"""A version of a model in the repository, and what the version is doing."""
+"""The life of a version of a model: its states, and the events that lead from one state to the next.
 
-from collections.abc import Iterable
+`models/versions.py` does what each state needs, and tells a version which event has happened.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,10 +13,33 @@ from headwaiter_proto.rules.errors import ModelNotFound
 class ModelState(StrEnum):
     """What a version of a model is doing."""
 
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    FAILED = "failed"
+    LOADING = "loading"  # it is opened, checked, measured and warmed up, and all processes open its tokenizer
+    READY = "ready"  # it answers new requests
+    DRAINING = "draining"  # it answers only the requests that it has begun; then its memory is freed
+    FAILED = "failed"  # it cannot be served; callers learn why
+    REMOVED = "removed"  # nothing of it is left
+
+
+class Event(StrEnum):
+    """What happens to a version of a model."""
+
+    LOADED = "loaded"  # everything that its requests need is ready
+    REFUSED = "refused"  # it must not be served, or its load has failed
+    UNWANTED = "unwanted"  # when its load had ended, it was no longer the version that should answer
+    RETIRED = "retired"  # another version takes over, or the model is unloaded
+    FREED = "freed"  # its requests are answered, and its memory is free
+    FORGOTTEN = "forgotten"  # its files are gone or have changed, or a caller asks for another attempt
+
+
+# The state that follows an event. An event that has no row here cannot happen in that state.
+NEXT_STATE: Mapping[tuple[ModelState, Event], ModelState] = {
+    (ModelState.LOADING, Event.LOADED): ModelState.READY,
+    (ModelState.LOADING, Event.REFUSED): ModelState.FAILED,
+    (ModelState.LOADING, Event.UNWANTED): ModelState.DRAINING,
+    (ModelState.READY, Event.RETIRED): ModelState.DRAINING,
+    (ModelState.DRAINING, Event.FREED): ModelState.REMOVED,
+    (ModelState.FAILED, Event.FORGOTTEN): ModelState.REMOVED,
+}
 
 
 @dataclass(eq=False)
@@ -36,8 +62,16 @@ class VersionStatus:
         """The version as callers name it."""
         return str(self.number)
 
+    def note(self, event: Event) -> None:
+        """Go to the state that follows an event.
+
+        Raises:
+            KeyError: the event cannot happen in the present state.
+        """
+        self.state = NEXT_STATE[self.state, event]
+
     def status(self) -> "VersionStatus":
-        """Return a copy without what only the repository knows."""
+        """Return a copy without what only the process of the models knows."""
         return VersionStatus(self.name, self.number, self.state, self.reason)
 
 

@@ -44,18 +44,18 @@ class FrontEndLinks:
     """The sockets to all front ends; there may be none.
 
     Args:
+        engine: runs the models; the front ends follow its versions and its directory.
         recorder: what this process has counted.
 
     Attributes:
-        engine: runs the models; set it before the first front end is added.
         restarts: counts the front ends that were started again.
         pages: writes the pages of metrics of all processes together.
     """
 
-    engine: LocalEngine
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, engine: LocalEngine, recorder: Recorder) -> None:
+        self._engine, self._recorder = engine, recorder
+        engine.versions.followers.append(self)
+        engine.directory.subscribe(self._publish)
         # Front ends that know all models.
         self._joined: set[_FrontEndLink] = set()
         metrics = FrontEndMetrics(recorder.registry)
@@ -74,7 +74,7 @@ class FrontEndLinks:
 
     async def add(self, end: socket.socket, number: int) -> Link:
         """Answer the requests of a front end, and return the socket's link."""
-        link = _FrontEndLink(self.engine, self, number)
+        link = _FrontEndLink(self._engine, self, number)
         await link.open(end)
         link.closed.add_done_callback(lambda _: self._remove(link))
         self._tasks.start(self._count_forever(link))
@@ -97,12 +97,12 @@ class FrontEndLinks:
         if link.closed.done():
             raise Unavailable(f"{link.other} has ended during its start")
         self._joined.add(link)
-        self.publish()
+        self._publish()
         await self.published()
 
-    def publish(self) -> None:
+    def _publish(self) -> None:
         """Tell the front ends which models answer requests from now on, and whether the server is leaving."""
-        directory = self.engine.directory
+        directory = self._engine.directory
         versions = [each.status() for each in directory.known_versions]
         before, self._current = self._current, {each.labels: each.facts.number for each in directory.current}
         # The metrics of a version that was loaded again, from other files, start again from zero.
@@ -122,12 +122,12 @@ class FrontEndLinks:
 
     async def load(self, name: str) -> None:
         """Load a model; see `Engine`. All front ends answer requests with the model afterwards."""
-        await self.engine.load(name)
+        await self._engine.load(name)
         await self.published()
 
     async def unload(self, name: str) -> None:
         """Unload a model; see `Engine`. No front end answers new requests with the model afterwards."""
-        await self.engine.unload(name)
+        await self._engine.unload(name)
         await self.published()
 
     async def prepare(self, facts: ModelFacts, tokenizer: BundleTokenizer | None) -> None:
@@ -144,7 +144,7 @@ class FrontEndLinks:
 
     async def totals(self, numbers: Iterable[int]) -> list[Totals]:
         """Return the counts and the times of models, of all processes together."""
-        sums = {each: self.engine.running_model(each).recorder.statistics.totals() for each in numbers}
+        sums = {each: self._engine.running_model(each).recorder.statistics.totals() for each in numbers}
         await self._count_all()
         for counted in (self._ended_totals, *(link.counts.totals for link in self._joined)):
             for number in sums.keys() & counted.keys():

@@ -85,18 +85,18 @@ class FrontEndProcess:
         if not self._stopped.is_set() and self._recorder is not None:
             await self._recorder.send_last_spans()
 
-    async def _open(self, settings: Settings) -> None:
+    async def _open(self, settings: Settings, credentials: Credentials) -> None:
         """Become ready to learn the models."""
         recorder = self._recorder = Recorder(process=self._name, tracing=start_tracing(settings, self._name))
-        engine = RemoteEngine(settings, recorder, self._link, self._report_health)
+        engine = RemoteEngine(settings, recorder, self._link)
         self._methods |= engine.methods
         self._directory = engine.directory
-        self._front_end = FrontEnd(settings, recorder, engine, self._http_sockets)
+        self._front_end = FrontEnd(settings, recorder, engine, credentials, self._http_sockets)
 
-    async def _listen(self, credentials: Credentials) -> tuple[int, int, int] | Exception:
+    async def _listen(self) -> tuple[int, int, int] | Exception:
         """Listen on the ports, and return those for gRPC, HTTP and metrics, or why the front end cannot listen."""
         try:
-            await self._opened.listen(credentials)
+            await self._opened.listen()
         except CannotListen as error:
             return error
         self._listens = True
@@ -112,10 +112,7 @@ class FrontEndProcess:
                     "the engine %s", "answers again" if answers else f"has been silent for {_ENGINE_SILENT_S:g} s"
                 )
                 self._directory.reachable = answers
-                self._report_health()
-
-    def _report_health(self) -> None:
-        self._opened.report_health()
+                self._directory.notify()
 
     async def _use(self, credentials: Credentials) -> None:
         self._opened.use(credentials)

@@ -77,6 +77,7 @@ class FrontEndSupervisor:
         settings: the settings of the server.
         count: number of front ends.
         links: the engine's ends of their sockets.
+        credentials: the tokens, and the files of TLS.
 
     Attributes:
         port: the port for gRPC; 0 until the front ends listen.
@@ -85,8 +86,9 @@ class FrontEndSupervisor:
             listen.
     """
 
-    def __init__(self, settings: Settings, count: int, links: FrontEndLinks) -> None:
+    def __init__(self, settings: Settings, count: int, links: FrontEndLinks, credentials: Credentials) -> None:
         self._settings, self._count, self._links = settings, count, links
+        self._credentials = credentials
         self._running: dict[int, tuple[Child, Link]] = {}
         self._keepers = BackgroundTasks(on_error=lambda: log.error("watching a front end failed", exc_info=True))
         self._updates = BackgroundTasks(on_error=lambda: log.error("updating a front end failed", exc_info=True))
@@ -100,13 +102,12 @@ class FrontEndSupervisor:
         """Number of requests without a reply when the front ends were quiet, or their time was over."""
         return self._unanswered_count
 
-    async def listen(self, credentials: Credentials) -> None:
+    async def listen(self) -> None:
         """Start all front ends, which then listen on the ports.
 
         Raises:
             CannotListen: a port cannot be used.
         """
-        self._credentials = credentials
         self._sockets, self._address = _reserve(self._settings.address)
         try:
             self._http_sockets = listen_for_http(self._settings)
@@ -126,10 +127,6 @@ class FrontEndSupervisor:
         self._credentials = credentials
         for link in self._running_links:
             self._updates.start(self._update(link))
-
-    def report_health(self) -> None:
-        """Tell the front ends which models answer requests."""
-        self._links.publish()
 
     def drain(self) -> None:
         """Let the front ends report NOT_SERVING, and answer no new requests from now on."""
@@ -174,11 +171,11 @@ class FrontEndSupervisor:
         theirs.close()
         link = await self._links.add(ours, number)
         try:
-            await link.call("open", settings)
+            credentials = self._credentials
+            await link.call("open", settings, credentials)
             # A front end that listens before it knows the models would refuse calls, and report NOT_SERVING.
             await self._links.join(link)
-            credentials = self._credentials
-            listens = await link.call("listen", credentials)
+            listens = await link.call("listen")
             if isinstance(listens, Exception):
                 raise listens
             self.port, self.http_port, self.metrics_port = listens

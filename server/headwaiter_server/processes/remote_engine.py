@@ -33,14 +33,13 @@ class RemoteEngine:
         settings: the settings of the server.
         recorder: counts and times the requests of this front end.
         link: the socket to the engine.
-        on_change: called when the directory has changed.
 
     Attributes:
         methods: what the engine may call.
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder, link: Link, on_change: Callable[[], None]) -> None:
-        self._settings, self._recorder, self._link, self._on_change = settings, recorder, link, on_change
+    def __init__(self, settings: Settings, recorder: Recorder, link: Link) -> None:
+        self._settings, self._recorder, self._link = settings, recorder, link
         self._loop = asyncio.get_running_loop()
         self.directory = ModelDirectory(settings.default_model, single=settings.bundle is not None)
         # The models that the engine has announced, by number.
@@ -130,9 +129,8 @@ class RemoteEngine:
             if before.get(each.labels, each) is not each:
                 # The same version was loaded again, from other files: its metrics start again from zero.
                 self._recorder.remove_model(*each.labels)
-        self.directory.update(versions, models, started=started)
-        self.directory.leaving = leaving
-        self._on_change()
+        self.directory.started, self.directory.leaving = started, leaving
+        self.directory.update(versions, models)
 
     async def _release(self, number: int) -> None:
         """Forget a model that answers no new requests, once the requests that use it are answered."""

@@ -233,7 +233,7 @@ async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, s
 
 async def test_a_caller_without_a_token_learns_no_name_of_a_model_and_no_reason_of_a_failure(service: Service) -> None:
     broken = VersionStatus("broken", 1, ModelState.FAILED, "the secret reason")
-    service.path.engine.directory.update([broken], {"tiny": service.served}, started=True)
+    service.path.engine.directory.update([broken], {"tiny": service.served})
     changed = Settings(bundle=Path("bundle"), http_api="on")
     locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
     for name in ("broken", "other", "tiny/versions/7"):

@@ -32,7 +32,8 @@ def directory(folder: Path, names: str, default: str = "", **options: Any) -> Mo
         )
         for name in names.split()
     }
-    made.update(options.get("versions", []), current, started=options.get("started", True))
+    made.started = options.get("started", True)
+    made.update(options.get("versions", []), current)
     return made
 
 

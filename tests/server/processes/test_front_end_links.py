@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -73,9 +73,8 @@ class Engine:
         self.directory = ModelDirectory("")
         self.max_unread_bytes = 1 << 20
         self.load = self.unload = None
-        self.links = FrontEndLinks(Recorder())
-        self.links.engine = self  # type: ignore[assignment]
-
+        self.versions = SimpleNamespace(followers=[])
+        self.links = FrontEndLinks(cast(Any, self), Recorder())
         self.open: list[Link] = []
 
     async def add(self, front_end: FrontEnd) -> Link:
@@ -233,7 +232,7 @@ async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_e
         await engine.links.prepare(facts(number), None)
     # The directory knows a version until it is unloaded.
     unloading: Any = SimpleNamespace(name="model 1", version="1", number=1, status=lambda: None)
-    engine.directory.update([unloading], {}, started=True)
+    engine.directory.update([unloading], {})
     await engine.links.join(link)
 
     async def counted(model: int) -> bool:
@@ -265,7 +264,7 @@ async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_
     front_end = FrontEnd()
     link = await engine.add(front_end)
     await engine.links.prepare(facts(1), None)
-    engine.directory.update([], {"model 1": loaded(1)}, started=True)
+    engine.directory.update([], {"model 1": loaded(1)})
     await engine.links.join(link)
     front_end.answer_one_request(1)
     await engine.links.pages.get("")
@@ -273,15 +272,14 @@ async def test_the_metrics_of_a_version_that_is_loaded_again_start_from_zero_as_
     await link.closed
     await asyncio.sleep(0)
     for number, count in ((1, 1), (2, 0)):
-        engine.directory.update([], {"model 1": loaded(number)}, started=True)
-        engine.links.publish()
+        engine.directory.update([], {"model 1": loaded(number)})
         page = (await engine.links.pages.get("")).content
         assert page.count(b'headwaiter_requests_total{code="OK",method="Encode",model="model 1"') == count
 
 
 async def test_a_front_end_starts_its_metrics_from_zero_when_a_version_is_loaded_again(tmp_path: Path) -> None:
     recorder = Recorder()
-    front_end = RemoteEngine(Settings(bundle=tmp_path), recorder, Link("the engine", {}), lambda: None)
+    front_end = RemoteEngine(Settings(bundle=tmp_path), recorder, Link("the engine", {}))
 
     async def serve(number: int) -> None:
         again: Any = SimpleNamespace(number=number, name="a", version="1")

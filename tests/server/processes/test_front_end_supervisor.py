@@ -14,6 +14,7 @@ import pytest
 
 from headwaiter_server.front_end import CannotListen
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
@@ -71,16 +72,19 @@ class Child:
 
 
 def links_to_front_ends() -> FrontEndLinks:
-    links = FrontEndLinks(Recorder())
-    directory = SimpleNamespace(known_versions=[], current=[], started=True, leaving=False)
-    engine: Any = SimpleNamespace(max_unread_bytes=1 << 20, load=None, unload=None, directory=directory)
-    links.engine = engine
-    return links
+    versions, directory = SimpleNamespace(followers=[]), ModelDirectory("")
+    engine: Any = SimpleNamespace(
+        max_unread_bytes=1 << 20, load=None, unload=None, versions=versions, directory=directory
+    )
+    return FrontEndLinks(engine, Recorder())
 
 
-def supervisor(tmp_path: Path, links: FrontEndLinks, count: int = 1) -> FrontEndSupervisor:
+def supervisor(
+    tmp_path: Path, links: FrontEndLinks, count: int = 1, credentials: Credentials | None = None
+) -> FrontEndSupervisor:
     """Return the supervisor of front ends whose engine has no models."""
-    return FrontEndSupervisor(Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0), count, links)
+    settings = Settings(bundle=tmp_path, address="127.0.0.1:0", metrics_port=0)
+    return FrontEndSupervisor(settings, count, links, credentials or Credentials())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ async def test_a_front_end_knows_the_models_before_it_listens(tmp_path: Path, mo
     facts: Any = SimpleNamespace(name="rain", version="1", number=3)
     await links.prepare(facts, None)
     async with asyncio.timeout(10):
-        await processes.listen(Credentials())
+        await processes.listen()
         await processes.stop_listening(0)
     assert child.asked == ["open", "prepare", "publish", "listen", "stop"]
 
@@ -143,11 +147,11 @@ async def test_a_front_end_gets_credentials_that_change_while_it_starts_and_late
 ) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
-    processes = supervisor(tmp_path, links_to_front_ends())
     first, second, third = (Credentials(Tokens.of(("", token))) for token in ("1", "2", "3"))
+    processes = supervisor(tmp_path, links_to_front_ends(), credentials=first)
     child.on_listen = lambda: processes.use(second)
     async with asyncio.timeout(10):
-        await processes.listen(first)
+        await processes.listen()
         assert [await child.credentials.get() for _ in range(2)] == [first, second]
         processes.use(third)
         assert await child.credentials.get() == third
@@ -160,10 +164,10 @@ async def test_credentials_that_a_front_end_could_not_use_are_sent_again(
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
     monkeypatch.setattr(front_end_supervisor, "_UPDATE_PAUSE_S", 0.01)
-    processes = supervisor(tmp_path, links_to_front_ends())
     old, new = (Credentials(Tokens.of(("", token))) for token in ("1", "2"))
+    processes = supervisor(tmp_path, links_to_front_ends(), credentials=old)
     async with asyncio.timeout(10):
-        await processes.listen(old)
+        await processes.listen()
         child.failing_uses = 2
         processes.use(new)
         assert [await child.credentials.get() for _ in range(2)] == [old, new]
@@ -183,7 +187,7 @@ async def test_a_drain_waits_for_the_front_ends_that_answer_only(
     monkeypatch.setattr(front_end_supervisor, "_DRAIN_ANSWER_S", 0.2)
     processes = supervisor(tmp_path, links_to_front_ends(), 2)
     async with asyncio.timeout(10):
-        await processes.listen(Credentials())
+        await processes.listen()
         children[1].answers.clear()
         processes.drain()
         await processes.wait_until_quiet(time.monotonic() + 1000)

@@ -11,7 +11,6 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.model_recorder import STAGES
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
@@ -107,7 +106,7 @@ async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
     settings, recorder = Settings(bundle=tmp_path), Recorder()
-    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder))
     starting = EncoderService(path, calls_of(path), OpenStreams(path))
     for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Starting):

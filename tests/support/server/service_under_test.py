@@ -15,7 +15,6 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
-from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.endpoint import UnaryCalls
@@ -23,10 +22,8 @@ from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
-from headwaiter_server.scheduling.scheduler import Scheduler
-from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.scheduling.worker import Session
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.stand_ins import CALIBRATION, model
 
@@ -66,21 +63,29 @@ class Service:
         self.recorder = Recorder()
         described = {"layers": 2, "heads": 3, "max_text_tokens": 4 if tokenizer else 0, "attend": Graph(file="a.onnx")}
         self.model = model(folder, **described, **manifest)
-        settings = Settings(bundle=folder, max_request_sequences=3, max_request_tokens=8, max_attend_bytes=383)
+        settings = Settings(
+            bundle=folder,
+            max_request_sequences=3,
+            max_request_tokens=8,
+            max_attend_bytes=383,
+            max_queue_tokens=100,
+            max_queue_s=10.0,
+        )
         name = self.model.bundle.manifest.name
         recorder = self.recorder.model(name, "1")
-        self.scheduler = Scheduler([worker := Worker()], QueueLimits(100, 10.0))
-        sessions = {worker: Session(self.model.graph, self.model.probe)}
+        engine = LocalEngine(settings, self.recorder)
+        self.scheduler = engine.scheduler
+        sessions = {worker: Session(self.model.graph, self.model.probe) for worker in self.scheduler.workers}
         self.queue = self.scheduler.add_model(sessions, CALIBRATION.cost, CALIBRATION.limits, recorder)
-        engine = LocalEngine(settings, self.recorder, FrontEndLinks(self.recorder), lambda: None)
-        engine._scheduler = self.scheduler
         self.path = RequestPath(settings, self.recorder, engine)
         self.rpc = EncoderService(self.path, calls_of(self.path), OpenStreams(self.path))
         attention_queue = AttentionWeightsQueue(lambda: NumberedAttention().run, recorder.expired)
         tokenizes = cast(BundleTokenizer | None, tokenizer)
         facts = ModelFacts.of(self.model, name, "1", (0,))
         self.served = RunningModel(facts, tokenizes, recorder, self.model, self.queue, attention_queue, CALIBRATION)
-        engine.directory.update([], {name: self.served}, started=True)
+        engine.versions._running[facts.number] = self.served
+        engine.directory.started = True
+        engine.directory.update([], {name: self.served})
 
     async def encode(self, request: pb.EncodeRequest) -> pb.EncodeResponse:
         return pb.EncodeResponse.FromString(

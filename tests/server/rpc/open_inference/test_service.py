@@ -11,7 +11,6 @@ from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.open_inference.methods import OpenInferenceMethods
-from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
@@ -22,7 +21,7 @@ from tests.support.server.service_under_test import Service, calls_of, endless_c
 
 async def test_a_starting_server_is_live_and_neither_ready_nor_has_models(tmp_path: Path) -> None:
     settings, recorder = Settings(bundle=tmp_path), Recorder()
-    path = RequestPath(settings, recorder, LocalEngine(settings, recorder, FrontEndLinks(recorder), lambda: None))
+    path = RequestPath(settings, recorder, LocalEngine(settings, recorder))
     starting, call = OpenInferenceMethods(path), endless_call()
     assert (await starting.server_live(oip.ServerLiveRequest(), call)).live
     assert not (await starting.server_ready(oip.ServerReadyRequest(), call)).ready
