@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce, wraps
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,13 +24,10 @@ from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, InvalidIn
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
-if TYPE_CHECKING:
-    from headwaiter_client.calls.classification_results import Classification
-
 _Item = TypeVar("_Item")
 _Arguments = ParamSpec("_Arguments")
 _Response = TypeVar("_Response", bound=pb.EncodeResponse | pb.ClassifyResponse | pb.AttendResponse)
-_Part = TypeVar("_Part", bound="Encoding | Classification")
+_Part = TypeVar("_Part", bound="ListResult")
 
 _NO_POOLED = (
     "the result has no pooled vectors: leave pooled=False out, or, if the model has no pooling of its own, read hidden "
@@ -439,6 +436,24 @@ def _check_sequences(field_name: str, entries: Sequence[pb.Truncated | pb.Failur
     last = max(one.sequence for one in entries)
     if last >= count:
         raise ValueError(f"{field_name} names sequence {last} of {count}")
+
+
+class ListResult(Protocol):
+    """What the dataclasses of results of lists share: `Encoding` and `Classification`."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def truncated(self) -> dict[int, int]:
+        """Number of tokens before truncation of each truncated text, by index."""
+
+    @property
+    def failures(self) -> dict[int, HeadwaiterError]:
+        """The error of each failed sequence, by index."""
+
+    @property
+    def request_id(self) -> str:
+        """The request's name in the server's log."""
 
 
 def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterError]) -> _Part:
