@@ -27,7 +27,7 @@ from headwaiter_export.encoder.reference import (
     random_sequences,
     run_in_pytorch,
 )
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from headwaiter_server.runtime.packing import pack
 
@@ -130,7 +130,7 @@ def pytorch_outputs(
     sequences: Sequence[Rows],
     settings: Settings,
     layout: Callable[[int], SingleSequence] = SingleSequence,
-) -> list[Outputs]:
+) -> list[GraphOutputs]:
     """Run each sequence alone through an encoder in PyTorch, in float32 without TF32."""
     torch.set_float32_matmul_precision("highest")
     device = settings.gpu.device
@@ -140,7 +140,7 @@ def pytorch_outputs(
         for sequence in sequences:
             tokens = torch.from_numpy(sequence).to(device)
             pooled, hidden, _ = encoder(tokens, layout(len(sequence)))
-            results.append(normalize_outputs(encoder.config, Outputs(pooled.cpu().numpy(), hidden.cpu().numpy())))
+            results.append(normalize_outputs(encoder.config, GraphOutputs(pooled.cpu().numpy(), hidden.cpu().numpy())))
     return results
 
 
@@ -149,8 +149,8 @@ def _compare(
     config: EncoderConfig,
     precision: str,
     batches: Sequence[Sequence[Rows]],
-    actual: Sequence[Outputs],
-    expected: Sequence[Outputs],
+    actual: Sequence[GraphOutputs],
+    expected: Sequence[GraphOutputs],
     findings: Findings,
 ) -> None:
     """Compare the outputs of each batch with PyTorch's outputs of each sequence."""
@@ -176,7 +176,7 @@ def _compare(
         findings.require(f"{name}: hidden, relative error", relative, "≤", 5e-3)
 
 
-def _split(batch: Sequence[Rows], outputs: Outputs) -> list[Rows]:
+def _split(batch: Sequence[Rows], outputs: GraphOutputs) -> list[Rows]:
     assert outputs.hidden is not None
     return pack(batch).split(outputs.hidden)
 

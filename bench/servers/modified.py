@@ -26,7 +26,7 @@ from headwaiter_server import cli
 from headwaiter_server.metrics.model_recorder import ModelRecorder
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models import loading
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 
@@ -66,7 +66,7 @@ class NullGraph(EncoderGraph):
         """Return the batch: the graph needs no other inputs."""
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
             time.sleep(PAUSE_S)
@@ -74,10 +74,10 @@ class NullGraph(EncoderGraph):
         pooled[:, 0] = np.add.reduceat(batch.rows, batch.starts)
         pooled[:, 1] = batch.lengths
         if not hidden:
-            return Outputs(pooled, None)
+            return GraphOutputs(pooled, None)
         rows = np.zeros((batch.tokens, self._width), np.float32)
         rows[:, 0], rows[:, 1] = batch.rows, 1
-        return Outputs(pooled, rows)
+        return GraphOutputs(pooled, rows)
 
 
 def _null() -> AbstractContextManager[object]:
@@ -93,7 +93,7 @@ def _null() -> AbstractContextManager[object]:
 def _poisoned() -> AbstractContextManager[object]:
     run = EncoderGraph.run
 
-    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if any(np.array_equal(sequence, POISON) for sequence in batch.split(batch.rows)):
             raise RuntimeError("the batch holds a poisoned sequence")
         return run(graph, batch, hidden=hidden)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bench.processes import SERVER_CORE, in_new_process, pin
 from bench.rounds import Rounds
 from bench.run import Run
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
@@ -154,10 +154,10 @@ class SleepingDevice:
         """Return the batch."""
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Sleep as long as the batch takes."""
         time.sleep(batch.tokens / _TOKENS_PER_S)
-        return Outputs(self._pooled[: batch.sequences], None)
+        return GraphOutputs(self._pooled[: batch.sequences], None)
 
 
 class BatchCounter:

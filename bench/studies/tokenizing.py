@@ -14,7 +14,7 @@ from headwaiter_client.cli.load_generator import Reply, closed_loop
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.requests.inputs import InputReaders, read_input
 from headwaiter_server.requests.shares import InputLimit
 from headwaiter_server.requests.threads import PriorityThreads

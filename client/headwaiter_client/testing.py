@@ -18,7 +18,7 @@ from headwaiter_proto.manifest_pb2 import Graph, Manifest
 from headwaiter_proto.rules import classification, requests, responses, sequences
 from headwaiter_proto.rules.attend import select
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.sparse import sparse_vectors
 
@@ -280,7 +280,7 @@ class FakeEncoder:
             self._token_vectors[key] = np.random.default_rng(seed).standard_normal(self._manifest.width, np.float32)
         return self._token_vectors[key]
 
-    def _pooled_vectors(self, rows: list[_Vectors], output: Output) -> _Vectors:
+    def _pooled_vectors(self, rows: list[_Vectors], output: WantedOutput) -> _Vectors:
         """Return the pooled vectors [sequences, dimensions]."""
         vectors = np.array([pool(each, output.pooling) for each in rows], np.float32)
         vectors = vectors.reshape(len(rows), self._manifest.width)[:, : output.dimensions]

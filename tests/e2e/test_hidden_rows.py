@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from headwaiter_server.models import calibration
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.support.e2e import in_process_server
 from tests.support.e2e.in_process_server import connect, metrics_url, serving, wait_until
@@ -20,7 +20,7 @@ async def test_rows_are_copied_for_the_sequences_that_need_them_if_copies_are_ex
     copied_tokens: list[int] = []
     run = EncoderGraph.run
 
-    def run_with_slow_copies(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_with_slow_copies(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if hidden:
             copied_tokens.append(batch.tokens)
             time.sleep(ROW_S * batch.tokens)

@@ -18,7 +18,7 @@ from headwaiter_client import HeadwaiterError, Overloaded
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server import front_end
 from headwaiter_server.app import Server
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from tests.support.e2e.grpc_errors import code_of
 from tests.support.e2e.in_process_server import (

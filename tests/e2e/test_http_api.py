@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from headwaiter_client import Client
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
 from tests.support.documents import HTTP, blocks
@@ -219,7 +219,7 @@ async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> 
 async def test_sixty_calls_at_once_all_end_after_refusals(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = EncoderGraph.run
 
-    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         time.sleep(0.1)
         return run(graph, batch, hidden=hidden)
 

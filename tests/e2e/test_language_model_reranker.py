@@ -8,7 +8,7 @@ import pytest
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from tests.export.checkpoints.test_monot5 import MONOT5, PAIRS, expected_logits, save_monot5

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.prometheus_metrics import read_metric
@@ -39,7 +39,7 @@ def small_memory() -> Iterator[SmallMemory]:
     """Let every graph fail on batches of more than 80 tokens."""
     memory, run = SmallMemory(), EncoderGraph.run
 
-    def run_if_it_fits(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_if_it_fits(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         time.sleep(batch.tokens / TOKENS_PER_S)
         if batch.tokens > MOST_TOKENS:
             memory.failed_tokens.append(batch.tokens)
@@ -94,7 +94,7 @@ async def test_few_full_batches_fail_when_memory_is_too_small(
 async def test_a_faulty_sequence_does_not_lower_the_limits(text_bundle: Path) -> None:
     run = EncoderGraph.run
 
-    def fail_on_7(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def fail_on_7(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if 7 in batch.rows:
             raise RuntimeError("the model failed")
         return run(graph, batch, hidden=hidden)

@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from headwaiter_client import Client, InferenceFailed, InvalidInput, ModelNotFound
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
 from tests.support.e2e.in_process_server import connect, serving
@@ -139,7 +139,7 @@ async def test_a_failed_inference_hides_the_cause_from_the_client_and_logs_it_on
 ) -> None:
     run = EncoderGraph.run
 
-    def fail_on_30_tokens(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def fail_on_30_tokens(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if batch.tokens == 30:
             raise RuntimeError("out of memory\nat graph.cc:17")
         return run(graph, batch, hidden=hidden)

@@ -20,7 +20,7 @@ from headwaiter_server.front_end import CannotListen
 from headwaiter_server.runtime.batch_timing import Lengths, typical_batch
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.minilm import command_path
@@ -145,7 +145,7 @@ async def test_a_starting_server_is_not_serving_and_calls_wait_for_it(
 async def test_every_session_runs_a_full_batch_before_it_serves(text_bundle: Path) -> None:
     run, ran = EncoderGraph.run, defaultdict[EncoderGraph, set[Lengths]](set)
 
-    def record(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def record(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         ran[graph].add(tuple(batch.lengths.tolist()))
         return run(graph, batch, hidden=hidden)
 

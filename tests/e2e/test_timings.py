@@ -9,7 +9,7 @@ import pytest
 
 from headwaiter_client import Timings
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.e2e.test_stream import request, streaming
 from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving
@@ -29,7 +29,7 @@ def stages_of(timings: Timings | pb.Timings) -> dict[str, float]:
     return stages
 
 
-def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
     """Stand in for a slow device: other devices run meanwhile."""
     time.sleep(0.05)
     if POISON in batch.rows:

@@ -9,7 +9,7 @@ import transformers
 
 from bench.loads.traces import sentences
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from headwaiter_client import AsyncClient, Client, InferenceFailed, SequenceTooLong, Timings
 from headwaiter_server.app import Server
 from headwaiter_server.processes import front_end_supervisor
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.tracing.spans import _SENDING_LOGGERS, Tracing, _OneLineAMinute
 from testbed.server_process import free_port, running_server
@@ -156,7 +156,7 @@ async def test_a_request_over_grpc_and_one_over_http_have_their_stages_and_share
     assert len([span for span in receiver.spans if span.name not in STAGES]) == 3
 
 
-def run_without_poison(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+def run_without_poison(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
     if POISON in batch.rows:
         raise RuntimeError("the model failed")
     return RUN(graph, batch, hidden=hidden)

@@ -21,7 +21,7 @@ from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import write_graph
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from tests.support.checkpoints import bert_hidden, randomize, save_bert, save_sentence_transformer, write_json
 from tests.support.export.helpers import (
     assert_checkpoint_refused,
@@ -62,7 +62,7 @@ def chain_of(encoder: Encoder) -> tuple[PooledModule, ...]:
 
 def encode(encoder: Encoder, sequences: list[Array]) -> Array:
     """Return the pooled vectors of an encoder, run in PyTorch."""
-    outputs: list[Outputs] = run_in_pytorch(encoder, sequences)
+    outputs: list[GraphOutputs] = run_in_pytorch(encoder, sequences)
     return np.concatenate([each.pooled for each in outputs if each.pooled is not None])
 
 

@@ -25,7 +25,7 @@ from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import difference, normalize_pooled, violation
 from tests.support import oracle
 from tests.support.export.helpers import (
@@ -95,7 +95,7 @@ def ragged_batches(config: EncoderConfig) -> list[list[int]]:
     return [*edges, *(rng.integers(shortest, longest + 1, size).tolist() for size in sizes)]
 
 
-def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
+def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], GraphOutputs]]:
     """Yield batches, and the outputs of the formulas for each batch."""
     config, formula = encoder.config, oracle_of(encoder)
     for seed, lengths in enumerate(ragged_batches(config)):
@@ -105,7 +105,10 @@ def expected_outputs(encoder: Encoder) -> Iterator[tuple[list[Array], Outputs]]:
             pooled = np.stack([formula.pooled(each) for each in rows])
             pooled = unit(pooled) if config.normalize else pooled
         logits = [each for each in map(formula.logits, rows) if each is not None]
-        yield sequences, Outputs(pooled, np.concatenate([formula.reply_rows(each) for each in rows]), logits or None)
+        yield (
+            sequences,
+            GraphOutputs(pooled, np.concatenate([formula.reply_rows(each) for each in rows]), logits or None),
+        )
 
 
 def hidden_rows(
@@ -122,7 +125,7 @@ def hidden_rows(
     return sequences, rows
 
 
-def assert_equal_outputs(config: EncoderConfig, actual: Outputs, expected: Outputs) -> None:
+def assert_equal_outputs(config: EncoderConfig, actual: GraphOutputs, expected: GraphOutputs) -> None:
     assert expected.hidden is not None
     # Norms of a block's output, instead of a residual sum, magnify the errors of rows that are nearly zero.
     tolerance = 1e-5 if config.residual and config.norm is not Norm.SANDWICH else 3e-5

@@ -7,7 +7,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.outputs import Output, read_output
+from headwaiter_proto.rules.outputs import WantedOutput, read_output
 
 POOLED = Manifest(width=8, pooling=pb.POOLING_MEAN, normalized=True)
 PROJECTED = Manifest(width=4, hidden_width=8, pooling=pb.POOLING_MEAN, fixed_pooling=True)
@@ -21,7 +21,7 @@ WEIGHING = Manifest(
 )
 
 
-def _read(manifest: Manifest, **options: Any) -> Output:
+def _read(manifest: Manifest, **options: Any) -> WantedOutput:
     return read_output(pb.OutputOptions(**options), manifest)
 
 

@@ -22,7 +22,7 @@ from headwaiter_client.calls.options import DefaultOptions, Defaults, copied
 from headwaiter_client.calls.progress import Progress, progress_function
 from headwaiter_client.calls.results import Encoding, failed_part, with_failures
 from headwaiter_client.calls.splitting import (
-    MAX_SEQUENCES,
+    MAX_REQUEST_SEQUENCES,
     SMALL_LIST,
     Chunk,
     ChunkLimits,
@@ -155,7 +155,7 @@ class ListCall(ABC, Generic[_Result]):
         parts: list[Chunk] = []
         sequences = iter(self.sequences)
         resumed_s = time.monotonic()
-        while some := list(islice(sequences, MAX_SEQUENCES)):
+        while some := list(islice(sequences, MAX_REQUEST_SEQUENCES)):
             parts.append(converter.convert(some))
             if time.monotonic() - resumed_s > LONGEST_SLICE_S:
                 yield Pause(0.0)

@@ -11,7 +11,7 @@ from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLa
 from headwaiter_proto import encoder_pb2 as pb
 
 # Large enough to fill the server's batches; small enough to report progress and to share the work among replicas.
-MAX_SEQUENCES = 256
+MAX_REQUEST_SEQUENCES = 256
 # Room in a message for everything except the sequences.
 _OPTIONS_BYTES = 1024
 # Hidden vectors make replies about a thousand times larger than their requests.
@@ -185,7 +185,7 @@ def chunk_limits(model: pb.GetModelResponse, *, hidden: bool, timeout_s: float, 
     # The server prepares images, and then accepts as many bytes as of features.
     image_tokens = limits.max_message_bytes / (_FLOAT_BYTES * model.feature_width) if model.takes_images else math.inf
     return ChunkLimits(
-        sequences=min(MAX_SEQUENCES, limits.max_sequences),
+        sequences=min(MAX_REQUEST_SEQUENCES, limits.max_sequences),
         tokens=int(min(limits.max_tokens, deadline_tokens, reply_tokens, image_tokens)),
         size_bytes=limits.max_message_bytes,
         text_tokens=model.max_text_tokens or model.max_tokens,

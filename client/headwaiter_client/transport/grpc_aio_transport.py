@@ -183,7 +183,7 @@ class AsyncGrpcTransport(ReplicaCalls):
         """Return what sends the next call to a replica."""
         channels = self._channels[index]
         stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        stub = channels[next(self._turns) % len(channels)].unary_unary(method)
+        stub = channels[next(self._channel_numbers) % len(channels)].unary_unary(method)
         return stub
 
     async def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> bool:

@@ -69,7 +69,7 @@ class ReplicaCalls(ABC):
         self._failover = Failover(self._replicas, self._budgets, self._log)
         self._in_flight: list[set[Any]] = [set() for _ in range(count)]
         # Gives each call to a replica the next one of its connections.
-        self._turns = itertools.count()
+        self._channel_numbers = itertools.count()
         self._asked_for_front_ends = [False] * count
 
     def _note(self, index: int, change: Change | None, reason: str = "") -> None:
@@ -160,7 +160,7 @@ class GrpcTransport(ReplicaCalls):
 
     def _stub(self, index: int, method: str) -> _Stub:
         """Return what sends the next call to a replica."""
-        return self._kept_stub(index, next(self._turns) % len(self._channels[index]), method)
+        return self._kept_stub(index, next(self._channel_numbers) % len(self._channels[index]), method)
 
     def unary(
         self,

@@ -15,7 +15,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, run_in_pytorch
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.rules.target import divided
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import TOLERANCES, largest_differences
 from headwaiter_server.runtime.packing import Parts, pack
 
@@ -97,7 +97,7 @@ def _sequences(arrays: Mapping[str, NDArray[Any]], config: EncoderConfig) -> lis
     return np.split(rows if config.takes_tokens else rows.astype(np.float32), np.cumsum(lengths)[:-1])
 
 
-def _without_sources(outputs: Outputs, sequences: list[Sequence], config: EncoderConfig) -> Outputs:
+def _without_sources(outputs: GraphOutputs, sequences: list[Sequence], config: EncoderConfig) -> GraphOutputs:
     """Return outputs whose hidden rows are those of targets, if the encoder takes targets."""
     if not config.takes_target:
         return outputs
@@ -105,7 +105,7 @@ def _without_sources(outputs: Outputs, sequences: list[Sequence], config: Encode
     return replace(outputs, hidden=outputs.hidden[Parts.of(pack(sequences)).is_target])
 
 
-def _compare(source: str, actual: Outputs, given: Mapping[str, NDArray[Any]], *, targets_alone: bool) -> str:
+def _compare(source: str, actual: GraphOutputs, given: Mapping[str, NDArray[Any]], *, targets_alone: bool) -> str:
     tolerance = TOLERANCES[PRECISION_FP32]
     limits = {"hidden": tolerance.hidden, "pooled": tolerance.pooled, "logits": tolerance.logits}
     computed = {

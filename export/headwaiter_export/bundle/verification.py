@@ -39,7 +39,7 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8, Precisi
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider
 from headwaiter_server.runtime.numeric_tolerances import (
     TOLERANCES,
     Difference,
@@ -299,7 +299,7 @@ class MeasuredSentences:
         return cls(batches.sequences, *_results(batches.outputs(encoder), scores=scores))
 
 
-def _results(outputs: Outputs, *, scores: bool) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
+def _results(outputs: GraphOutputs, *, scores: bool) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
     neighbours = None if outputs.pooled is None else nearest(outputs.pooled)
     return neighbours, np.concatenate(outputs.logits) if scores and outputs.logits is not None else None
 

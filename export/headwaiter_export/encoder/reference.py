@@ -19,7 +19,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import (
     normalize_pooled,
 )
@@ -56,7 +56,7 @@ class Reference:
 
     config: EncoderConfig
     sequences: list[Sequence]
-    outputs: list[Outputs]
+    outputs: list[GraphOutputs]
 
     @classmethod
     def compute(cls, encoder: Encoder, layout: Callable[..., SingleSequence] = SingleSequence) -> "Reference":
@@ -205,12 +205,12 @@ def _expanded(ids: Sequence, expansion_id: int, rng: np.random.Generator) -> Seq
     return ids
 
 
-def concatenate(outputs: list[Outputs]) -> Outputs:
+def concatenate(outputs: list[GraphOutputs]) -> GraphOutputs:
     """Concatenate the outputs of several batches."""
     pooled = [each.pooled for each in outputs if each.pooled is not None]
     hidden = [each.hidden for each in outputs if each.hidden is not None]
     logits = [rows for each in outputs for rows in each.logits or ()]
-    return Outputs(
+    return GraphOutputs(
         np.concatenate(pooled) if pooled else None, np.concatenate(hidden) if hidden else None, logits or None
     )
 
@@ -218,14 +218,14 @@ def concatenate(outputs: list[Outputs]) -> Outputs:
 @torch.inference_mode()
 def run_in_pytorch(
     encoder: Encoder, sequences: list[Sequence], layout: Callable[..., SingleSequence] = SingleSequence
-) -> list[Outputs]:
+) -> list[GraphOutputs]:
     """Run an encoder in PyTorch on each sequence alone; normalize the pooled vectors if the encoder does."""
     results = []
     for sequence in sequences:
         inputs = inputs_of(encoder.config, sequence)
         arrangement = layout(*map(len, (inputs[name] for name in ("tokens", "target") if name in inputs)))
         pooled, hidden, logits = encoder(layout=arrangement, **inputs)
-        outputs = Outputs(
+        outputs = GraphOutputs(
             None if pooled is None else pooled.numpy(), hidden.numpy(), None if logits is None else [logits.numpy()]
         )
         results.append(normalize_outputs(encoder.config, outputs))
@@ -254,7 +254,7 @@ def _sequence_lengths(config: EncoderConfig) -> list[int]:
     return [*edges, *np.maximum(drawn.astype(int), shortest).tolist()]
 
 
-def normalize_outputs(config: EncoderConfig, outputs: Outputs) -> Outputs:
+def normalize_outputs(config: EncoderConfig, outputs: GraphOutputs) -> GraphOutputs:
     """Scale pooled vectors to unit length if the encoder normalizes."""
     if outputs.pooled is None:
         return outputs

@@ -25,7 +25,7 @@ from headwaiter_export.encoder.activations import LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import (
     Difference,
     difference,
@@ -218,13 +218,13 @@ class PackedBatches:
             yield Stack("decoder.layers", encoder.decoder.layers, rows, list(zip(layouts, sources, strict=True)))
 
     @torch.no_grad()
-    def outputs(self, encoder: Encoder) -> Outputs:
+    def outputs(self, encoder: Encoder) -> GraphOutputs:
         """Return the outputs of an encoder for all batches."""
         outputs = []
         for (tokens, types, target), layout in zip(self.inputs, self.layouts, strict=True):
             pooled, hidden, logits = encoder(tokens, layout, types, target)
             outputs.append(
-                Outputs(
+                GraphOutputs(
                     None if pooled is None else pooled.numpy(),
                     hidden.numpy(),
                     None if logits is None else [logits.numpy()],

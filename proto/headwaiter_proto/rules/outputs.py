@@ -15,7 +15,7 @@ _REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLO
 
 
 @dataclass(slots=True)
-class Output:
+class WantedOutput:
     """The outputs of a reply.
 
     Attributes:
@@ -54,7 +54,7 @@ class Output:
         return self.hidden or (self.pooled and (not self.graph_pools or skipped_tokens > 0))
 
 
-def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
+def read_output(options: pb.OutputOptions, manifest: Manifest) -> WantedOutput:
     """Return the outputs of the reply to a request.
 
     Raises:
@@ -109,7 +109,7 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> Output:
         )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32
     nothing_chosen = not (pooled or options.hidden or options.scores or weighs)
-    return Output(
+    return WantedOutput(
         pooled=pools and (pooled or nothing_chosen),
         hidden=options.hidden or (nothing_chosen and not pools),
         pooling=pooling,

@@ -8,7 +8,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.attend import check_single, check_supported
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.outputs import Output, read_output
+from headwaiter_proto.rules.outputs import WantedOutput, read_output
 
 _Message = TypeVar("_Message", bound=Message)
 
@@ -50,7 +50,7 @@ def check_id(request_id: str) -> None:
         )
 
 
-def read_options(request: pb.EncodeRequest, manifest: Manifest) -> Output:
+def read_options(request: pb.EncodeRequest, manifest: Manifest) -> WantedOutput:
     """Check the options of an Encode request, and return the outputs of its reply.
 
     Raises:

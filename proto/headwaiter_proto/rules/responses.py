@@ -12,7 +12,7 @@ from headwaiter_proto.rules.classification import join_logits, scores
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.images import min_tokens, prefix_rows, takes_images
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_proto.rules.outputs import Output, hidden_width, poolings
+from headwaiter_proto.rules.outputs import WantedOutput, hidden_width, poolings
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.sparse import sparse_message, weighted_tokens
 from headwaiter_proto.rules.status import failure
@@ -25,7 +25,7 @@ _INT8_MAX = 127
 
 def encode_response(
     parsed: ParsedInput,
-    output: Output,
+    output: WantedOutput,
     pooled: NDArray[np.float32] | Sequence[NDArray[Any]] | None,
     hidden: NDArray[np.generic] | None,
     failures: Mapping[int, HeadwaiterError],

@@ -18,7 +18,7 @@ from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.models.versions import ModelVersions
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.admission import QueueLimits
-from headwaiter_server.scheduling.attention_weights import MAX_WAITING
+from headwaiter_server.scheduling.attention_queue import MAX_WAITING
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Interval, Job, Outcome

@@ -18,7 +18,7 @@ from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.memory import padded_width
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
+from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
     elif model.graph.variable_length:
         cells = sys.maxsize
     padded_tokens = _PADDED_BYTES[provider] // (4 * padded_width(manifest))
-    sequences = MAX_SEQUENCES if provider == "cuda" else sys.maxsize
+    sequences = MAX_BATCH_SEQUENCES if provider == "cuda" else sys.maxsize
     if manifest.sparse:
         sequences = min(sequences, max(1, _PADDED_BYTES[provider] // (4 * manifest.width)))
     step = PADDED_LENGTH_STEP if provider == "cuda" else 1

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from headwaiter_server.models.folders import BundleFolder, ModelFolder
+from headwaiter_server.models.folders import FoundModel, FoundVersion
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,16 @@ class Changes:
         missing: names and versions of the served models that the folder seems to lack now.
     """
 
-    load: Mapping[str, tuple[BundleFolder, ...]]
+    load: Mapping[str, tuple[FoundVersion, ...]]
     unload: frozenset[str]
     missing: frozenset[tuple[str, int]]
 
 
 def changes(
-    found: Mapping[str, ModelFolder],
-    served: Mapping[str, BundleFolder],
+    found: Mapping[str, FoundModel],
+    served: Mapping[str, FoundVersion],
     *,
-    failed: Collection[BundleFolder] = (),
+    failed: Collection[FoundVersion] = (),
     unwanted: Collection[str] = (),
     missing_before: Collection[tuple[str, int]] = (),
 ) -> Changes:
@@ -47,10 +47,10 @@ def changes(
     unload = {name for name in served if name in unwanted}
     if not found and served:
         return Changes({}, frozenset(unload), frozenset())
-    load: dict[str, tuple[BundleFolder, ...]] = {}
+    load: dict[str, tuple[FoundVersion, ...]] = {}
     missing: set[tuple[str, int]] = set()
     for name in sorted({*found, *served} - {*unwanted}):
-        folder, current = found.get(name, ModelFolder()), served.get(name)
+        folder, current = found.get(name, FoundModel()), served.get(name)
         candidates = sorted(folder.bundles.values(), key=lambda bundle: bundle.version, reverse=True)
         if current is not None:
             absent = not folder.may_hold(current.version)
@@ -67,7 +67,7 @@ def changes(
     return Changes(load, frozenset(unload), frozenset(missing))
 
 
-def _supersedes(bundle: BundleFolder, current: BundleFolder) -> bool:
+def _supersedes(bundle: FoundVersion, current: FoundVersion) -> bool:
     if bundle.version == current.version:
         return bundle.identity != current.identity
     return bundle.version > current.version

@@ -17,7 +17,7 @@ _COMPARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class BundleFolder:
+class FoundVersion:
     """The folder of one version of a model.
 
     Attributes:
@@ -37,7 +37,7 @@ class BundleFolder:
 
 
 @dataclass(frozen=True)
-class ModelFolder:
+class FoundModel:
     """What a scan found in the folder of one model.
 
     Attributes:
@@ -47,7 +47,7 @@ class ModelFolder:
         ignored: the folders that look like versions and are none: the name of each, and the reason.
     """
 
-    bundles: Mapping[int, BundleFolder] = field(default_factory=dict)
+    bundles: Mapping[int, FoundVersion] = field(default_factory=dict)
     unreadable: Mapping[int | None, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class ModelFolder:
         return version in self.bundles or version in self.unreadable or None in self.unreadable
 
 
-def scan(folder: Path) -> dict[str, ModelFolder]:
+def scan(folder: Path) -> dict[str, FoundModel]:
     """Return what is in a folder of models, by the name of the model.
 
     A model is a folder NAME with bundles NAME/VERSION; VERSION is a whole number without leading zeros. A bundle
@@ -66,23 +66,23 @@ def scan(folder: Path) -> dict[str, ModelFolder]:
     Raises:
         OSError: the folder itself cannot be read.
     """
-    found: dict[str, ModelFolder] = {}
+    found: dict[str, FoundModel] = {}
     for model in sorted(folder.iterdir()):
         if not model.name.isprintable():
-            found[ascii(model.name)] = ModelFolder(unreadable={None: "its name has characters that cannot be printed"})
+            found[ascii(model.name)] = FoundModel(unreadable={None: "its name has characters that cannot be printed"})
         elif not model.name.startswith(".") and model.name != _LOST_AND_FOUND and (inside := _scan_model(model)):
             found[model.name] = inside
     return found
 
 
-def _scan_model(model: Path) -> ModelFolder | None:
+def _scan_model(model: Path) -> FoundModel | None:
     """Return what is in the folder of a model; None for what is not a folder."""
     try:
         if not _is_folder(model):
             return None
         names = [each.name for each in model.iterdir()]
     except OSError as error:
-        return ModelFolder(unreadable={None: _reason(error)})
+        return FoundModel(unreadable={None: _reason(error)})
     folders = {int(name): model / name for name in names if name.isdecimal() and str(int(name)) == name}
     ignored = {
         name: "the name of a version is a whole number without leading zeros"
@@ -93,7 +93,7 @@ def _scan_model(model: Path) -> ModelFolder | None:
     }
     if MANIFEST in names and not (model / "1" / MANIFEST).exists():
         folders[1] = model
-    bundles: dict[int, BundleFolder] = {}
+    bundles: dict[int, FoundVersion] = {}
     unreadable: dict[int | None, str] = {}
     for version, bundle in folders.items():
         try:
@@ -101,14 +101,14 @@ def _scan_model(model: Path) -> ModelFolder | None:
             if manifest is not None:
                 identity = (manifest, _sha256(settings) or "")
                 files = _state(bundle)
-                bundles[version] = BundleFolder(model.name, version, bundle, settings, identity, files)
+                bundles[version] = FoundVersion(model.name, version, bundle, settings, identity, files)
             elif bundle.is_dir():
                 ignored[bundle.name] = f"it has no {MANIFEST}"
         except NotADirectoryError:
             continue
         except OSError as error:
             unreadable[version] = _reason(error)
-    return ModelFolder(bundles, unreadable, ignored)
+    return FoundModel(bundles, unreadable, ignored)
 
 
 def _is_folder(path: Path) -> bool:

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from headwaiter_proto.rules.images import takes_images
+from headwaiter_server.inputs.image_files import check_preparation
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.models.calibration import KnownCost, calibrate, check_longest_sequence, largest_budget, warm_up
-from headwaiter_server.models.image_files import check_preparation
-from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model

@@ -13,10 +13,11 @@ from headwaiter_proto.rules.errors import InvalidInput, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.models.changes import changes
 from headwaiter_server.models.directory import ModelDirectory
-from headwaiter_server.models.folders import BundleFolder, ModelFolder, scan
+from headwaiter_server.models.folders import FoundModel, FoundVersion, scan
 from headwaiter_server.models.model_version import ModelState, raise_failure
 from headwaiter_server.models.versions import ModelVersion, ModelVersions
 from headwaiter_server.runtime.errors import ModelRefused
+from headwaiter_server.scheduling.request_errors import shutting_down
 from headwaiter_server.settings.flags import Settings
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class ModelRepository:
                 raise ModelRefused(reasons or f"{settings.models} has no bundle: make the bundle NAME/1 in this folder")
         else:
             assert settings.bundle is not None
-            await self._versions.serve_bundle(BundleFolder("", 1, settings.bundle))
+            await self._versions.serve_bundle(FoundVersion("", 1, settings.bundle))
         if settings.default_model not in ("", *self._versions.current):
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._directory.started = True
@@ -114,7 +115,7 @@ class ModelRepository:
         """
         await asyncio.wait({update})
         if update.cancelled():
-            raise _draining()
+            raise shutting_down()
         return update.result()
 
     def _request_update(self, only: str = "") -> "asyncio.Task[Failures]":
@@ -124,7 +125,7 @@ class ModelRepository:
             Unavailable: the server is draining.
         """
         if self._draining:
-            raise _draining()
+            raise shutting_down()
         if only not in self._waiting:
             self._waiting[only] = self._tasks.start(self._update(only))
         return self._waiting[only]
@@ -175,7 +176,7 @@ class ModelRepository:
         ended = await asyncio.gather(*map(asyncio.shield, loads.values()))
         return {name: failure for name, failure in zip(loads, ended, strict=True) if failure is not None}
 
-    async def _scan(self, only: str) -> dict[str, tuple[BundleFolder, ...]]:
+    async def _scan(self, only: str) -> dict[str, tuple[FoundVersion, ...]]:
         """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load.
 
         Bundles of the model `only` that failed before, even beside this scan, are tried again.
@@ -204,7 +205,7 @@ class ModelRepository:
                 self._versions.retire(name)
         return {name: bundles for name, bundles in change.load.items() if only in ("", name)}
 
-    def _report(self, found: Mapping[str, ModelFolder]) -> None:
+    def _report(self, found: Mapping[str, FoundModel]) -> None:
         """Log each folder that cannot be read or is no version, once."""
         problems = set()
         for name, folder in found.items():
@@ -216,7 +217,7 @@ class ModelRepository:
             log.warning("%s %s", path, problem)
         self._reported = problems
 
-    async def _load_first(self, name: str, bundles: tuple[BundleFolder, ...]) -> ModelVersion | None:
+    async def _load_first(self, name: str, bundles: tuple[FoundVersion, ...]) -> ModelVersion | None:
         """Load the first of these bundles that can be served; return the first one that failed, if any did."""
         failure: ModelVersion | None = None
         try:
@@ -255,7 +256,3 @@ def _log_error() -> None:
 def _require_name(name: str) -> None:
     if not name:
         raise InvalidInput("the request names no model: send the name of the model to load or unload", field="name")
-
-
-def _draining() -> Unavailable:
-    return Unavailable("the server is shutting down: send the request to another replica")

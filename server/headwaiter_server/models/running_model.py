@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from headwaiter_server.models.calibration import KnownCost
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.model import ModelDescription
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
+from headwaiter_server.scheduling.attention_queue import AttentionWeightsQueue
 from headwaiter_server.scheduling.cost import Calibration
 from headwaiter_server.scheduling.model_queue import ModelQueue
 

@@ -7,8 +7,8 @@ from typing import Self
 
 from headwaiter_proto.encoder_pb2 import Precision
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.metrics.model_recorder import ModelRecorder
-from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.model import ModelDescription
 

@@ -18,20 +18,20 @@ from typing import Any, Protocol
 
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.calibration import KnownCost
 from headwaiter_server.models.directory import ModelDirectory
-from headwaiter_server.models.folders import BundleFolder
+from headwaiter_server.models.folders import FoundVersion
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.models.model_settings import read_model_settings
 from headwaiter_server.models.model_version import Event, ModelState, VersionStatus
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
-from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
+from headwaiter_server.scheduling.attention_queue import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.settings.flags import Settings, SettingsError
 
@@ -47,7 +47,7 @@ class ModelVersion(VersionStatus):
         running: the loaded model; None before the version is ready and after its memory is freed.
     """
 
-    bundle: BundleFolder
+    bundle: FoundVersion
     retried: bool = False
     running: RunningModel | None = None
 
@@ -121,7 +121,7 @@ class ModelVersions:
             if version.running is not None:
                 version.running.attention_queue.drain()
 
-    async def serve_bundle(self, bundle: BundleFolder) -> None:
+    async def serve_bundle(self, bundle: FoundVersion) -> None:
         """Load the only version of the only model.
 
         Raises:
@@ -132,7 +132,7 @@ class ModelVersions:
         version = self._add(replace(bundle, name=name))
         self._take_over(version, loaded, await self._announce(version, loaded))
 
-    async def load(self, bundle: BundleFolder, is_wanted: IsWanted) -> ModelVersion:
+    async def load(self, bundle: FoundVersion, is_wanted: IsWanted) -> ModelVersion:
         """Load a version, and let it take over if it is still wanted then; return the version.
 
         A version that cannot be loaded has failed, with the reason that callers see.
@@ -166,7 +166,7 @@ class ModelVersions:
             self._retire(version)
             self._publish()
 
-    def _add(self, bundle: BundleFolder) -> ModelVersion:
+    def _add(self, bundle: FoundVersion) -> ModelVersion:
         version = ModelVersion(name=bundle.name, number=bundle.version, bundle=bundle)
         self._versions.append(version)
         return version

@@ -9,7 +9,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.outputs import Output, hidden_width
+from headwaiter_proto.rules.outputs import WantedOutput, hidden_width
 from headwaiter_proto.rules.responses import row_counts
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.open_inference.infer_requests import WantedReply
@@ -22,7 +22,7 @@ _FINAL_RESPONSE = "triton_final_response"
 
 
 def padded_answer_bytes(
-    parsed: ParsedInput, output: Output, manifest: Manifest, wanted: WantedReply, max_reply_bytes: int
+    parsed: ParsedInput, output: WantedOutput, manifest: Manifest, wanted: WantedReply, max_reply_bytes: int
 ) -> int:
     """Return the largest size of an answer's vectors and padded rows, in bytes.
 

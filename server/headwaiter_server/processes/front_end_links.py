@@ -12,6 +12,7 @@ from typing import Any
 from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.engine.local import LocalEngine
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.metrics.definitions import FrontEndMetrics
 from headwaiter_server.metrics.page import Page, SharedPages, write_page
 from headwaiter_server.metrics.recorder import Recorder
@@ -19,7 +20,6 @@ from headwaiter_server.metrics.sums import Counts, Labels, Samples, SummedMetric
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts
-from headwaiter_server.models.tokenizer import BundleTokenizer
 from headwaiter_server.processes.link import Link, Methods, Refused
 from headwaiter_server.processes.messages import Kind, read_request, write_error, write_outcome
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
@@ -317,7 +317,7 @@ class _FrontEndLink(Link):
 
 
 class _Waiting:
-    """A request of a front end that waits for its answer; see `scheduling.queued_request.Answer`."""
+    """A request of a front end that waits for its answer; see `scheduling.queued_request.AnswerReceiver`."""
 
     __slots__ = ("_link", "is_done", "number", "queue", "request")
 

@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class Link(asyncio.Protocol):
-    """One end of the socket. Messages of one turn of the event loop leave together.
+    """One end of the socket. Messages of one iteration of the event loop leave together.
 
     While the other process does not read, messages wait here. A call or a request that is cancelled meanwhile is
     dropped, so requests of callers that have gone take neither memory nor the other process's time.

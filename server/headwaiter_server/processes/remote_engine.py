@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, text_settings
 from headwaiter_server.metrics.page import Page
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Counts, read_samples
@@ -17,7 +18,6 @@ from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
-from headwaiter_server.models.tokenizer import BundleTokenizer, text_settings
 from headwaiter_server.processes.link import Link, Methods, Refused
 from headwaiter_server.processes.messages import Kind, write_request
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights

@@ -32,7 +32,7 @@ from headwaiter_proto.rules.status import code_of
 from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.errors import one_line
-from headwaiter_server.scheduling.errors import is_late
+from headwaiter_server.scheduling.request_errors import is_late
 
 if TYPE_CHECKING:
     from headwaiter_server.tracing.spans import RequestSpan

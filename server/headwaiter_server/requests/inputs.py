@@ -15,8 +15,8 @@ from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.pairs import Pair, read_pairs
 from headwaiter_proto.rules.sequences import ParsedInput, read_prompt, read_rows, read_tokenized
 from headwaiter_proto.rules.token_types import with_types
-from headwaiter_server.models.image_files import read_images
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.inputs.image_files import read_images
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.shares import InputLimit
 from headwaiter_server.requests.threads import PriorityThreads, Steps, finish
 from headwaiter_server.scheduling.fair_start import Priority

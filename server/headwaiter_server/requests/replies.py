@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_proto.rules.outputs import Output, hidden_width
+from headwaiter_proto.rules.outputs import WantedOutput, hidden_width
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.responses import attend_response, encode_response, model_response
 from headwaiter_proto.rules.sequences import ParsedInput
@@ -27,7 +27,7 @@ _FLOAT_BYTES = 4
 _NUMBERS_PER_ENTRY = 2
 
 
-def answer_bytes(parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
+def answer_bytes(parsed: ParsedInput, output: WantedOutput, manifest: Manifest) -> int:
     """Return the largest size of an answer's vectors and rows, in bytes; an estimate for sparse vectors."""
     tokens, sequences = sum(map(len, parsed.sequences)), len(parsed.sequences)
     rows = tokens if output.needs_rows(parsed.skipped_tokens) else 0
@@ -49,7 +49,7 @@ def attend_answer_bytes(selection: AttentionSelection, tokens: int) -> int:
 
 
 def encode_reply(
-    request_id: str, parsed: ParsedInput, output: Output, outcome: Outcome, served: ServedModel
+    request_id: str, parsed: ParsedInput, output: WantedOutput, outcome: Outcome, served: ServedModel
 ) -> pb.EncodeResponse:
     """Return the reply to an Encode request, without its timings.
 
@@ -68,7 +68,7 @@ def encode_reply(
 
 
 def _finished_vectors(
-    parsed: ParsedInput, output: Output, outcome: Outcome, manifest: Manifest
+    parsed: ParsedInput, output: WantedOutput, outcome: Outcome, manifest: Manifest
 ) -> NDArray[np.float32] | list[NDArray[Any]]:
     """Return the pooled vectors [answered sequences, dimensions], pooled by the graph or from hidden rows.
 

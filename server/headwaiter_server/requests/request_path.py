@@ -15,7 +15,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import classify_response, read_head
 from headwaiter_proto.rules.errors import DeadlineExceeded, Failures, ModelNotFound, Unavailable, Unimplemented
-from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.tasks import SCORES, SPARSE_VECTORS, Ability
@@ -52,7 +52,7 @@ class ReplyForm(Generic[_Reply]):
         write: returns what the protocol sends, or writes later; called in a thread if the reply has many rows.
     """
 
-    size_bytes: Callable[[ParsedInput, Output, Manifest], int]
+    size_bytes: Callable[[ParsedInput, WantedOutput, Manifest], int]
     write: Callable[[pb.EncodeResponse], _Reply]
 
 
@@ -252,7 +252,7 @@ class RequestPath:
     async def _answer(
         self,
         request: pb.EncodeRequest,
-        output: Output,
+        output: WantedOutput,
         call: Call,
         served: ServedModel,
         deadline_s: float,
@@ -313,7 +313,7 @@ async def reserve_nothing(_: int) -> None:
 def _respond(
     call: Call,
     parsed: ParsedInput,
-    output: Output,
+    output: WantedOutput,
     admitted_s: float,
     outcome: Outcome,
     served: ServedModel,

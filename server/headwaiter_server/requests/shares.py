@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from headwaiter_proto.rules.errors import Overloaded
 
 # The delay is fixed, because the server cannot predict when calls end and when callers read their replies.
-_RETRY_AFTER_S = 1.0
+RETRY_AFTER_S = 1.0
 
 
 class Shares:
@@ -53,8 +53,8 @@ def share_exceeded(problem: str, limit: int, holder: str = "connection") -> Over
     `problem` says what the holder has, and what the limit is.
     """
     return Overloaded(
-        f"{problem}, and one {holder} may hold only as many as are still free: try again in {_RETRY_AFTER_S:g} s",
-        retry_after_s=_RETRY_AFTER_S,
+        f"{problem}, and one {holder} may hold only as many as are still free: try again in {RETRY_AFTER_S:g} s",
+        retry_after_s=RETRY_AFTER_S,
         limit=limit,
     )
 
@@ -134,8 +134,8 @@ class ReplyLimit:
             raise Overloaded(
                 f"the reply may take {size_bytes} bytes, {self._bytes.held(connection)} bytes of replies to this "
                 f"connection are not received yet, and the server holds at most {self._limit_bytes} bytes of all "
-                f"replies: read the replies, or try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
+                f"replies: read the replies, or try again in {RETRY_AFTER_S:g} s",
+                retry_after_s=RETRY_AFTER_S,
                 limit=self._limit_bytes,
             )
         self._bytes.take(connection, size_bytes - reserved_bytes)

@@ -37,7 +37,7 @@ class PriorityThreads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = {Priority.INTERACTIVE: threads, Priority.BULK: threads - 1}
         self._running = dict.fromkeys(Priority, 0)
-        # The waiting functions of each connection. The first connection has the next turn.
+        # A permit for each function that waits, by connection. The first connection comes next.
         self._waiting: dict[Priority, dict[str, deque[asyncio.Future[None]]]] = {each: {} for each in Priority}
 
     async def run_steps(self, steps: Steps[_Result], priority: Priority, connection: str) -> _Result:
@@ -81,13 +81,13 @@ class PriorityThreads:
         return free and self._running[priority] < self._most[priority]
 
     async def _wait_for_thread(self, priority: Priority, connection: str, *, continues: bool) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turns = self._waiting[priority].setdefault(connection, deque())
-        turns.insert(0 if continues else len(turns), turn)
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        permits = self._waiting[priority].setdefault(connection, deque())
+        permits.insert(0 if continues else len(permits), permit)
         try:
-            await turn
+            await permit
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if permit.done() and not permit.cancelled():
                 self._end(priority)
             raise
 
@@ -100,14 +100,14 @@ class PriorityThreads:
             waiting = self._waiting[priority]
             while waiting and self._has_thread(priority):
                 connection = next(iter(waiting))
-                turns = waiting.pop(connection)
-                turn = turns.popleft()
-                if turns:
-                    waiting[connection] = turns
-                if not turn.done():
-                    # Keep the thread for the waiting task, which runs only in the next turn of the event loop.
+                permits = waiting.pop(connection)
+                permit = permits.popleft()
+                if permits:
+                    waiting[connection] = permits
+                if not permit.done():
+                    # Keep the thread for the waiting task, which runs only in the next iteration of the event loop.
                     self._running[priority] += 1
-                    turn.set_result(None)
+                    permit.set_result(None)
 
 
 def finish(steps: Steps[_Result]) -> _Result:

@@ -8,7 +8,7 @@ import grpc
 
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.concurrency.stragglers import Stragglers
-from headwaiter_server.requests.shares import Shares
+from headwaiter_server.requests.shares import RETRY_AFTER_S, Shares
 from headwaiter_server.rpc.aio_memory import read_message
 
 # A message that is not complete after this time is slow. Small messages are complete at once.
@@ -18,7 +18,6 @@ _LONGEST_S = 30.0
 # The memory of slow messages, if each one is nearly complete.
 _SLOW_BYTES = 64 << 20
 _LEAST_SLOW = 8
-_RETRY_AFTER_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -76,8 +75,8 @@ class IncomingMessages:
             raise Overloaded(
                 f"the message was not complete in time; the server waits {_LONGEST_S:g} s for at most "
                 f"{self._most_slow} messages that arrive slowly, and divides them among connections: send the message "
-                f"faster, or try again in {_RETRY_AFTER_S:g} s",
-                retry_after_s=_RETRY_AFTER_S,
+                f"faster, or try again in {RETRY_AFTER_S:g} s",
+                retry_after_s=RETRY_AFTER_S,
                 limit=self._most_slow,
             ) from None
         finally:

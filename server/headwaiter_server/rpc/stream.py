@@ -101,8 +101,8 @@ class Quota:
         self._released.set()
 
 
-class _Turn:
-    """The place of a request in a stream whose answers have the order of the requests.
+class _Position:
+    """The position of a request in a stream whose answers have the order of the requests.
 
     Answers also reserve their bytes in this order; otherwise later answers could hold all bytes while they wait for an
     earlier answer.
@@ -141,7 +141,7 @@ class RequestStream(Generic[_Request]):
         self._ids: set[str] = set()
         self._answer_tasks: set[asyncio.Task[None]] = set()
         self._write_lock = asyncio.Lock()
-        self._latest_turn = _Turn(over=True)
+        self._latest_position = _Position(over=True)
         self._idle_s = limits.idle_s or float("inf")
         # The latest time, on `clock`, at which a request was read or answered.
         self._active_s = clock()
@@ -211,13 +211,15 @@ class RequestStream(Generic[_Request]):
             await self._request_bytes.acquire(len(raw))
             # The tokenize stage does not include the wait for these two quotas.
             call.started_s = clock()
-            before = self._latest_turn if self._protocol.in_order else _Turn(over=True)
-            self._latest_turn = _Turn()
-            task = asyncio.create_task(self._answer(request, call, len(raw), before, self._latest_turn))
+            before = self._latest_position if self._protocol.in_order else _Position(over=True)
+            self._latest_position = _Position()
+            task = asyncio.create_task(self._answer(request, call, len(raw), before, self._latest_position))
             self._answer_tasks.add(task)
             task.add_done_callback(self._answer_tasks.discard)
 
-    async def _answer(self, request: _Request, call: Call, request_bytes: int, before: _Turn, turn: _Turn) -> None:
+    async def _answer(
+        self, request: _Request, call: Call, request_bytes: int, before: _Position, position: _Position
+    ) -> None:
         """Answer a request, and release its quotas once gRPC has accepted the answer."""
         reserved_bytes = 0
 
@@ -226,7 +228,7 @@ class RequestStream(Generic[_Request]):
             await before.reserved.wait()
             await self._answer_bytes.acquire(size_bytes)
             reserved_bytes += size_bytes
-            turn.reserved.set()
+            position.reserved.set()
 
         try:
             message = await self._response(request, call, reserve)
@@ -247,7 +249,7 @@ class RequestStream(Generic[_Request]):
                 self._failed.set_result(error)
         finally:
             self._active_s = clock()
-            turn.end()
+            position.end()
             call.held.close()
             self._answer_bytes.release(reserved_bytes)
             self._request_bytes.release(request_bytes)

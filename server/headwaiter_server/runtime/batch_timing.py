@@ -10,7 +10,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.target import takes_target
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES
+from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 
 # Token budgets are compared on batches of typical sequences, which have this length.
 _TYPICAL_TOKENS = 48
@@ -62,7 +62,7 @@ def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
     length = min(_TYPICAL_TOKENS, manifest.max_tokens)
-    return (length,) * max(1, min(tokens // length, MAX_SEQUENCES))
+    return (length,) * max(1, min(tokens // length, MAX_BATCH_SEQUENCES))
 
 
 def time_budgets(

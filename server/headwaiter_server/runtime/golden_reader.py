@@ -16,7 +16,7 @@ from headwaiter_proto.rules.outputs import hidden_width
 from headwaiter_proto.rules.pooling import POOLINGS, pool
 from headwaiter_proto.rules.target import divided, takes_target
 from headwaiter_server.runtime.errors import BundleRefused, one_line
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import largest_differences, normalize_pooled
 from headwaiter_server.runtime.results_digest import summary
 
@@ -40,7 +40,7 @@ class Golden:
     """
 
     sequences: list[NDArray[np.generic]]
-    outputs: Outputs
+    outputs: GraphOutputs
     hidden_rows: NDArray[np.int64] | None = None
     summary: str = ""
 
@@ -56,7 +56,7 @@ class Golden:
         assert hidden is not None
         return Golden(
             list(compress(self.sequences, kept)),
-            Outputs(
+            GraphOutputs(
                 None if pooled is None else pooled[kept],
                 hidden[row_kept[rows]],
                 None if logits is None else list(compress(logits, kept)),
@@ -118,7 +118,7 @@ def _read_golden(path: Path, manifest: Manifest) -> Golden:
     logits = None
     if manifest.HasField("head"):
         logits = np.split(arrays["logits"], ends[:-1] if manifest.head.per_token else np.arange(1, len(lengths)))
-    golden = Golden(sequences, Outputs(arrays.get("pooled"), arrays["hidden"], logits), arrays.get("hidden_rows"))
+    golden = Golden(sequences, GraphOutputs(arrays.get("pooled"), arrays["hidden"], logits), arrays.get("hidden_rows"))
     if golden.outputs.pooled is not None and not manifest.fixed_pooling:
         _check_pooling(golden.up_to(_COMPLETE_TOKENS), manifest)
     return replace(golden, summary=_summary(golden, has_row_modules=manifest.row_width > 0))

@@ -51,7 +51,7 @@ ort.set_default_logger_severity(_LOG_FATAL_ONLY)
 
 
 @dataclass(eq=False, slots=True)
-class Outputs:
+class GraphOutputs:
     """The outputs of a graph for a batch of B sequences and T tokens.
 
     Attributes:
@@ -189,7 +189,7 @@ class EncoderGraph:
         feeds = feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)
         return replace(batch, inputs=feeds)
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
         If `hidden` is true or the graph has no other output, also return a copy of the hidden rows.
@@ -210,7 +210,7 @@ class EncoderGraph:
         # The sequences that round_up_to_buckets added are the last of the batch.
         pooled, rows = values.get("pooled"), values.get("hidden")
         vectors = None if pooled is None else pooled[: batch.sequences]
-        return Outputs(
+        return GraphOutputs(
             vectors,
             None if rows is None else rows[: batch.tokens],
             _logits_of_sequences(batch, values),

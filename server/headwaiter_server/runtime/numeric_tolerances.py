@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 
 # A hidden row is negligible if its norm is at most this share of the largest row's norm. Rounding errors are
 # proportional to the largest rows, so rounding alone may decide the direction of a negligible row. If a row just above
@@ -92,7 +92,7 @@ def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArra
     return unit
 
 
-def difference(actual: Outputs, expected: Outputs) -> Difference:
+def difference(actual: GraphOutputs, expected: GraphOutputs) -> Difference:
     """Return the difference between a graph's outputs and PyTorch's.
 
     Outputs that are empty, not finite, or of different shapes have an infinite difference and a cosine of −1.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from headwaiter_server.runtime.batch_timing import attention_cells
 from headwaiter_server.runtime.golden_reader import Golden
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
@@ -29,7 +29,7 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
     pooled = [output.pooled for output in outputs if output.pooled is not None]
     vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
     logits = [rows for output in outputs for rows in output.logits or ()] or None
-    return difference(Outputs(vectors, hidden, logits), golden.outputs)
+    return difference(GraphOutputs(vectors, hidden, logits), golden.outputs)
 
 
 def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:

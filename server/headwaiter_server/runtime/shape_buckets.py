@@ -17,7 +17,7 @@ from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
 _BUCKETS_PER_OCTAVE = 8
 # Maximum sequences of a batch on CUDA. Attention kernels start one thread block for each sequence, along a dimension of
 # the grid that CUDA limits to this number.
-MAX_SEQUENCES = 65_535
+MAX_BATCH_SEQUENCES = 65_535
 
 # ONNX Runtime's CUDA kernels number the elements of an array with 32 bits. For larger arrays, some kernels fail, and
 # some write wrong numbers.
@@ -38,8 +38,8 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     many short sequences, T is rounded up further.
 
     A batch of fewer than 8 sequences keeps its B and T: one dummy sequence would be more than 1/8 of its cells, and a
-    batch this small fits in memory that larger batches have allocated. A batch whose B would exceed MAX_SEQUENCES also
-    keeps its B and T.
+    batch this small fits in memory that larger batches have allocated. A batch whose B would exceed MAX_BATCH_SEQUENCES
+    also keeps its B and T.
     """
     sequences, tokens = _bucket_sizes(batch)
     padded_length = round_up_length(batch.padded_length)
@@ -78,7 +78,7 @@ def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
         dummy_tokens = tokens - batch.tokens
         fewest_dummies = -(-dummy_tokens // batch.longest_tokens)
         sequences = _round_up(batch.sequences + fewest_dummies)
-        if sequences > MAX_SEQUENCES:
+        if sequences > MAX_BATCH_SEQUENCES:
             return batch.sequences, batch.tokens
         if sequences - batch.sequences <= dummy_tokens:
             return sequences, tokens

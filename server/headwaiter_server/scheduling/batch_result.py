@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.job import BatchTimes
@@ -32,7 +32,7 @@ class BatchResult:
     sequences: Batch
     shape: Shape
     packed: PackedBatch
-    outputs: Outputs
+    outputs: GraphOutputs
     times: BatchTimes
     device: int
 

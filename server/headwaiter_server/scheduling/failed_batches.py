@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.scheduling.errors import inference_failed
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
+from headwaiter_server.scheduling.request_errors import inference_failed
 from headwaiter_server.scheduling.worker import Worker
 
 

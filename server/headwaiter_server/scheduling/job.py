@@ -73,7 +73,8 @@ class Outcome:
         hidden: rows [n_i, width] of each sequence that did not fail; None unless requested.
         batches: the times of each batch that a sequence of the request ran in.
         failures: the errors of failed sequences, by index; empty unless the request accepts partial answers.
-        logits: of each sequence that did not fail, see `Outputs`; None for a model without a head, or if all failed.
+        logits: of each sequence that did not fail, see `GraphOutputs`; None for a model without a head, or if all
+            failed.
     """
 
     pooled: list[NDArray[Any]] | None

@@ -10,11 +10,11 @@ from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import MAX_BATCHES, BatchResult, RecentBatch, recent_batch
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost, next_budget
-from headwaiter_server.scheduling.errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.job import Interval
 from headwaiter_server.scheduling.observer import Observer, TraceBatch
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
+from headwaiter_server.scheduling.request_errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.worker import Session, Worker
 
 

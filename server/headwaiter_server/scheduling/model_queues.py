@@ -1,4 +1,4 @@
-"""The queues of all models: what waits in them together, and which model has the next turn on a device.
+"""The queues of all models: what waits in them together, and which model runs next on a device.
 
 Among models whose most urgent sequences are of one priority, the model that has used the devices least goes first. A
 model with much work then delays another model by one batch, not by its whole queue.
@@ -18,7 +18,7 @@ class ModelQueues(list[ModelQueue]):
     def __init__(self) -> None:
         """Start without a model."""
         super().__init__()
-        # The virtual time: the device seconds that the latest model had used when its turn began.
+        # The virtual time: the device seconds that the latest model had used when its batch started.
         self._used_s = 0.0
 
     @property
@@ -58,8 +58,8 @@ class ModelQueues(list[ModelQueue]):
 
         return min((queue for queue in self.waiting if worker in queue.sessions), key=order)
 
-    def note_turn(self, queue: ModelQueue, now_s: float) -> None:
-        """Begin the turn of a model; no model gets credit for the time in which its bulk work yields."""
+    def note_start(self, queue: ModelQueue, now_s: float) -> None:
+        """Note that a batch of a model starts; no model gets credit for the time in which its bulk work yields."""
         self._used_s = max(self._used_s, queue.used_s)
         for each in self.waiting:
             if each.used_s < self._used_s and _yields(each.leader, now_s):

@@ -22,7 +22,7 @@ class SequenceResult(NamedTuple):
     logits: NDArray[np.float32] | None
 
 
-class Answer(Protocol):
+class AnswerReceiver(Protocol):
     """What waits for the answer to a request: a future of asyncio, for example."""
 
     def done(self) -> bool:
@@ -68,7 +68,7 @@ class QueuedRequest:
 
     queue: RequestQueue
     job: Job
-    answer: Answer
+    answer: AnswerReceiver
     failures: dict[int, HeadwaiterError] | None = field(default=None, init=False)
     arrived_s: float = 0.0
     not_started_count: int = 0

@@ -7,7 +7,7 @@ A sequence goes through the scheduler in these steps:
 2. The loop (`_serve`) sleeps until a request arrives, a batch is done, or a worker is about to want its next batch.
 3. The loop hands out the results of batches that are done. Tasks beside the loop bisect failed batches, and notice
    devices that are dead or hang.
-4. If more requests are about to arrive, the loop holds an idle device for some turns of the event loop.
+4. If more requests are about to arrive, the loop holds an idle device for some iterations of the event loop.
 5. For each worker that wants a batch, `ModelQueues.next` chooses the model, and `plan` chooses the sequences. The
    loop also drops the sequences that `plan` finds expired.
 6. The worker packs the batch, runs it in a thread, and wakes the loop: step 3 again.
@@ -32,9 +32,8 @@ from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, admit
 from headwaiter_server.scheduling.batch_result import BatchResult
-from headwaiter_server.scheduling.batch_wait import MAX_SEQUENCES, BatchWait, yield_core
+from headwaiter_server.scheduling.batch_wait import ENOUGH_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.errors import deadline_passed, device_failed_request, is_late
 from headwaiter_server.scheduling.failed_batches import bisect
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.job import Interval, Job, Outcome
@@ -43,6 +42,12 @@ from headwaiter_server.scheduling.model_queues import ModelQueues
 from headwaiter_server.scheduling.observer import Observer
 from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence, shape_of
+from headwaiter_server.scheduling.request_errors import (
+    deadline_passed,
+    device_failed_request,
+    is_late,
+    shutting_down,
+)
 from headwaiter_server.scheduling.worker import Devices, Session, Worker
 
 
@@ -184,7 +189,7 @@ class Scheduler:
     def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does."""
         if self._draining:
-            raise Unavailable("the server is shutting down: send the request to another replica")
+            raise shutting_down()
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
         arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
@@ -241,7 +246,7 @@ class Scheduler:
             next_batch_in_s = self._devices.wants_batch_in_s(self._clock(), self._queues.want)
             timed_out = await self._wake_up.wait(next_batch_in_s)
             answered = self._hand_out_results()
-            # Callers that have just been answered may send their next requests within a turn of the event loop.
+            # Callers that have just been answered may send their next requests within an iteration of the event loop.
             while any(self._queues.waiting) and (answered or (not timed_out and self._expects_more_requests())):
                 await asyncio.sleep(0)
                 answered = self._hand_out_results()
@@ -278,12 +283,12 @@ class Scheduler:
         return answered
 
     def _expects_more_requests(self) -> bool:
-        """Return whether to hold idle devices for another turn of the event loop."""
+        """Return whether to hold idle devices for another iteration of the event loop."""
         # At least one sequence waits in each of these queues, so further queues cannot change the answer.
-        waiting = tuple(islice(self._queues.waiting, MAX_SEQUENCES))
+        waiting = tuple(islice(self._queues.waiting, ENOUGH_SEQUENCES))
         if self._draining or any(queue.fills_a_batch for queue in waiting):
             return False
-        hold = self._batch_wait.hold_another_turn(sum(len(queue.pending) for queue in waiting))
+        hold = self._batch_wait.holds_device(sum(len(queue.pending) for queue in waiting))
         idle = hold and self._devices.next_worker(self._clock(), self._queues.want) is not None
         return idle and yield_core(self._clock)
 
@@ -314,13 +319,13 @@ class Scheduler:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
         for sequence in planned.batch:
             queue.pending.discard(sequence)
-        # A request that was cancelled within this turn of the event loop has not been withdrawn yet.
+        # A request that was cancelled within this iteration of the event loop has not been withdrawn yet.
         batch = tuple(sequence for sequence in planned.batch if not sequence.request.answer.done())
         if batch:
             self._batch_wait.note_batch(several_requests=any(each.request is not batch[0].request for each in batch))
             queue.observer.batch_planned(planned.close_reason)
             planned_s = self._clock()
-            self._queues.note_turn(queue, planned_s)
+            self._queues.note_start(queue, planned_s)
             seconds = planned.seconds if batch == planned.batch else queue.learnt.cost.seconds(*shape_of(batch))
             queue.start_batch(seconds)
             result = worker.run(queue.sessions[worker], batch, seconds)

@@ -18,7 +18,7 @@ import numpy as np
 from headwaiter_server.concurrency.watchdog import run_limit_s
 from headwaiter_server.concurrency.worker_thread import NeverRan, WorkerThread
 from headwaiter_server.runtime.errors import DeviceLost, one_line
-from headwaiter_server.runtime.graph import Outputs, Result
+from headwaiter_server.runtime.graph import GraphOutputs, Result
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.job import BatchTimes, Interval
@@ -45,7 +45,7 @@ class Graph(Protocol):
         """Return the batch with all that `run` needs; called while another thread runs another batch."""
         ...
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Run a batch, which need not be prepared; called from one thread at a time."""
         ...
 

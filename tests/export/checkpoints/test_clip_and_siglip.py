@@ -24,7 +24,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions
 from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
 from tests.support.e2e.in_process_server import connect, serving

@@ -16,7 +16,7 @@ from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_examples import save_example

@@ -15,7 +15,7 @@ from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import save_bert, write_json
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json

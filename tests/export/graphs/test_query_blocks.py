@@ -12,7 +12,7 @@ from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.packed_cpu import PackedCpu
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import pack
 from tests.support.export.helpers import (
     assert_close_to_scale,
@@ -77,7 +77,7 @@ def exported(
 
 def run(graph: EncoderGraph, sequences: list[Array], block_cells: int) -> tuple[Array, Array]:
     """Return pooled vectors and hidden rows."""
-    outputs: Outputs = graph.run(pack(sequences, block_cells=block_cells), hidden=True)
+    outputs: GraphOutputs = graph.run(pack(sequences, block_cells=block_cells), hidden=True)
     assert outputs.pooled is not None
     assert outputs.hidden is not None
     return outputs.pooled, outputs.hidden

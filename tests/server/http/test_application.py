@@ -16,8 +16,8 @@ from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.http.api.openapi import document
 from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
 from headwaiter_server.http.application import http_application
+from headwaiter_server.inputs.tokenizer import TokenizedText
 from headwaiter_server.models.model_version import ModelState, VersionStatus
-from headwaiter_server.models.tokenizer import TokenizedText
 from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.asgi_caller import Reply, as_json, send_request

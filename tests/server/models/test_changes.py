@@ -7,28 +7,28 @@ from typing import Any, NamedTuple
 import pytest
 
 from headwaiter_server.models.changes import changes
-from headwaiter_server.models.folders import BundleFolder, ModelFolder
+from headwaiter_server.models.folders import FoundModel, FoundVersion
 
 
-def bundle(version: int, identity: str = "", files: str = "") -> BundleFolder:
-    return BundleFolder("a", version, Path(f"a/{version}"), None, (identity,), (files,))
+def bundle(version: int, identity: str = "", files: str = "") -> FoundVersion:
+    return FoundVersion("a", version, Path(f"a/{version}"), None, (identity,), (files,))
 
 
-def folder(*bundles: BundleFolder, unreadable: Mapping[int | None, str] | None = None) -> ModelFolder:
-    return ModelFolder({each.version: each for each in bundles}, unreadable or {})
+def folder(*bundles: FoundVersion, unreadable: Mapping[int | None, str] | None = None) -> FoundModel:
+    return FoundModel({each.version: each for each in bundles}, unreadable or {})
 
 
 ONE, TWO, THREE = bundle(1), bundle(2), bundle(3)
-OTHER = {"b": ModelFolder()}
+OTHER = {"b": FoundModel()}
 GONE = {("a", 2)}
 
 
 class Case(NamedTuple):
     """What the scan found, what is known before, and what follows; `missing` names version 2 as missing."""
 
-    found: Mapping[str, ModelFolder]
-    load: Sequence[BundleFolder] = ()
-    served: BundleFolder | None = TWO
+    found: Mapping[str, FoundModel]
+    load: Sequence[FoundVersion] = ()
+    served: FoundVersion | None = TWO
     unloads: bool = False
     missing: bool = False
     known: Mapping[str, Any] = {}

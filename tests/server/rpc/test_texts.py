@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.models.tokenizer import TokenizedText
+from headwaiter_server.inputs.tokenizer import TokenizedText
 from tests.support.server.service_under_test import Service, WordLengths, endless_call, pooled_rows, token_request
 
 

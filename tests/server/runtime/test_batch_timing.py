@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.batch_timing import time_budgets, time_shapes
-from headwaiter_server.runtime.graph import Outputs, at_once
+from headwaiter_server.runtime.graph import GraphOutputs, at_once
 from headwaiter_server.runtime.packing import PackedBatch
 
 
@@ -37,11 +37,11 @@ class SimulatedGraph:
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         assert not hidden
         self.batches.append(batch)
         self.now_s += self._seconds(batch)
-        return Outputs(None, None)
+        return GraphOutputs(None, None)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from headwaiter_proto.manifest_pb2 import File, Manifest
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory
 from headwaiter_server.runtime.golden_reader import Golden
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from tests.support.server.bundles import copy, flip_byte, read_manifest, write_manifest
 
 WEIGHTS, GRAPH, ATTEND = "weights.fp32.bin", "packed-cpu.fp32.onnx", "attend.fp32.onnx"
@@ -191,7 +191,7 @@ def test_golden_inputs_may_be_limited_to_short_sequences(hidden_rows: NDArray[np
     rows = np.arange(6)
     stored = rows if hidden_rows is None else rows[hidden_rows]
     # Sequences of the rows 0 and 1, 2 to 4, and 5.
-    golden = Golden(np.split(rows, [2, 5]), Outputs(np.array([[0], [1], [2]]), stored[:, None]), hidden_rows)
+    golden = Golden(np.split(rows, [2, 5]), GraphOutputs(np.array([[0], [1], [2]]), stored[:, None]), hidden_rows)
     short = golden.up_to(2)
     assert [sequence.tolist() for sequence in short.sequences] == [[0, 1], [5]]
     assert short.outputs.pooled is not None

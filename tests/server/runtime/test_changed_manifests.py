@@ -20,7 +20,7 @@ from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLon
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.token_types import with_types
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizeOptions
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions
 from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import MANIFEST

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled, violation
 
 
@@ -24,8 +24,8 @@ def _difference(
     return Difference(pooled[0], hidden[0], pooled[1], hidden[1], min_cosine, 1.0, hidden_min_cosine, *logits)
 
 
-def _outputs(pooled: object, hidden: object) -> Outputs:
-    return Outputs(None if pooled is None else np.array(pooled, np.float32), np.array(hidden, np.float32))
+def _outputs(pooled: object, hidden: object) -> GraphOutputs:
+    return GraphOutputs(None if pooled is None else np.array(pooled, np.float32), np.array(hidden, np.float32))
 
 
 @given(
@@ -103,8 +103,8 @@ _TURNED = np.where(np.arange(5)[:, None] == 3, _ROWS[:, ::-1], _ROWS)
 def test_wrong_outputs_violate_the_fp32_tolerance_whatever_their_magnitude(
     pooled: NDArray[np.float64] | None, hidden: NDArray[np.float64], scale: float
 ) -> None:
-    actual = Outputs(None if pooled is None else scale * pooled, scale * hidden)  # type: ignore[arg-type]
-    right = Outputs(None if pooled is None else scale * _ROWS, scale * _ROWS)  # type: ignore[arg-type]
+    actual = GraphOutputs(None if pooled is None else scale * pooled, scale * hidden)  # type: ignore[arg-type]
+    right = GraphOutputs(None if pooled is None else scale * _ROWS, scale * _ROWS)  # type: ignore[arg-type]
     assert violation(difference(right, right), PRECISION_FP32) is None
     assert violation(difference(actual, right), PRECISION_FP32) is not None
 
@@ -113,8 +113,8 @@ def test_wrong_outputs_violate_the_fp32_tolerance_whatever_their_magnitude(
 @pytest.mark.parametrize("factor", [1e-7, 2.0])
 def test_outputs_of_another_scale_violate_every_tolerance(factor: float, precision: Precision) -> None:
     rows = _ROWS.astype(np.float32)
-    for wrong in (Outputs(factor * rows, rows), Outputs(rows, factor * rows)):
-        assert violation(difference(wrong, Outputs(rows, rows)), precision) is not None
+    for wrong in (GraphOutputs(factor * rows, rows), GraphOutputs(rows, factor * rows)):
+        assert violation(difference(wrong, GraphOutputs(rows, rows)), precision) is not None
 
 
 @pytest.mark.parametrize("scale", [1e-7, 1.0, 1e4])
@@ -124,8 +124,8 @@ def test_rounding_errors_of_a_negligible_row_are_within_the_tolerance(scale: flo
     rows = (scale * weights * _ROWS).astype(np.float32)
     actual = (scale * (weights * _ROWS + np.where(weights < 1, rounding, 0))).astype(np.float32)
     pooled = _ROWS.astype(np.float32)
-    assert violation(difference(Outputs(pooled, actual), Outputs(pooled, rows)), PRECISION_FP32) is None
-    assert violation(difference(Outputs(None, actual), Outputs(None, rows)), PRECISION_FP32) is None
+    assert violation(difference(GraphOutputs(pooled, actual), GraphOutputs(pooled, rows)), PRECISION_FP32) is None
+    assert violation(difference(GraphOutputs(None, actual), GraphOutputs(None, rows)), PRECISION_FP32) is None
 
 
 @pytest.mark.parametrize("precision", [PRECISION_FP32, PRECISION_FP16, PRECISION_INT8])
@@ -143,7 +143,7 @@ def test_rounding_errors_of_a_negligible_row_are_within_the_tolerance(scale: flo
     ids=["pooled stretched", "hidden stretched", "no expected pooled", "no pooled", "empty", "NaN", "infinity"],
 )
 def test_outputs_that_cannot_be_compared_exceed_every_tolerance(
-    actual: Outputs, expected: Outputs, precision: Precision
+    actual: GraphOutputs, expected: GraphOutputs, precision: Precision
 ) -> None:
     assert violation(difference(actual, expected), precision) is not None
 

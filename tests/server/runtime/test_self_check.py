@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headwaiter_server.runtime.golden_reader import Golden
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.self_check import check_golden
 
@@ -28,10 +28,10 @@ class Graph:
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         self.batches.append(batch)
         rows = batch.rows.reshape(batch.tokens, -1).astype(np.float32)
-        return Outputs(np.stack([part.mean(axis=0) for part in batch.split(rows)]), rows if hidden else None)
+        return GraphOutputs(np.stack([part.mean(axis=0) for part in batch.split(rows)]), rows if hidden else None)
 
 
 def _golden(lengths: list[int], error: float = 0.0) -> Golden:
@@ -39,7 +39,7 @@ def _golden(lengths: list[int], error: float = 0.0) -> Golden:
     hidden = np.concatenate(sequences)[:, None].astype(np.float32)
     pooled = np.array([[index + 1] for index in range(len(lengths))], np.float32)
     pooled[-1] += error
-    return Golden(sequences, Outputs(pooled, hidden))
+    return Golden(sequences, GraphOutputs(pooled, hidden))
 
 
 @given(lengths=st.lists(st.integers(1, 1500), min_size=1, max_size=8))
@@ -59,6 +59,6 @@ def test_a_wrong_golden_output_in_any_batch_is_measured() -> None:
 
 def test_outputs_are_normalized_before_they_are_compared_with_normalized_golden_outputs() -> None:
     golden = _golden([3, 4])
-    unit = Golden(golden.sequences, Outputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
+    unit = Golden(golden.sequences, GraphOutputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=True).pooled_max_abs == 0
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1

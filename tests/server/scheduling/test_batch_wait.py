@@ -76,9 +76,9 @@ def test_turns_are_counted_from_the_latest_arrival() -> None:
     batch_wait = BatchWait()
     batch_wait.note_batch(several_requests=True)
     batch_wait.note_arrival()
-    assert [batch_wait.hold_another_turn(1) for _ in range(10)] == [True] * 8 + [False] * 2
+    assert [batch_wait.holds_device(1) for _ in range(10)] == [True] * 8 + [False] * 2
     batch_wait.note_arrival()
-    assert batch_wait.hold_another_turn(2)
+    assert batch_wait.holds_device(2)
 
 
 async def _answer_two_together(harness: Harness) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from headwaiter_proto.rules.errors import DeadlineExceeded
-from headwaiter_server.scheduling.errors import is_late
 from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.request_errors import is_late
 from tests.support.server.fakes import Harness, sums
 
 

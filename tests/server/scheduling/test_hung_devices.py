@@ -9,7 +9,7 @@ import pytest
 
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling import worker as worker_module
 from headwaiter_server.scheduling.job import Outcome
@@ -131,7 +131,7 @@ async def test_a_probe_that_hangs_is_given_up(harness: Harness) -> None:
 
 
 async def test_half_of_a_failed_batch_that_hangs_is_given_up(harness: Harness) -> None:
-    def hang_alone(batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def hang_alone(batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if batch is not PROBE and batch.sequences == 1:
             harness.device.resumed.wait(60)
         return FakeDevice.run(harness.device, batch, hidden=hidden)

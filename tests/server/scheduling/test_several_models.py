@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headwaiter_proto.rules.errors import DeviceFailed, Overloaded, Unavailable
 from headwaiter_server.concurrency.worker_thread import NeverRan
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Job, Outcome
@@ -33,7 +33,7 @@ class LoggedDevice(FakeDevice):
         super().__init__()
         self._name, self._log = name, log
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if batch is not PROBE:
             self._log.append(self._name)
         return super().run(batch, hidden=hidden)
@@ -200,7 +200,7 @@ def test_bulk_work_gets_no_credit_for_the_time_in_which_it_yields() -> None:
     queues = ModelQueues()
     busy, bulk = add_queue(queues), add_queue(queues, Priority.BULK)
     busy.used_s = 50.0
-    queues.note_turn(busy, 0.0)
+    queues.note_start(busy, 0.0)
     assert bulk.used_s == 50.0
 
 
@@ -211,7 +211,7 @@ def test_models_with_much_work_get_equal_device_time(batch_s: list[float], batch
     for _ in range(batches):
         chosen = queues.next(WORKER, 0.0)
         assert chosen is not None
-        queues.note_turn(chosen, 0.0)
+        queues.note_start(chosen, 0.0)
         chosen.used_s += batch_s[models.index(chosen)]
     used_s = [queue.used_s for queue in models]
     assert max(used_s) - min(used_s) <= max(batch_s) + 1e-9

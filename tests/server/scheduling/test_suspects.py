@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, InferenceFailed, Unavailable
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.job import Outcome
@@ -79,7 +79,7 @@ async def test_only_one_suspect_at_a_time_is_on_a_device(workers: int, monkeypat
     run, running = FakeDevice.run, list[PackedBatch]()
     most_running = 0
 
-    def note_run(device: FakeDevice, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def note_run(device: FakeDevice, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         nonlocal most_running
         running.append(batch)
         most_running = max(most_running, len(running))

@@ -80,7 +80,7 @@ class Totals(RuleBasedStateMachine):
             batch = tuple(waiting_in(queue.pending)[:count])
             for sequence in batch:
                 queue.pending.discard(sequence)
-            self.queues.note_turn(queue, now_s)
+            self.queues.note_start(queue, now_s)
             queue.start_batch(0.5 * count)
             self.planned += batch
 

@@ -20,7 +20,7 @@ from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.model import _packed_attention
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import MAX_SEQUENCES, most_padded_tokens
+from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES, most_padded_tokens
 from tests.support.cuda_double.log import write_mark
 
 PRECISIONS = {"fp16": PRECISION_FP16, "fp32": PRECISION_FP32}
@@ -46,7 +46,7 @@ def _lengths(manifest: Manifest) -> Mapping[str, Lengths]:
         return {"one": (longest,), "several": (longest,) * 3}
     least = max(1, manifest.min_tokens)
     several = tuple(max(least, n) for n in (13, 1, 21, 9, 2, 3, 5, 8, 1))
-    return {"one": (7,), "several": several, "longest": (longest,), "most sequences": (least,) * MAX_SEQUENCES}
+    return {"one": (7,), "several": several, "longest": (longest,), "most sequences": (least,) * MAX_BATCH_SEQUENCES}
 
 
 def _run_on_devices(name: str, folder: Path, precision: str, devices: int, log: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from headwaiter_server import cli
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
@@ -37,7 +37,7 @@ def main() -> int:
         names.update({session.graph: served[-1] for session in sessions.values()})
         return add_model(scheduler, sessions, *arguments)
 
-    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         outputs = run(graph, batch, hidden=hidden)
         time.sleep(json.loads(file.read_text()).get(names.get(graph), 0.0))
         return outputs

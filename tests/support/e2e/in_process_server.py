@@ -19,7 +19,7 @@ from headwaiter_server.app import Server
 from headwaiter_server.models import calibration
 from headwaiter_server.processes import front_end_supervisor
 from headwaiter_server.processes.front_end_process import FrontEndProcess
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
@@ -134,7 +134,7 @@ def paused_device() -> Iterator[PausedDevice]:
     device = PausedDevice()
     run = EncoderGraph.run
 
-    def stop_then_run(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def stop_then_run(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         device.stop(batch)
         return run(graph, batch, hidden=hidden)
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from headwaiter_server import cli
 from headwaiter_server.concurrency import watchdog
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling import worker
 
@@ -62,7 +62,7 @@ def mortal_devices() -> Iterator[MortalDevices]:
     """Make the devices of all servers in this process mortal."""
     mortal, run = MortalDevices(), EncoderGraph.run
 
-    def run_or_die(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run_or_die(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         mortal.run(graph, batch)
         return run(graph, batch, hidden=hidden)
 

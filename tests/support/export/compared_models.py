@@ -23,9 +23,9 @@ from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_proto.rules.pooling import pool
-from headwaiter_server.models.image_files import prepare
-from headwaiter_server.models.pair_template import TemplatedPairs
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
+from headwaiter_server.inputs.image_files import prepare
+from headwaiter_server.inputs.pair_template import TemplatedPairs
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from tests.support.checkpoints import save_bert, save_vit, write_json, write_modules_json

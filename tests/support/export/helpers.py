@@ -21,7 +21,7 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import WeightsFile, trace
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, Provider, open_session, session_options
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import feeds_in_buckets
 from tests.support.checkpoints import randomize, write_json
@@ -125,7 +125,7 @@ def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arr
     return pack(sequences).split(hidden)
 
 
-def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
+def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> GraphOutputs:
     """Run a graph on one batch.
 
     Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape
@@ -145,11 +145,13 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> Outputs:
         logits = list(outputs["logits"][: batch.sequences, None])
     if "token_logits" in outputs:
         logits = batch.split(outputs["token_logits"][: batch.tokens])
-    return Outputs(None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits)
+    return GraphOutputs(
+        None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits
+    )
 
 
 def assert_others_change_no_bit(
-    run: Callable[[list[Array]], Outputs], sequences: list[Array], content: float, kept_columns: int = 0
+    run: Callable[[list[Array]], GraphOutputs], sequences: list[Array], content: float, kept_columns: int = 0
 ) -> None:
     """Check that sequences of any content beside a sequence change no bit of its hidden rows and pooled vector.
 
@@ -167,7 +169,7 @@ def assert_others_change_no_bit(
             assert old.tobytes() == new.tobytes()
 
 
-def _results(outputs: Outputs, sequences: list[Array]) -> list[tuple[Array, Array]]:
+def _results(outputs: GraphOutputs, sequences: list[Array]) -> list[tuple[Array, Array]]:
     assert outputs.hidden is not None
     rows = pack(sequences).split(outputs.hidden)
     return list(zip(rows if outputs.pooled is None else outputs.pooled, rows, strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_server.runtime.errors import DeviceLost
-from headwaiter_server.runtime.graph import Outputs
+from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.admission import QueueLimits
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
@@ -77,7 +77,7 @@ class FakeDevice:
         self.prepared_tokens.append(batch.tokens)
         return replace(batch, inputs={"rows": batch.rows})
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if HANG in batch.rows or (self.hangs_on_probe and batch is PROBE):
             self.resumed.wait(60)
         self.dead |= KILL in batch.rows
@@ -99,7 +99,7 @@ class FakeDevice:
         rows[rows == INFINITE] = np.inf
         pooled = np.array([[part.sum()] for part in batch.split(rows)], np.float32)
         rows[rows == INFINITE_HIDDEN] = np.inf
-        return Outputs(pooled if self.pools else None, rows[:, None] / 2 if hidden else None)
+        return GraphOutputs(pooled if self.pools else None, rows[:, None] / 2 if hidden else None)
 
 
 class FakeObserver:

@@ -11,10 +11,10 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.engine.local import LocalEngine
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.rpc.endpoint import UnaryCalls
@@ -22,7 +22,7 @@ from headwaiter_server.rpc.incoming import IncomingMessages
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.scheduling.attention_weights import AttentionWeightsQueue
+from headwaiter_server.scheduling.attention_queue import AttentionWeightsQueue
 from headwaiter_server.scheduling.worker import Session
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.stand_ins import CALIBRATION, model

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headwaiter_server.runtime.graph import Outputs, at_once
+from headwaiter_server.runtime.graph import GraphOutputs, at_once
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
@@ -42,14 +42,14 @@ class SimulatedGraph:
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         if batch.tokens > self.most_tokens:
             raise RuntimeError("out of memory")
         if self.most_sequences is not None and round_up_to_buckets(batch).sequences > self.most_sequences:
             raise RuntimeError("invalid configuration argument")
         self.ran.append(Shape.of(batch.lengths.tolist(), hidden=hidden))
         self.now_s += self._cost.seconds(*self.ran[-1])
-        return Outputs(None, None)
+        return GraphOutputs(None, None)
 
 
 def simulated_model(folder: Path, cost: CostModel, width: int = 2, **changes: Any) -> tuple[Model, SimulatedGraph]:

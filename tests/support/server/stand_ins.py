@@ -16,7 +16,7 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs, at_once
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, Resources
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -42,10 +42,10 @@ class Graph:
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         return batch
 
-    def run(self, batch: PackedBatch, *, hidden: bool) -> Outputs:
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         rows = np.stack([batch.rows, np.ones(batch.tokens)], axis=1).astype(np.float32)
         pooled = np.stack([part.sum(axis=0) for part in batch.split(rows)])
-        return Outputs(pooled if self.pools else None, rows if hidden else None)
+        return GraphOutputs(pooled if self.pools else None, rows if hidden else None)
 
 
 def model(folder: Path, **manifest: Any) -> Model:

@@ -17,7 +17,7 @@ from prometheus_client import Gauge
 
 from headwaiter_server import app, cli
 from headwaiter_server.processes import front_end_supervisor
-from headwaiter_server.runtime.graph import EncoderGraph, Outputs
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from tests.support.soak.counted_front_end import SoakRecorder
 
@@ -68,7 +68,7 @@ def main() -> int:
     device = FaultyDevice()
     run = EncoderGraph.run
 
-    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, **wanted: Any) -> Outputs:
+    def run_or_fail(graph: EncoderGraph, batch: PackedBatch, **wanted: Any) -> GraphOutputs:
         device.before_run(batch)
         return run(graph, batch, **wanted)
 

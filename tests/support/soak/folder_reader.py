@@ -13,7 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-from headwaiter_server.models.tokenizer import BundleTokenizer
+from headwaiter_server.inputs.tokenizer import BundleTokenizer
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ModelRefused
 from headwaiter_server.runtime.model import open_model

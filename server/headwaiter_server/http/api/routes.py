@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
-from headwaiter_proto.rules.outputs import Output
+from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
 from headwaiter_server.http.api.data_urls import take_images
@@ -152,7 +152,7 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message:
         return await path.encode(request, served, call, reserve_nothing, form)
 
 
-def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: Output, manifest: Manifest) -> int:
+def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: WantedOutput, manifest: Manifest) -> int:
     """Return the largest size of a reply in JSON.
 
     Raises:

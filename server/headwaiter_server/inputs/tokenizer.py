@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import Failures, InferenceFailed
 from headwaiter_proto.rules.limits import more_tokens
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
-from headwaiter_server.models.pair_template import TemplatedPairs, kept_positions
+from headwaiter_server.inputs.pair_template import TemplatedPairs, kept_positions
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused, one_line, panics_as_errors
 

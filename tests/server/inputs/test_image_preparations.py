@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.models.image_files import check_preparation
+from headwaiter_server.inputs.image_files import check_preparation
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import DeadlineExceeded, InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.scheduling.attention_weights import MAX_WAITING, AttentionWeightsQueue
+from headwaiter_server.scheduling.attention_queue import MAX_WAITING, AttentionWeightsQueue
 from headwaiter_server.scheduling.job import Interval
 
 SELECTION = AttentionSelection([0], [0])

@@ -11,7 +11,7 @@ from headwaiter_proto.encoder_pb2 import ImagePreparation
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
 from headwaiter_proto.rules.images import image_tokens, min_tokens, patch_rows, prefix_rows
-from headwaiter_server.models.image_parts import decisive_parts
+from headwaiter_server.inputs.image_parts import decisive_parts
 from headwaiter_server.runtime.bundle import MANIFEST, Bundle
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 

@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 from headwaiter_proto.rules.errors import InferenceFailed, Overloaded, Unavailable
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.runtime.errors import BundleChanged
-from headwaiter_server.scheduling.errors import deadline_passed, inference_failed, is_late, output_not_finite
 from headwaiter_server.scheduling.job import Interval
+from headwaiter_server.scheduling.request_errors import (
+    deadline_passed,
+    inference_failed,
+    is_late,
+    output_not_finite,
+    shutting_down,
+)
 
 # A run may take seconds. A longer queue would hold requests that another replica could answer sooner.
 MAX_WAITING = 8
@@ -95,7 +101,7 @@ class AttentionWeightsQueue:
             Unavailable: the server is draining.
         """
         if self._draining:
-            raise Unavailable("the server is shutting down: send the request to another replica")
+            raise shutting_down()
         if self._waiting_count >= MAX_WAITING:
             wait_s = (self._waiting_count + 1) * self._latest_run_s
             raise Overloaded(

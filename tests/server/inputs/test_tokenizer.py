@@ -13,7 +13,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.errors import Failures, InferenceFailed, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
-from headwaiter_server.models.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
+from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
@@ -186,7 +186,7 @@ def test_a_text_of_100000_characters_is_truncated_as_by_transformers(
 def test_texts_are_tokenised_in_slices_until_the_maximum_of_all_tokens_is_reached(
     tokenizer: BundleTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.models.tokenizer._SLICE_CHARACTERS", 10)
+    monkeypatch.setattr("headwaiter_server.inputs.tokenizer._SLICE_CHARACTERS", 10)
     texts = [text for text in TEXTS for _ in range(3)]
     whole = _ids(tokenizer, texts)
     assert whole == [_ids(tokenizer, [text])[0] for text in texts]

@@ -1,6 +1,6 @@
 """The errors of requests that expire, or that the model or the device fails on, and which requests are late."""
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed
+from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, Unavailable
 
 # A caller's cancellation may arrive this much before the deadline passes here, but at most this share of the time to
 # the deadline. gRPC rounds a deadline of a second and more up, by at most 1 %.
@@ -44,3 +44,8 @@ def device_failed_request() -> DeviceFailed:
     return DeviceFailed(
         "the device failed while it ran the request, and the server ends: try another replica, or try again later"
     )
+
+
+def shutting_down() -> Unavailable:
+    """Return the error of a request that comes after a drain has begun."""
+    return Unavailable("the server is shutting down: send the request to another replica")

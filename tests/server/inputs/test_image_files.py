@@ -21,9 +21,9 @@ from headwaiter_export.checkpoints.image_format import read_image_format
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput
-from headwaiter_server.models import image_files
-from headwaiter_server.models.image_files import MAX_PIXELS, read_image, read_images
-from headwaiter_server.models.image_parts import decisive_parts
+from headwaiter_server.inputs import image_files
+from headwaiter_server.inputs.image_files import MAX_PIXELS, read_image, read_images
+from headwaiter_server.inputs.image_parts import decisive_parts
 from headwaiter_server.requests.threads import finish
 from tests.support.export.helpers import assert_close
 from tests.support.oracle import Array

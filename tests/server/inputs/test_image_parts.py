@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from headwaiter_server.models.image_parts import MAX_PARTS, MAX_SCANS, decisive_parts
+from headwaiter_server.inputs.image_parts import MAX_PARTS, MAX_SCANS, decisive_parts
 from tests.support.oracle import Array
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
