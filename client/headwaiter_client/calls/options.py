@@ -39,7 +39,7 @@ Pooling: TypeAlias = Literal[
 ]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
 _PairTruncation: TypeAlias = Literal["longest_first", "only_second"]
-_Priority: TypeAlias = Literal["interactive", "bulk"]
+Priority: TypeAlias = Literal["interactive", "bulk"]
 
 _DTYPES: dict[np.dtype[Any], pb.DataType] = {
     np.dtype("<f4"): pb.DATA_TYPE_FLOAT32,
@@ -53,7 +53,7 @@ class _CommonOptions(TypedDict, total=False):
 
     model: str
     model_version: str
-    priority: _Priority
+    priority: Priority
 
 
 class _VectorOptions(TypedDict, total=False):
@@ -155,7 +155,7 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     str: _STR,
     _Truncation: _STR,
     _PairTruncation: _STR,
-    _Priority: _STR,
+    Priority: _STR,
     Pooling | None: (str | None, "a str or None"),
     SupportsIndex | None: (SupportsIndex | None, "a whole number or None"),
     DTypeLike: _ANY,
@@ -313,7 +313,7 @@ def _fill_common(request: Request, options: Mapping[str, Any]) -> None:
     request.model = checked_text("model", options.get("model", ""))
     request.model_version = checked_text("model_version", options.get("model_version", ""))
     request.truncation = _enum_value("truncation", options.get("truncation", "error"), _Truncation)
-    request.priority = _enum_value("priority", options.get("priority", "interactive"), _Priority)
+    request.priority = _enum_value("priority", options.get("priority", "interactive"), Priority)
     request.partial = options.get("partial", False)
     if prompt := options.get("prompt", ""):
         request.texts.prompt = checked_text("prompt", prompt)

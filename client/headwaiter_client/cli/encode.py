@@ -4,11 +4,11 @@ import argparse
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from headwaiter_client.calls.options import RequestOptions
+from headwaiter_client.calls.options import Priority, RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.cli.console import ProgressBar, console
@@ -67,7 +67,7 @@ def add_to(commands: Commands) -> None:
     )
     flags.add_argument(
         "--priority",
-        choices=("bulk", "interactive"),
+        choices=sorted(get_args(Priority)),
         default="bulk",
         help="bulk (default) lets interactive requests go first; interactive shares the server equally with them",
     )

@@ -13,6 +13,7 @@ from headwaiter_proto.rules.outputs import WantedOutput, read_output
 _Message = TypeVar("_Message", bound=Message)
 
 _PRIORITIES, _TRUNCATIONS = pb.Priority.values(), pb.Truncation.values()
+_PRIORITY_NAMES = " or ".join(name.removeprefix("PRIORITY_") for name, number in pb.Priority.items() if number)
 # Errors quote ids and names, and are sent in HTTP/2 headers of at most 8 KiB.
 _MAX_ID_CHARACTERS = 256
 
@@ -79,7 +80,7 @@ def check_attend_request(request: pb.AttendRequest, manifest: Manifest) -> None:
 def _check_options(request: pb.EncodeRequest) -> None:
     """Check the options that do not depend on the model."""
     if request.priority not in _PRIORITIES:
-        raise InvalidInput(f"priority {request.priority} is unknown: send INTERACTIVE or BULK", field="priority")
+        raise InvalidInput(f"priority {request.priority} is unknown: send {_PRIORITY_NAMES}", field="priority")
     if request.truncation not in _TRUNCATIONS:
         raise InvalidInput(f"truncation {request.truncation} is unknown: send ERROR, LEFT or RIGHT", field="truncation")
     if not 0 <= request.timeout_s < float("inf"):

@@ -23,11 +23,12 @@ from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 
 # Length of the payload in bytes, kind, number of the request or the call.
 HEADER = struct.Struct("<IBQ")
-# Model, flags, device failures of the caller, deadline, type of the values, their width, sequences, failed sequences.
-_REQUEST = struct.Struct("<IBBdBIII")
+# Model, flags, priority, device failures of the caller, deadline, type of the values, their width, sequences, failed
+# sequences.
+_REQUEST = struct.Struct("<IBBBdBIII")
 # Vectors, their width, batches.
 _VECTORS = struct.Struct("<III")
-_HIDDEN, _PARTIAL, _BULK, _TRACED = 1, 2, 4, 8
+_HIDDEN, _PARTIAL, _TRACED = 1, 2, 4
 # The ids of a trace and of a span.
 _SPAN_IDS_BYTES = 24
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
@@ -56,16 +57,11 @@ def write_request(model: int, job: Job) -> list[bytes]:
     if failures:
         values = [each[:0] if index in failures else each for index, each in enumerate(values)]
     first = next((each for each in values if len(each)), values[0])
-    flags = (
-        _HIDDEN * hidden
-        + _PARTIAL * (failures is not None)
-        + _BULK * (priority is Priority.BULK)
-        + _TRACED * bool(trace)
-    )
+    flags = _HIDDEN * hidden + _PARTIAL * (failures is not None) + _TRACED * bool(trace)
     failed = failures or ()
     width = first.shape[1] if first.ndim == 2 else 0
     head = _REQUEST.pack(
-        model, flags, device_failures, deadline_s, _CODES[first.dtype], width, len(values), len(failed)
+        model, flags, priority, device_failures, deadline_s, _CODES[first.dtype], width, len(values), len(failed)
     )
     counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
     return [head, counts, trace, *(each.tobytes() for each in values if len(each))]
@@ -73,14 +69,15 @@ def write_request(model: int, job: Job) -> list[bytes]:
 
 def read_request(payload: bytes) -> tuple[int, Job]:
     """Return the number of a model, and a job; the values of the job share the memory of the payload."""
-    model, flags, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(payload)
+    model, flags, priority, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(
+        payload
+    )
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
     start = _REQUEST.size + 4 * len(counts)
     trace = payload[start : start + _SPAN_IDS_BYTES] if flags & _TRACED else b""
     values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
     failures = dict.fromkeys(counts[count:], _FAILED_BEFORE) if flags & _PARTIAL else None
-    priority = Priority.BULK if flags & _BULK else Priority.INTERACTIVE
-    return model, Job(values, bool(flags & _HIDDEN), deadline_s, priority, failures, device_failures, trace)
+    return model, Job(values, bool(flags & _HIDDEN), deadline_s, Priority(priority), failures, device_failures, trace)
 
 
 def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:

@@ -24,8 +24,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 _SMALL_TEXT_BYTES = 1024
 _PRIORITIES = {
     pb.PRIORITY_UNSPECIFIED: Priority.INTERACTIVE,
-    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
-    pb.PRIORITY_BULK: Priority.BULK,
+    **{pb.Priority.Value(f"PRIORITY_{each.name}"): each for each in Priority},
 }
 _TRUNCATIONS = {
     pb.TRUNCATION_UNSPECIFIED: Truncation.ERROR,

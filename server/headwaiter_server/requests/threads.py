@@ -35,7 +35,7 @@ class PriorityThreads:
     def __init__(self, name: str, threads: int = THREADS) -> None:
         """Create the pool of at least 2 threads with a name; threads start when functions need them."""
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._most = {Priority.INTERACTIVE: threads, Priority.BULK: threads - 1}
+        self._most = {each: threads if each is Priority.INTERACTIVE else threads - 1 for each in Priority}
         self._running = dict.fromkeys(Priority, 0)
         # A permit for each function that waits, by connection. The first connection comes next.
         self._waiting: dict[Priority, dict[str, deque[asyncio.Future[None]]]] = {each: {} for each in Priority}
@@ -96,7 +96,7 @@ class PriorityThreads:
         self._start_next()
 
     def _start_next(self) -> None:
-        for priority in (Priority.INTERACTIVE, Priority.BULK):
+        for priority in Priority:
             waiting = self._waiting[priority]
             while waiting and self._has_thread(priority):
                 connection = next(iter(waiting))

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Priority(IntEnum):
-    """The two classes of work; a batch takes interactive sequences before bulk sequences."""
+    """The classes of work, with the names that `headwaiter.v1` has for them; a batch takes the first class first."""
 
     INTERACTIVE = 0
     BULK = 1
@@ -12,11 +12,12 @@ class Priority(IntEnum):
 
 # With a higher factor, small requests gain little, and large requests wait longer on a busy server.
 _OWN_WORK_FACTOR = 4.0
-BULK_DELAY_S = 20.0
+# For this long after its arrival, work yields to the work of earlier classes.
+DELAYS_S = {Priority.INTERACTIVE: 0.0, Priority.BULK: 20.0}
 
 
 def fair_start_s(arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float) -> float:
-    """Return the arrival + 4 × own work, or the deadline if that is earlier; for bulk work, 20 s later.
+    """Return the arrival + 4 × own work, or the deadline if that is earlier, and add the delay of the priority.
 
     Small requests overtake large ones, but no sequence starves: a sequence that arrives after the fair start of another
     sequence never leads a batch before it.
@@ -27,5 +28,4 @@ def fair_start_s(arrived_s: float, deadline_s: float, priority: Priority, own_wo
         priority: priority of the request.
         own_work_s: seconds that the request takes alone on a device, without padding.
     """
-    fair_s = min(deadline_s, arrived_s + _OWN_WORK_FACTOR * own_work_s)
-    return fair_s + BULK_DELAY_S if priority is Priority.BULK else fair_s
+    return min(deadline_s, arrived_s + _OWN_WORK_FACTOR * own_work_s) + DELAYS_S[priority]

@@ -68,4 +68,4 @@ class ModelQueues(list[ModelQueue]):
 
 def _yields(leader: Sequence, now_s: float) -> bool:
     """Return whether the work that a sequence leads yields to other models, as bulk work does before its fair start."""
-    return leader.priority is Priority.BULK and leader.fair_start_s > now_s
+    return leader.priority > Priority.INTERACTIVE and leader.fair_start_s > now_s

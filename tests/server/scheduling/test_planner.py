@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.fair_start import BULK_DELAY_S, Priority
+from headwaiter_server.scheduling.fair_start import DELAYS_S, Priority
 from headwaiter_server.scheduling.planner import BUDGETS_TO_CHOOSE_FROM, REPLY_S, CloseReason, plan
 from headwaiter_server.scheduling.queued_request import Sequence
 from tests.support.server.sequences import pending_of, waiting, waiting_in
@@ -119,8 +119,8 @@ def test_no_sequence_leads_a_batch_before_one_whose_fair_start_was_earlier_than_
     while pending:
         batch = plan(pending, NOW_S, cost, limits).batch
         for other in waiting_in(pending):
-            bulk_s = BULK_DELAY_S if other.priority is Priority.BULK else 0.0
-            assert arrival_s[batch[0]] <= arrival_s[other] + 4 * work_s[other] + bulk_s
+            delay_s = DELAYS_S[other.priority]
+            assert arrival_s[batch[0]] <= arrival_s[other] + 4 * work_s[other] + delay_s
         for sequence in batch:
             pending.remove(sequence)
 
