@@ -1,6 +1,6 @@
 """Add up what several processes have counted, for one page of metrics."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -15,6 +15,9 @@ Labels = tuple[tuple[str, str], ...]
 _Key = tuple[str, Labels]
 Samples = Mapping[_Key, float]
 Exemplars = Mapping[_Key, Exemplar]
+# The name and the version of a model; both are empty in a series without a model.
+Version = tuple[str, str]
+_NO_MODEL: Version = ("", "")
 # The names of the series of counters and histograms end with these.
 _ENDS = ("_total", "_bucket", "_count", "_sum")
 
@@ -55,6 +58,33 @@ def add_samples(parts: Iterable[Samples]) -> dict[_Key, float]:
     return sums
 
 
+class EndedCounts:
+    """What processes had counted when they ended.
+
+    Attributes:
+        samples: the values of their counters and histograms.
+        totals: the totals of each model, by the number of the model.
+    """
+
+    def __init__(self) -> None:
+        self.samples: Samples = {}
+        self.totals: dict[int, Totals] = {}
+
+    def add(self, counts: Counts) -> None:
+        """Add what a process had counted when it ended; its gauges are no longer true."""
+        self.samples = add_samples([self.samples, without_gauges(counts.samples)])
+        for number, totals in counts.totals.items():
+            self.totals.setdefault(number, Totals()).add(totals)
+
+    def keep(self, versions: Container[Version], numbers: Container[int]) -> None:
+        """Forget the counts of all but these versions of models, and of all but the models with these numbers."""
+        kept = {key: _version_of(key[1]) for key in self.samples}
+        self.samples = {
+            key: self.samples[key] for key, version in kept.items() if version == _NO_MODEL or version in versions
+        }
+        self.totals = {number: totals for number, totals in self.totals.items() if number in numbers}
+
+
 class SummedMetrics(Collector):
     """The metrics of this process, with the counts of other processes added to each series.
 
@@ -85,6 +115,12 @@ class SummedMetrics(Collector):
         if exemplar is None and self._exemplars:
             exemplar = self._exemplars.get(_key(own))
         return own._replace(value=own.value + others, exemplar=exemplar)
+
+
+def _version_of(labels: Labels) -> Version:
+    """Return the model and the version among the labels of a series."""
+    values = dict(labels)
+    return values.get("model", ""), values.get("version", "")
 
 
 def _key(sample: Sample) -> _Key:

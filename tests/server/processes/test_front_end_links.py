@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import Counts, read_samples
 from headwaiter_server.models.directory import ModelDirectory
-from headwaiter_server.processes import front_end_links
+from headwaiter_server.processes import front_end_link, front_end_links
 from headwaiter_server.processes.front_end_links import FrontEndLinks
 from headwaiter_server.processes.link import Link
 from headwaiter_server.processes.messages import Kind
@@ -164,9 +164,9 @@ async def test_a_front_end_that_cannot_open_a_tokenizer_is_closed(engine: Engine
 async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_end_links, "_HUNG_S", 1.0)
+    monkeypatch.setattr(front_end_links, "HUNG_S", 1.0)
     monkeypatch.setattr(front_end_links, "_COUNT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(front_end_links, "_COUNT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(front_end_link, "_COUNT_TIMEOUT_S", 0.05)
     slow = FrontEnd()
 
     async def count_slowly() -> Any:
@@ -187,7 +187,7 @@ async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
 async def test_a_front_end_that_opens_no_tokenizer_in_time_is_closed(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_end_links, "_PREPARE_S", 0.05)
+    monkeypatch.setattr(front_end_link, "_PREPARE_S", 0.05)
     front_end = FrontEnd()
     link = await engine.add(front_end)
     await engine.links.join(link)
@@ -208,7 +208,7 @@ async def test_a_request_that_cannot_be_read_fails_alone(engine: Engine) -> None
 async def test_a_pause_of_the_engine_costs_no_front_end_that_has_answered_meanwhile(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_end_links, "_PREPARE_S", 0.1)
+    monkeypatch.setattr(front_end_link, "_PREPARE_S", 0.1)
     front_end = FrontEnd()
     link = await engine.add(front_end)
     await engine.links.join(link)
