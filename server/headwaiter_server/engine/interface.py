@@ -28,7 +28,7 @@ class Engine(Protocol):
     directory: ModelDirectory
 
     async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
-        """Raise the error with which `submit` would refuse a number of sequences of one token now."""
+        """Refuse a request as `submit` would refuse it now, if its sequences had this many tokens in all."""
         ...
 
     async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
@@ -36,7 +36,7 @@ class Engine(Protocol):
         ...
 
     async def check_attention_room(self, served: ServedModel) -> None:
-        """Raise the error with which `attend` would refuse a sequence now."""
+        """Refuse a sequence as `attend` would refuse it now."""
         ...
 
     async def attend(

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest, PairTemplate
-from headwaiter_proto.rules.errors import Failures, InferenceFailed
+from headwaiter_proto.rules.errors import Failures, InferenceFailed, SequenceTooLong
 from headwaiter_proto.rules.limits import more_tokens
 from headwaiter_proto.rules.pairs import Pair, check_pairs, kept_tokens
 from headwaiter_proto.rules.sequences import check_texts, text_too_long
@@ -161,54 +161,75 @@ class BundleTokenizer:
             for index, each in enumerate(texts)
             if index not in failures
         }
-        # A pair in a template gets no special tokens, and its truncation needs offsets.
         templated = self._templated if are_pairs else None
-        needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
-        # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
-        encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
         tokenized = [_NO_TOKENS] * len(texts)
-        total_tokens, max_tokens = 0, options.prompt.max_tokens or self._max_tokens
+        total_tokens = 0
         for number, indices in enumerate(_slices(inputs, templated.characters if templated else 0)):
             if number:
                 if total_tokens > max_total_tokens:
                     raise more_tokens(max_total_tokens)
                 yield
-            try:
-                given = [inputs[index] for index in indices]
-                with panics_as_errors():
-                    encodings = encode_batch(
-                        [templated.text(each) for each in given if isinstance(each, tuple)] if templated else given,
-                        add_special_tokens=not templated,
-                    )
-            except Exception as error:
-                raise InferenceFailed(
-                    "the model's tokenizer failed on a text: look for the request's id in the server's log"
-                ) from error
+            encodings = self._encode([inputs[index] for index in indices], templated, options)
             for index, encoding in zip(indices, encodings, strict=True):
-                too_long = len(encoding) > max_tokens and options.truncation is Truncation.ERROR
-                # Copying ids makes other threads wait, so the ids of a refused text are not copied.
-                text = inputs[index]
-                if too_long:
-                    tokens = _NO_TOKENS
-                elif templated and not isinstance(text, str):
-                    from_right = options.truncation is Truncation.RIGHT
-                    ids = templated.truncate(
-                        encoding, text, self._max_tokens, options.pair_truncation, from_right=from_right
-                    )
-                    tokens = TokenizedText(ids, len(encoding), None)
-                else:
-                    tokens = _expand(
-                        _truncate(encoding, options, max_tokens, first_keeps_more=self._first_keeps_more),
-                        options.prompt,
-                    )
-                if too_long or len(tokens.ids) > max_tokens:
-                    input_field = "texts" if isinstance(text, str) else "pairs"
-                    only_second = not too_long and options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
-                    failures.add(text_too_long(index, len(encoding), max_tokens, input_field, only_second=only_second))
-                else:
-                    tokenized[index] = tokens
-                    total_tokens += len(tokens.ids)
+                try:
+                    tokenized[index] = self._tokens_of(index, inputs[index], encoding, templated, options)
+                    total_tokens += len(tokenized[index].ids)
+                except SequenceTooLong as error:
+                    failures.add(error)
         return tokenized
+
+    def _encode(
+        self, texts: Sequence[str | Pair], templated: TemplatedPairs | None, options: TokenizeOptions
+    ) -> list[Any]:
+        """Return the tokenizer's encodings of texts, of pairs, or of pairs in the template.
+
+        Raises:
+            InferenceFailed: the tokenizer failed.
+        """
+        # The truncation of a pair in a template needs offsets.
+        needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
+        # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
+        encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
+        try:
+            given = [templated.text(each) for each in texts if isinstance(each, tuple)] if templated else texts
+            with panics_as_errors():
+                # A pair in a template gets no further special tokens.
+                encodings: list[Any] = encode_batch(given, add_special_tokens=not templated)
+                return encodings
+        except Exception as error:
+            raise InferenceFailed(
+                "the model's tokenizer failed on a text: look for the request's id in the server's log"
+            ) from error
+
+    def _tokens_of(
+        self,
+        index: int,
+        text: str | Pair,
+        encoding: Any,
+        templated: TemplatedPairs | None,
+        options: TokenizeOptions,
+    ) -> TokenizedText:
+        """Return the tokens of the text or the pair at an index, truncated and expanded as the options say.
+
+        Raises:
+            SequenceTooLong: the text has too many tokens.
+        """
+        max_tokens = options.prompt.max_tokens or self._max_tokens
+        input_field = "texts" if isinstance(text, str) else "pairs"
+        # Copying ids makes other threads wait, so the ids of a refused text are not copied.
+        if len(encoding) > max_tokens and options.truncation is Truncation.ERROR:
+            raise text_too_long(index, len(encoding), max_tokens, input_field, only_second=False)
+        if templated and not isinstance(text, str):
+            from_right = options.truncation is Truncation.RIGHT
+            ids = templated.truncate(encoding, text, self._max_tokens, options.pair_truncation, from_right=from_right)
+            tokens = TokenizedText(ids, len(encoding), None)
+        else:
+            truncated = _truncate(encoding, options, max_tokens, first_keeps_more=self._first_keeps_more)
+            tokens = _expand(truncated, options.prompt)
+        if len(tokens.ids) > max_tokens:
+            only_second = options.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
+            raise text_too_long(index, len(encoding), max_tokens, input_field, only_second=only_second)
+        return tokens
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""

@@ -64,8 +64,8 @@ class Backlog:
         return all_s + cost.hidden_row_s * tokens * pending.hidden_tokens / max(1, pending.tokens)
 
 
-# Yields how long the other models take while one runs its work of this many seconds before a fair start: the last
-# number is the estimate, and those before it are larger, and cost less to compute.
+# Takes the seconds of a model's own work before a fair start, and the fair start. Yields the seconds that the other
+# models take meanwhile: first upper bounds that cost little to compute, and last the estimate.
 OthersWork = Callable[[float, float], Iterable[float]]
 
 
@@ -88,7 +88,7 @@ class WaitEstimate:
     def wait_s(self, fair_start_s: float = float("inf"), enough_s: float = 0.0) -> float:
         """Return the seconds until the start of a request with this fair start; by default behind all others.
 
-        A wait of at most `enough_s` may be shorter than what is returned, which is then at most `enough_s`, too.
+        If the wait is at most `enough_s`, the result may be any number between the wait and `enough_s`.
         """
         own_s, free_in_s, devices = self.own.ahead_s(fair_start_s), min(self.busy_s), len(self.busy_s)
         wait_s = free_in_s

@@ -127,7 +127,7 @@ class ModelQueue:
     def hand_out(self, batch: Batch, result: BatchResult | None) -> None:
         """Hand out the rows of the sequences that ran, and fail the requests of the sequences that expired before."""
         ran = result.sequences if result else ()
-        # A list, because all late sequences count, although the first one answers their request.
+        # The list comes first: the first late sequence of a request answers the request, and all of them count.
         late = [each for each in set(batch).difference(ran) if not each.request.answer.done()] if ran != batch else []
         for sequence in late:
             self.observer.expired(1 + sequence.request.not_started_count)
