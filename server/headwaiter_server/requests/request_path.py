@@ -196,13 +196,36 @@ class RequestPath:
     ) -> _Reply:
         """Return the reply to a request in its form; queue the request once the bytes of its reply are reserved."""
         output = read_options(request, served.manifest)
-        if not request.timeout_s:
-            # gRPC itself cancels a call whose deadline passes.
-            return await self._answer(request, output, call, served, call.deadline_s, reserve, form)
-        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s)
+        deadline_s = min(call.deadline_s, call.arrived_s + request.timeout_s) if request.timeout_s else call.deadline_s
         try:
-            async with asyncio.timeout_at(deadline_s):
-                return await self._answer(request, output, call, served, deadline_s, reserve, form)
+            # gRPC itself cancels a call whose deadline passes.
+            async with asyncio.timeout_at(deadline_s if request.timeout_s else None):
+                parsed = await self.read_input(
+                    request,
+                    served,
+                    call,
+                    lambda tokens: self.engine.check_room(served, tokens, deadline_s, priority_of(request)),
+                )
+                call.truncated = parsed.truncated.keys()
+                admitted_s = clock()
+                with self.counted():
+                    reply_bytes = form.size_bytes(parsed, output, served.manifest)
+                    await reserve(reply_bytes)
+                    self.hold_reply(call, reply_bytes)
+                    job = _job(request, parsed, output, call, deadline_s)
+                    outcome = await self.engine.submit(served, job, call.note_queued)
+                    if clock() >= deadline_s:
+                        raise _deadline_exceeded(request)
+                    log_failures(call, outcome.failures)
+                    if output.sparse and outcome.pooled:
+                        estimate = answer_bytes(parsed, output, served.manifest)
+                        reply_bytes = sum(entries.nbytes for entries in outcome.pooled) * reply_bytes // estimate
+                        self._hold_more(call, reply_bytes)
+                    respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
+                    if not _is_large(parsed, output, outcome, reply_bytes):
+                        return respond()
+                    # Writing many values takes long; a thread keeps the event loop free.
+                    return await self.replying.run(respond, job.priority, call.connection)
         except TimeoutError:
             raise _deadline_exceeded(request) from None
 
@@ -249,56 +272,6 @@ class RequestPath:
             check_room,
         )
 
-    async def _answer(
-        self,
-        request: pb.EncodeRequest,
-        output: WantedOutput,
-        call: Call,
-        served: ServedModel,
-        deadline_s: float,
-        reserve: ReserveBytes,
-        form: ReplyForm[_Reply],
-    ) -> _Reply:
-        priority, engine = priority_of(request), self.engine
-
-        async def check_room(tokens: int) -> None:
-            await engine.check_room(served, tokens, deadline_s, priority)
-
-        parsed = await self.read_input(request, served, call, check_room)
-        call.truncated = parsed.truncated.keys()
-        admitted_s = clock()
-        with self.counted():
-            reply_bytes = form.size_bytes(parsed, output, served.manifest)
-            await reserve(reply_bytes)
-            self.hold_reply(call, reply_bytes)
-            if (span := call.span) is not None:
-                tokens = sum(map(len, parsed.sequences))
-                span.note_input(tokens, len(parsed.sequences), embeds=output.pooled or output.hidden)
-            job = Job(
-                parsed.sequences,
-                hidden=output.needs_rows(parsed.skipped_tokens),
-                deadline_s=deadline_s,
-                priority=priority,
-                failures=parsed.failures.by_sequence if request.partial else None,
-                device_failures=call.device_failures,
-                trace=b"" if span is None else span.ids,
-            )
-            outcome = await engine.submit(served, job, call.note_queued)
-            if clock() >= deadline_s:
-                raise _deadline_exceeded(request)
-            log_failures(call, outcome.failures)
-            if output.sparse and outcome.pooled:
-                estimate = answer_bytes(parsed, output, served.manifest)
-                reply_bytes = sum(entries.nbytes for entries in outcome.pooled) * reply_bytes // estimate
-                self._hold_more(call, reply_bytes)
-            respond = partial(_respond, call, parsed, output, admitted_s, outcome, served, form)
-            # Writing many values takes long; a thread keeps the event loop free.
-            per_token = outcome.hidden is not None or parsed.offsets is not None or output.unweighted_ids is not None
-            many_tokens = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
-            large = (per_token and many_tokens) or len(parsed.sequences) > _LARGE_REPLY_SEQUENCES
-            large |= reply_bytes > _LARGE_REPLY_BYTES
-            return await self.replying.run(respond, priority, call.connection) if large else respond()
-
 
 def adopt_id(call: Call, request_id: str) -> None:
     """Use the id of a request for its call, if the request has an id."""
@@ -308,6 +281,30 @@ def adopt_id(call: Call, request_id: str) -> None:
 
 async def reserve_nothing(_: int) -> None:
     """Reserve no bytes, because a unary call has only one answer."""
+
+
+def _job(request: pb.EncodeRequest, parsed: ParsedInput, output: WantedOutput, call: Call, deadline_s: float) -> Job:
+    """Return what a request asks of its model; note its size in the span of the request."""
+    if (span := call.span) is not None:
+        tokens = sum(map(len, parsed.sequences))
+        span.note_input(tokens, len(parsed.sequences), embeds=output.pooled or output.hidden)
+    return Job(
+        parsed.sequences,
+        hidden=output.needs_rows(parsed.skipped_tokens),
+        deadline_s=deadline_s,
+        priority=priority_of(request),
+        failures=parsed.failures.by_sequence if request.partial else None,
+        device_failures=call.device_failures,
+        trace=b"" if span is None else span.ids,
+    )
+
+
+def _is_large(parsed: ParsedInput, output: WantedOutput, outcome: Outcome, reply_bytes: int) -> bool:
+    """Return whether writing the reply takes long."""
+    per_token = outcome.hidden is not None or parsed.offsets is not None or output.unweighted_ids is not None
+    many_tokens = sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS
+    many_sequences = len(parsed.sequences) > _LARGE_REPLY_SEQUENCES
+    return (per_token and many_tokens) or many_sequences or reply_bytes > _LARGE_REPLY_BYTES
 
 
 def _respond(
