@@ -17,7 +17,7 @@ ENV PATH=/opt/headwaiter/bin:$PATH PYTHONUNBUFFERED=1 ORT_DISABLE_TELEMETRY=1
 # images, so either image may mount the volume first.
 RUN python3 -m venv /opt/headwaiter \
     && useradd --uid 10001 --user-group --no-create-home headwaiter \
-    && install --directory --owner headwaiter --group headwaiter /bundles
+    && install --directory --owner headwaiter --group headwaiter /bundles /cache
 
 FROM base AS code
 WORKDIR /source

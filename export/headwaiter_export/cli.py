@@ -10,8 +10,9 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +23,13 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError, WeightsError
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_proto.command_line import CommandParser
+from headwaiter_proto.model_source import HubName
 
 if TYPE_CHECKING:
     from torch import nn
 
     from headwaiter_export.checkpoints.reader import LoadedModel
+    from headwaiter_proto.manifest_pb2 import HubSource
 
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
 GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
@@ -46,7 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     if missing := [package for package in _REQUIRED_PACKAGES if importlib.util.find_spec(package) is None]:
         return _print_error(f"{missing[0]} is not installed: pip install 'headwaiter[export]'")
     try:
-        with _ended_by_sigterm():
+        # The unfinished bundle is deleted.
+        with _signal_handlers({signal.SIGTERM: _end}):
             return _export(options)
     except KeyboardInterrupt:
         _print_error(f"interrupted: {options.output} was not written")
@@ -63,6 +67,9 @@ def _export(options: argparse.Namespace) -> int:
 
     name = options.default_name(options) if options.name is None else options.name
     try:
+        if options.read is _read_checkpoint:
+            # Before the progress below, because huggingface_hub shows its own.
+            options.folder, options.source = _fetched(options.folder)
         with _Progress() as progress:
             plans = chosen_plans(options.graphs, options.precision)
             reports: dict[str, Any] = {"report": progress.report, "step": progress.step, "plans": plans}
@@ -110,20 +117,40 @@ class _Progress:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """End the process with status 143 after SIGTERM, but delete the unfinished bundle first."""
-
-    def end(*_: object) -> None:
-        raise SystemExit(143)
-
+def _signal_handlers(handlers: "Mapping[signal.Signals, Callable[..., object] | signal.Handlers]") -> Iterator[None]:
+    """Handle signals in another way until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread may set handlers.
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(143)
+
+
+def _fetched(checkpoint: str) -> "tuple[Path, HubSource | None]":
+    """Return the folder of a checkpoint, fetched from a hub if it is a name there, and the hub's name and commit."""
+    if not (name := HubName.parse(checkpoint)):
+        return Path(checkpoint), None
+    from headwaiter_export.checkpoints.hub import fetch
+    from headwaiter_proto.manifest_pb2 import HubSource
+
+    # huggingface_hub would fetch its files to the end first. It keeps what it has of a file.
+    with _signal_handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.SIG_DFL)):
+        folder, commit = fetch(name)
+    return folder, HubSource(name=name.name, revision=commit)
+
+
+def _name_of_checkpoint(options: argparse.Namespace) -> str:
+    """Return the name of the folder, or the name on the hub without its owner."""
+    name = HubName.parse(options.folder)
+    return name.model if name else Path(options.folder).resolve().name
 
 
 def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
@@ -150,9 +177,11 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
         route=options.route,
         adapter=options.adapter,
     )
+    if options.source is not None:
+        report(f"the checkpoint is {options.source.name} at commit {options.source.revision}")
     for assumption in checkpoint.assumptions:
         report(assumption)
-    return checkpoint
+    return replace(checkpoint, source=options.source)
 
 
 def _load_module(options: argparse.Namespace) -> "nn.Module":
@@ -279,12 +308,16 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a checkpoint folder of BERT, T5, Qwen3, ViT, Whisper or one of some thirty other families",
+        help="export a checkpoint of BERT, T5, Qwen3, ViT, Whisper or one of some thirty other families",
         description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
         "that classifies.",
     )
-    checkpoint.set_defaults(read=_read_checkpoint, default_name=lambda options: options.folder.resolve().name)
-    checkpoint.add_argument("folder", type=Path, metavar="FOLDER")
+    checkpoint.set_defaults(read=_read_checkpoint, default_name=_name_of_checkpoint)
+    checkpoint.add_argument(
+        "folder",
+        metavar="FOLDER",
+        help="folder of the checkpoint, or, if there is no such folder, its name on a hub: OWNER/NAME[@REVISION]",
+    )
     checkpoint.add_argument(
         "--pooling",
         choices=[each for each in (*Pooling, SPARSE) if each != Pooling.CONCATENATED],

@@ -65,8 +65,16 @@ class PairTemplate(_message.Message):
     after: str
     def __init__(self, before: _Optional[str] = ..., between: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
+class HubSource(_message.Message):
+    __slots__ = ("name", "revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    revision: str
+    def __init__(self, name: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
+
 class Manifest(_message.Message):
-    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row", "head_dim", "value_dim", "largest_magnitude", "residual_norm_ratio", "hidden_width", "fixed_pooling", "prefix_rows", "image", "head", "token_types", "takes_pairs", "gated_width", "distance_products", "bias_heads", "pair_template", "first_row_layers", "sparse", "sparse_entries", "unweighted_ids", "row_width", "convolution_values", "sound", "target", "first_text_keeps_more", "reference_module")
+    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row", "head_dim", "value_dim", "largest_magnitude", "residual_norm_ratio", "hidden_width", "fixed_pooling", "prefix_rows", "image", "head", "token_types", "takes_pairs", "gated_width", "distance_products", "bias_heads", "pair_template", "first_row_layers", "sparse", "sparse_entries", "unweighted_ids", "row_width", "convolution_values", "sound", "target", "first_text_keeps_more", "reference_module", "source")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +128,7 @@ class Manifest(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     FIRST_TEXT_KEEPS_MORE_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_MODULE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     name: str
     vocabulary_size: int
@@ -166,7 +175,8 @@ class Manifest(_message.Message):
     target: _encoder_pb2.TargetFormat
     first_text_keeps_more: bool
     reference_module: str
-    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ..., head_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., largest_magnitude: _Optional[_Union[Magnitude, _Mapping]] = ..., residual_norm_ratio: _Optional[float] = ..., hidden_width: _Optional[int] = ..., fixed_pooling: bool = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[_encoder_pb2.ImageFormat, _Mapping]] = ..., head: _Optional[_Union[_encoder_pb2.Head, _Mapping]] = ..., token_types: _Optional[int] = ..., takes_pairs: bool = ..., gated_width: _Optional[int] = ..., distance_products: bool = ..., bias_heads: _Optional[int] = ..., pair_template: _Optional[_Union[PairTemplate, _Mapping]] = ..., first_row_layers: _Optional[int] = ..., sparse: bool = ..., sparse_entries: _Optional[int] = ..., unweighted_ids: _Optional[_Iterable[int]] = ..., row_width: _Optional[int] = ..., convolution_values: _Optional[int] = ..., sound: _Optional[_Union[_encoder_pb2.SoundFormat, _Mapping]] = ..., target: _Optional[_Union[_encoder_pb2.TargetFormat, _Mapping]] = ..., first_text_keeps_more: bool = ..., reference_module: _Optional[str] = ...) -> None: ...
+    source: HubSource
+    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ..., head_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., largest_magnitude: _Optional[_Union[Magnitude, _Mapping]] = ..., residual_norm_ratio: _Optional[float] = ..., hidden_width: _Optional[int] = ..., fixed_pooling: bool = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[_encoder_pb2.ImageFormat, _Mapping]] = ..., head: _Optional[_Union[_encoder_pb2.Head, _Mapping]] = ..., token_types: _Optional[int] = ..., takes_pairs: bool = ..., gated_width: _Optional[int] = ..., distance_products: bool = ..., bias_heads: _Optional[int] = ..., pair_template: _Optional[_Union[PairTemplate, _Mapping]] = ..., first_row_layers: _Optional[int] = ..., sparse: bool = ..., sparse_entries: _Optional[int] = ..., unweighted_ids: _Optional[_Iterable[int]] = ..., row_width: _Optional[int] = ..., convolution_values: _Optional[int] = ..., sound: _Optional[_Union[_encoder_pb2.SoundFormat, _Mapping]] = ..., target: _Optional[_Union[_encoder_pb2.TargetFormat, _Mapping]] = ..., first_text_keeps_more: bool = ..., reference_module: _Optional[str] = ..., source: _Optional[_Union[HubSource, _Mapping]] = ...) -> None: ...
 
 class Parity(_message.Message):
     __slots__ = ("graphs", "checks", "sentences")

@@ -108,6 +108,16 @@ def test_the_export_writes_the_bundle_that_the_server_reads() -> None:
     assert "bundles:/bundles:ro" in server["volumes"]
 
 
+def test_the_export_reaches_a_hub_and_keeps_its_files_in_a_volume_of_its_user() -> None:
+    export = GPU["services"]["export"]
+    assert export["command"][:2] == ["checkpoint", "${HUB_NAME:-/checkpoint}"]
+    assert "network_mode" not in export
+    (cache,) = (path.partition(":")[2] for path in export["volumes"] if str(path).startswith("model-cache:"))
+    assert export["environment"]["XDG_CACHE_HOME"] == cache
+    assert "model-cache" in GPU["volumes"]
+    assert f"install --directory --owner headwaiter --group headwaiter /bundles {cache}\n" in DOCKERFILE
+
+
 def test_all_deployment_files_use_the_ports_of_the_server() -> None:
     grpc_port = Settings.address.rpartition(":")[2]
     metrics_port = str(Settings.metrics_port)

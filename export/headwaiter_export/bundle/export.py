@@ -62,7 +62,7 @@ from headwaiter_proto.encoder_pb2 import (
     TargetFormat,
 )
 from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
-from headwaiter_proto.manifest_pb2 import File, Graph, Magnitude, Manifest
+from headwaiter_proto.manifest_pb2 import File, Graph, HubSource, Magnitude, Manifest
 from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
@@ -152,6 +152,7 @@ class _Written:
         attention: PyTorch's attention weights; None without the graph of attention weights.
         float32_layers: the linear layers that int8 leaves in float32.
         module: the class of the module that computes the rows, if it is one of the caller's; otherwise empty.
+        source: `LoadedModel.source`.
     """
 
     config: EncoderConfig
@@ -165,6 +166,7 @@ class _Written:
     attention: AttentionReference | None
     float32_layers: list[str]
     module: str
+    source: HubSource | None
 
     def _most_entries(self) -> int:
         """Return the most numbers other than 0 in a pooled vector of the reference."""
@@ -231,6 +233,7 @@ class _Written:
             image=self.image,
             sound=self.sound,
             reference_module=self.module,
+            source=self.source,
             target=TargetFormat(start_id=config.decoder.start_id) if config.decoder and config.takes_target else None,
             head=_head(config.head) if config.head else None,
             token_types=config.token_types,
@@ -345,6 +348,7 @@ def _write_graphs(
         AttentionReference.compute(encoder, reference) if has_attention else None,
         float32_layers,
         encoder.class_name if isinstance(encoder, ModuleEncoder) else "",
+        model.source,
     )
 
 

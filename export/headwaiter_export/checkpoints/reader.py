@@ -58,6 +58,8 @@ from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat, SoundFormat
+from headwaiter_proto.manifest_pb2 import HubSource
+from headwaiter_proto.model_source import ONNX_ADVICE, is_onnx
 from headwaiter_server.runtime.bundle import MANIFEST
 
 # Reads weights that have files of their own, given the shapes of all tensors in `Encoder.state_dict()`.
@@ -89,6 +91,7 @@ class LoadedModel:
         image: the images that the model takes; None if the model takes no images.
         sound: the sounds that the model takes; None if the model takes no samples of sounds.
         assumptions: what the export took for granted or left out, one line each.
+        source: where the checkpoint came from; None if it did not come from a hub.
     """
 
     encoder: Encoder
@@ -96,6 +99,7 @@ class LoadedModel:
     image: ImageFormat | None = None
     sound: SoundFormat | None = None
     assumptions: tuple[str, ...] = ()
+    source: HubSource | None = None
 
 
 def read_checkpoint(
@@ -127,8 +131,10 @@ def read_checkpoint(
     Raises:
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
+    if is_onnx(str(folder)):
+        raise CheckpointError(f"{folder} is {ONNX_ADVICE}")
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint")
+        raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint, or OWNER/NAME on a hub")
     if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
         raise CheckpointError(f"{folder} is a bundle, not a checkpoint: serve it with headwaiter-server {folder}")
     has_modules = is_present(folder / "modules.json")

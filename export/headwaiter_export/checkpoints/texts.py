@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.needed_files import TRANSFORMER_SETTINGS
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
 from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import (
@@ -67,11 +68,6 @@ _LOGIT_SCORE_FIELDS = {
     },
     "module_output_name": "causal_logits",
 }
-# The files of settings of a Transformer module, in the order in which sentence-transformers tries the names.
-_SETTINGS_FILES = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
 # Models have some ids without tokens: fewer than tokens, or in a tiny model fewer than this number.
 _MOST_SPARE_IDS = 1000
 
@@ -282,8 +278,8 @@ def transformer_settings(folder: Path) -> CheckpointJson:
 
     As in sentence-transformers, the first file with fields counts.
     """
-    found = (CheckpointJson.read_if_present(folder / name) for name in _SETTINGS_FILES)
-    return next((each for each in found if each.values), CheckpointJson(folder / _SETTINGS_FILES[0], {}))
+    found = (CheckpointJson.read_if_present(folder / name) for name in TRANSFORMER_SETTINGS)
+    return next((each for each in found if each.values), CheckpointJson(folder / TRANSFORMER_SETTINGS[0], {}))
 
 
 def _checked_settings(sentence: CheckpointJson, fields: Mapping[str, object], known: Collection[str]) -> None:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from google.protobuf import json_format
 
 from headwaiter_proto.manifest_pb2 import File, Graph, Manifest, Parity
+from headwaiter_proto.model_source import ONNX_ADVICE, HubName, is_onnx
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
@@ -66,6 +67,13 @@ class Bundle:
                 raise BundleRefused(
                     f"{folder} is a checkpoint, not a bundle: make a bundle of it with headwaiter-export checkpoint "
                     f"{folder} -o BUNDLE, and serve BUNDLE"
+                ) from None
+            if is_onnx(str(folder)):
+                raise BundleRefused(f"{folder} is {ONNX_ADVICE}") from None
+            if HubName.parse(str(folder)):
+                raise BundleRefused(
+                    f"there is no bundle at {folder}: if this is a name on a hub, make a bundle of it with "
+                    f"headwaiter-export checkpoint {folder} -o BUNDLE, and serve BUNDLE"
                 ) from None
             raise BundleRefused(
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"
