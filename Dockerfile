@@ -1,4 +1,4 @@
-# Builds two images: `server`, the default target, serves bundles and has no torch; `export` makes bundles with torch.
+# Builds two images: `server`, the default target, serves bundles and has no torch; `export` makes bundles with torch, and serves on CPUs what it made with `headwaiter serve`.
 #
 #   docker build --tag headwaiter-server .
 #   docker build --tag headwaiter-server-cpu --build-arg PROVIDER=cpu .
@@ -28,6 +28,7 @@ COPY proto proto
 COPY playground playground
 COPY server server
 COPY export export
+COPY serve serve
 COPY client client
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
@@ -45,6 +46,8 @@ ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title=headwaiter-export org.opencontainers.image.licenses=Apache-2.0 \
     org.opencontainers.image.version=$VERSION org.opencontainers.image.revision=$REVISION
+# The log of `headwaiter serve` names the commit. The files of hubs, and its bundles, are in /cache.
+ENV HEADWAITER_REVISION=$REVISION XDG_CACHE_HOME=/cache
 USER 10001:10001
 ENTRYPOINT ["headwaiter-export"]
 

@@ -5,7 +5,7 @@ TORCH_INDEX_URL ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := proto playground server export client testbed examples bench tests docs/pictures
+CODE := proto playground server export serve client testbed examples bench tests docs/pictures
 
 # A second environment: the package without extras, with protobuf 7. The development environment has protobuf 6.
 PROTOBUF7 := .venv-protobuf7

@@ -113,9 +113,19 @@ def test_the_export_reaches_a_hub_and_keeps_its_files_in_a_volume_of_its_user() 
     assert export["command"][:2] == ["checkpoint", "${HUB_NAME:-/checkpoint}"]
     assert "network_mode" not in export
     (cache,) = (path.partition(":")[2] for path in export["volumes"] if str(path).startswith("model-cache:"))
-    assert export["environment"]["XDG_CACHE_HOME"] == cache
+    assert re.search(rf"^ENV .*XDG_CACHE_HOME={cache}$", DOCKERFILE, re.MULTILINE)
     assert "model-cache" in GPU["volumes"]
     assert f"install --directory --owner headwaiter --group headwaiter /bundles {cache}\n" in DOCKERFILE
+
+
+def test_one_command_exports_and_serves_on_the_cpu_with_the_cache_and_the_port_of_the_others(tmp_path: Path) -> None:
+    serve, export, server = (GPU["services"][name] for name in ("serve", "export", "server"))
+    assert serve["entrypoint"] == ["headwaiter", "serve"]
+    assert (serve["image"], serve["build"]) == (export["image"], export["build"])
+    assert serve["environment"] == {**export["environment"], "HEADWAITER_PROVIDER": "cpu"}
+    assert set(serve["volumes"]) <= {str(path) for path in export["volumes"]}
+    for name in ("ports", "stop_grace_period", "init"):
+        assert serve[name] == server[name], name
 
 
 def test_all_deployment_files_use_the_ports_of_the_server() -> None:

@@ -92,6 +92,8 @@ def test_the_commands_of_a_page_run(
             ran.add(arguments[0])
         if program == "headwaiter-server":
             assert read_settings(arguments, {}).bundle == Path("my-bundle")
+        if program == "headwaiter":
+            assert arguments[0] == "serve"  # test_serve.py runs this command.
     assert ran == expected
     assert np.load("vectors.npy").shape == (texts, 32)
     assert Path("head.png").exists() == ("attend" in expected)

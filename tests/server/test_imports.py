@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "client")}
+PACKAGES = {
+    name: ROOT / name / f"headwaiter_{name}" for name in ("proto", "playground", "server", "export", "serve", "client")
+}
 SERVER = "headwaiter_server"
 # The folders and the modules of the server, with those that each may import: rpc, http -> requests -> engine ->
 # models -> scheduling -> runtime, never upwards.
@@ -49,6 +51,7 @@ MODULES: dict[str, set[str]] = {
     "app": {"front_end", *LAYERS},
     "signals": {"app", "settings", "processes"},
     "cli": {"front_end", "settings", "log_lines", "signals", "processes", "runtime"},
+    "__main__": {"cli"},
 }
 EXPORT = "headwaiter_export"
 # The folders and modules of the export, with those that each may import: bundle -> graphs, checkpoints -> encoder ->
@@ -60,6 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "graphs": {"encoder", "config"},
     "bundle": {"graphs", "checkpoints", "encoder", "config"},
     "cli": {"bundle", "graphs", "checkpoints", "encoder", "config"},
+    "__main__": {"cli"},
 }
 
 
@@ -94,6 +98,10 @@ def _third_party(folder: Path) -> set[str]:
         ("client", ("headwaiter_client", "headwaiter_playground", "headwaiter_proto")),
         ("server", ("headwaiter_server", "headwaiter_playground", "headwaiter_proto")),
         ("export", ("headwaiter_export", "headwaiter_proto", "headwaiter_server.runtime")),
+        (
+            "serve",
+            ("headwaiter_serve", "headwaiter_proto", "headwaiter_export.checkpoints", "headwaiter_server.settings"),
+        ),
     ],
 )
 def test_a_package_imports_only_the_packages_below_it(package: str, allowed: tuple[str, ...]) -> None:
@@ -171,7 +179,19 @@ def test_lower_layers_import_neither_onnx_nor_grpc_nor_other_packages(folder: Pa
 
 def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
     """A session with other options gives wrong results in int8 on processors without VNNI."""
-    folders = ("proto", "playground", "server", "export", "client", "testbed", "bench", "examples", "tests", "docs")
+    folders = (
+        "proto",
+        "playground",
+        "server",
+        "export",
+        "serve",
+        "client",
+        "testbed",
+        "bench",
+        "examples",
+        "tests",
+        "docs",
+    )
     calls = {
         file.relative_to(ROOT).as_posix()
         for folder in folders
@@ -188,7 +208,7 @@ def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
 
 def test_only_the_export_imports_torch_or_onnx() -> None:
     export_only = {"torch", "onnx", "onnxscript", "safetensors", "transformers"}
-    for package in ("proto", "playground", "server", "client"):
+    for package in ("proto", "playground", "server", "serve", "client"):
         assert not _third_party(PACKAGES[package]) & export_only
 
 
@@ -196,6 +216,14 @@ def test_only_the_export_imports_torch_or_onnx() -> None:
 def test_the_server_loads_neither_torch_nor_onnx_nor_opentelemetry() -> None:
     names = {"torch", "onnx", "transformers", "opentelemetry"}
     code = f"import sys, headwaiter_server.signals; print(*{names} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == []
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_headwaiter_serve_loads_neither_torch_nor_onnx_nor_onnxruntime() -> None:
+    names = {"torch", "onnx", "onnxruntime", "transformers"}
+    code = f"import sys, headwaiter_serve.cli, headwaiter_serve.bundle_cache; print(*{names} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 

@@ -21,7 +21,7 @@ PORTABLE_GRAPH = DOCS / "portable-graph.md"
 SERVER = DOCS / "server.md"
 PAGES = [README, TESTS, *sorted(DOCS.glob("*.md"))]
 
-_OUR_COMMANDS = ("headwaiter-client", "headwaiter-export", "headwaiter-server")
+_OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
 # Commands that install something, that run these tests, or that some machines lack.
 _SKIPPED_COMMANDS = ("docker", "make", "pip")
 

@@ -65,15 +65,15 @@ class Bundle:
         except (FileNotFoundError, NotADirectoryError):
             if (folder / _CHECKPOINT_CONFIG).is_file():
                 raise BundleRefused(
-                    f"{folder} is a checkpoint, not a bundle: make a bundle of it with headwaiter-export checkpoint "
-                    f"{folder} -o BUNDLE, and serve BUNDLE"
+                    f"{folder} is a checkpoint, not a bundle: export and serve it with headwaiter serve {folder}, or "
+                    f"make a bundle with headwaiter-export checkpoint {folder} -o BUNDLE, and serve BUNDLE"
                 ) from None
             if is_onnx(str(folder)):
                 raise BundleRefused(f"{folder} is {ONNX_ADVICE}") from None
             if HubName.parse(str(folder)):
                 raise BundleRefused(
-                    f"there is no bundle at {folder}: if this is a name on a hub, make a bundle of it with "
-                    f"headwaiter-export checkpoint {folder} -o BUNDLE, and serve BUNDLE"
+                    f"there is no bundle at {folder}: if this is a name on a hub, export and serve it with headwaiter "
+                    f"serve {folder}"
                 ) from None
             raise BundleRefused(
                 f"there is no bundle at {folder}: make one with headwaiter-export checkpoint FOLDER -o {folder}"

@@ -156,8 +156,8 @@ def test_a_checkpoint_in_place_of_a_bundle_is_refused_with_the_command_that_expo
     assert f"headwaiter-export checkpoint {tmp_path} -o BUNDLE" in _refusal(tmp_path)
 
 
-def test_a_name_on_a_hub_is_refused_with_the_command_that_exports_it() -> None:
-    assert "headwaiter-export checkpoint owner/name@main -o BUNDLE" in _refusal(Path("owner/name@main"))
+def test_a_name_on_a_hub_is_refused_with_the_command_that_serves_it() -> None:
+    assert _refusal(Path("owner/name@main")).endswith("headwaiter serve owner/name@main")
 
 
 def test_an_onnx_file_in_place_of_a_bundle_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Exports a model and serves it, with one command."""

@@ -1,0 +1,86 @@
+"""The command `headwaiter`: `headwaiter serve MODEL` exports a model, unless an earlier start has, and serves it.
+
+The export runs in a process of its own, and the server takes the place of this process.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from headwaiter_proto.command_line import CommandParser
+
+# With -P, no module in the current folder counts.
+_PYTHON = (sys.executable, "-P", "-m")
+
+
+def main() -> int:
+    """Become the server of a model.
+
+    Returns:
+        The exit status if there is nothing to serve: 2 after wrong usage, otherwise that of the export.
+    """
+    options = _parser().parse_args()
+    # Imported here, so that --help is fast and needs no extra.
+    from headwaiter_export.checkpoints.json_files import CheckpointError
+    from headwaiter_serve.bundle_cache import cached_bundle
+    from headwaiter_server.settings.flags import SettingsError, read_settings
+
+    try:
+        # A wrong flag is found before the export, which takes a minute or more.
+        settings = read_settings([options.model, *options.flags], os.environ)
+        if (Path(options.model) / "manifest.json").is_file():
+            return _become_server(options.model, options.flags)
+        with cached_bundle(options.model, settings) as (bundle, export):
+            if not bundle.is_dir() and (status := _run_export(export)):
+                return status
+    except SettingsError as error:
+        return _fail(error, 2)
+    except (CheckpointError, OSError) as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    return _become_server(str(bundle), options.flags)
+
+
+def _become_server(bundle: str, flags: list[str]) -> NoReturn:
+    os.execv(sys.executable, [*_PYTHON, "headwaiter_server", bundle, *flags])  # noqa: S606 - no shell is needed
+
+
+def _run_export(arguments: list[str]) -> int:
+    """Run headwaiter-export, and return its exit status as a shell gives it."""
+    with subprocess.Popen([*_PYTHON, "headwaiter_export", *arguments]) as export:  # noqa: S603 - our own command
+        signal.signal(signal.SIGTERM, lambda *_: export.terminate())
+        # A terminal sends Ctrl-C to both processes, and the export ends.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        status = export.wait()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return status if status >= 0 else 128 - status
+
+
+def _fail(error: Exception, status: int) -> int:
+    print(f"headwaiter: {error}", file=sys.stderr)
+    return status
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="headwaiter", description="Serve a model with one command.")
+    parser.add_version()
+    serve = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "serve",
+        help="export a model, unless an earlier start has, and serve it",
+        usage="headwaiter serve MODEL [FLAGS of headwaiter-server]",
+        description="Serve a bundle, or export a checkpoint into the cache and serve it. A second start with the same "
+        "checkpoint exports nothing. headwaiter-server --help lists the flags.",
+    )
+    serve.add_argument(
+        "model",
+        metavar="MODEL",
+        help="folder of a bundle or of a checkpoint, or a name on a hub, OWNER/NAME[@REVISION]",
+    )
+    serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of headwaiter-server")
+    return parser

@@ -1,0 +1,106 @@
+"""A bundle in the cache belongs to the content of a checkpoint, the graphs and the export's code; starts take turns."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_serve import bundle_cache
+from headwaiter_serve.bundle_cache import cached_bundle
+from headwaiter_server.settings.flags import read_settings
+from tests.support.checkpoints import write_json
+
+CPU = ("--provider", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "headwaiter" / "bundles"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "here" / "model"
+    folder.parent.mkdir()
+    write_json(folder / "config.json", {"layers": 1})
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def bundle(folder: Path, *flags: str) -> Path:
+    with cached_bundle(str(folder), read_settings([str(folder), *flags], {})) as (path, _):
+        return path
+
+
+def test_a_copy_and_what_the_export_does_not_read_change_nothing(checkpoint: Path, cache: Path, tmp_path: Path) -> None:
+    first = bundle(checkpoint)
+    assert first.parent == cache
+    os.utime(checkpoint / "config.json", (0, 0))
+    (checkpoint / "README.md").write_text("words")
+    (checkpoint / "modeling.py").write_text("code")
+    (checkpoint / "pytorch_model.bin").write_bytes(b"the same weights")
+    assert bundle(checkpoint) == first
+    copy = tmp_path / "there" / "model"
+    copy.parent.mkdir()
+    assert bundle(checkpoint.rename(copy)) == first
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_the_export_reads_changes_the_bundle(file: str, checkpoint: Path) -> None:
+    first, times = bundle(checkpoint), (checkpoint / "config.json").stat()
+    (checkpoint / file).write_bytes(b"changed")
+    os.utime(checkpoint / file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert bundle(checkpoint) != first
+
+
+def test_name_graphs_and_code_change_the_bundle(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bundle(checkpoint)
+    bundles = {first, bundle(checkpoint, *CPU), bundle(checkpoint, "--precision", "int8")}
+    renamed = checkpoint.rename(checkpoint.with_name("other"))
+    bundles.add(bundle(renamed))
+    renamed.rename(checkpoint)
+    # Flags of the server alone change nothing.
+    assert bundle(checkpoint, "--token-budget", "64") == first
+    monkeypatch.setattr(bundle_cache, "_code", lambda: "another commit")
+    bundles.add(bundle(checkpoint))
+    assert len(bundles) == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "graphs"),
+    [
+        ((), "--graphs packed-cpu attend packed-cuda --precision fp32 fp16"),
+        (CPU, "--graphs packed-cpu attend --precision fp32"),
+        ((*CPU, "--precision", "int8"), "--graphs packed-cpu attend --precision fp32 int8"),
+    ],
+)
+def test_the_export_writes_the_graphs_that_the_server_may_choose(
+    flags: tuple[str, ...], graphs: str, checkpoint: Path
+) -> None:
+    with cached_bundle(str(checkpoint), read_settings([str(checkpoint), *flags], {})) as (path, export):
+        assert export == ["checkpoint", str(checkpoint), "-o", str(path), *graphs.split()]
+
+
+def test_a_start_waits_for_another_one_of_the_same_model(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings, waits = read_settings([str(checkpoint)], {}), threading.Event()
+
+    def start() -> None:
+        with cached_bundle(str(checkpoint), settings):
+            waits.set()
+
+    with cached_bundle(str(checkpoint), settings):
+        other = threading.Thread(target=start)
+        other.start()
+        assert not waits.wait(0.2)
+    assert waits.wait(10)
+    other.join()
+    assert str(checkpoint) in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_names_a_file_outside_itself_is_refused(checkpoint: Path) -> None:
+    write_json(checkpoint / "modules.json", [{"type": "sentence_transformers.models.Transformer", "path": "../.."}])
+    with pytest.raises(CheckpointError, match=r"\.\./\.\."):
+        bundle(checkpoint)
