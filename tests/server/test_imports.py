@@ -153,7 +153,7 @@ def test_no_room_of_the_export_imports_upwards_and_every_module_has_a_room() -> 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_modules_of_a_package_import_each_other_in_no_circle(package: str) -> None:
     modules = _modules(package)
-    assert package == "playground" or sum(map(len, modules.values())) > len(modules)
+    assert package in ("playground", "serve") or sum(map(len, modules.values())) > len(modules)
     # Imports for type checkers count, too.
     TopologicalSorter(modules).prepare()  # raises CycleError, with the circle
 
