@@ -9,11 +9,12 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import VECTORS
-from headwaiter_server.http.api.fields import TEXTS, WHOLE_NUMBER, Field, Question, list_of, one_of
 from headwaiter_server.http.api.openai import write_vectors
 from headwaiter_server.http.api.operations import STRING, Operation, array, record, truncate_like_vllm
+from headwaiter_server.http.api.sequences import TEXTS
 from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S, TRUNCATED_END
 from headwaiter_server.http.api.vllm import RERANK
+from headwaiter_server.requests.fields import WHOLE_NUMBER, Field, Question, list_of, one_of
 
 _TYPES = Field(
     "embedding_types",

@@ -7,7 +7,7 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import HeadwaiterError, ModelNotFound, Overloaded, SequenceTooLong, Unauthenticated
-from headwaiter_server.http.api.fields import Field, Schema, name_field
+from headwaiter_server.requests.fields import Field, Schema, name_field
 
 # The codes of OpenAI's errors; other errors have the name of their reason.
 _OPENAI_CODES: dict[type[HeadwaiterError], str] = {

@@ -7,7 +7,6 @@ import orjson
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
-from headwaiter_server.http.api.fields import ANYTHING, ONE_TEXT, ONE_TEXT_OR_SEVERAL, Field, Question, ignored, one_of
 from headwaiter_server.http.api.operations import (
     COUNT,
     STRING,
@@ -20,8 +19,10 @@ from headwaiter_server.http.api.operations import (
     json_rows,
     record,
 )
+from headwaiter_server.http.api.sequences import ONE_TEXT, ONE_TEXT_OR_SEVERAL
 from headwaiter_server.http.api.shared_fields import DIMENSIONS, MODEL, TRUNCATED_OR_NOT
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.requests.fields import ANYTHING, Field, Question, ignored, one_of
 
 
 def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:

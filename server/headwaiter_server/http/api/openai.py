@@ -7,7 +7,6 @@ import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.tasks import VECTORS
-from headwaiter_server.http.api.fields import Field, Question, one_of
 from headwaiter_server.http.api.operations import (
     COUNT,
     STRING,
@@ -46,6 +45,7 @@ from headwaiter_server.http.api.shared_fields import (
     USER,
 )
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.requests.fields import Field, Question, one_of
 
 _FORMATS = {"float": False, "base64": True}
 ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "options.base64", "base64: little-endian float32.")

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from headwaiter_server.http.api.errors import OPENAI_ERRORS, TEI_ERRORS
-from headwaiter_server.http.api.fields import Field, Schema, object_schema
 from headwaiter_server.http.api.operations import Description, Operation
 from headwaiter_server.http.api.routes import TABLE, Entry, takes_prefix, with_prefix
+from headwaiter_server.requests.fields import Field, Schema, object_schema
 
 # The statuses of errors, and when they occur.
 STATUSES = {

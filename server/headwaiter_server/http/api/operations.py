@@ -13,10 +13,13 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 from headwaiter_proto.rules.responses import row_counts
 from headwaiter_proto.rules.tasks import Ability
+from headwaiter_proto.rules.unicode import check_json_texts
 from headwaiter_server.http.api.errors import OPENAI_ERRORS, ErrorForm
-from headwaiter_server.http.api.fields import Field, Question, Schema, fill, read_object
+from headwaiter_server.http.bodies import UnsupportedEncoding
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.requests.fields import Field, Question, Schema, fill, kind_of
 
+_GZIP = b"\x1f\x8b"
 Reply = pb.EncodeResponse | pb.ClassifyResponse
 
 
@@ -149,6 +152,25 @@ class Asked:
 
     operation: Operation
     question: Question = field(default_factory=lambda: Question(pb.EncodeRequest()))
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body.
+
+    Raises:
+        InvalidInput: the bytes are not a JSON object.
+        UnsupportedEncoding: the bytes are compressed.
+    """
+    if raw.startswith(_GZIP):
+        raise UnsupportedEncoding("the body is compressed with gzip: send the body without compression")
+    try:
+        values = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        check_json_texts(raw)
+        raise InvalidInput(f"the body is not JSON ({error}): send a JSON object") from None
+    if not isinstance(values, dict):
+        raise InvalidInput(f"the body is {kind_of(values)}: send a JSON object")
+    return values
 
 
 def read_question(operations: Sequence[Operation], raw: bytes, model: str = "", *, path_wins: bool = False) -> Asked:

@@ -2,11 +2,9 @@
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.http.api.fields import (
+from headwaiter_server.http.api.sequences import DOCUMENTS, INPUT, QUERY
+from headwaiter_server.requests.fields import (
     BOOLEAN,
-    DOCUMENTS,
-    INPUT,
-    QUERY,
     SECONDS,
     TEXT,
     Field,

@@ -10,20 +10,6 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.sparse import entries_of
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, SPARSE_VECTORS, VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
-from headwaiter_server.http.api.fields import (
-    BOOLEAN,
-    DOCUMENTS,
-    INPUT,
-    ONE_TEXT,
-    TEXTS,
-    WHOLE_NUMBER,
-    Field,
-    Kind,
-    Question,
-    group,
-    kind_of,
-    one_of,
-)
 from headwaiter_server.http.api.operations import (
     COUNT,
     SCORE,
@@ -40,6 +26,7 @@ from headwaiter_server.http.api.operations import (
     record,
     token_rows,
 )
+from headwaiter_server.http.api.sequences import DOCUMENTS, INPUT, ONE_TEXT, TEXTS
 from headwaiter_server.http.api.shared_fields import (
     DIMENSIONS,
     DIRECTION,
@@ -54,6 +41,7 @@ from headwaiter_server.http.api.shared_fields import (
     with_parameters,
 )
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.requests.fields import BOOLEAN, WHOLE_NUMBER, Field, Kind, Question, group, kind_of, one_of
 
 _INPUTS = Field("inputs", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
 _UNIT_LENGTH = Field(

@@ -10,7 +10,6 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
-from headwaiter_server.http.api.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
 from headwaiter_server.http.api.openai import ENCODED_VECTOR, ENCODING_FORMAT, write_vectors
 from headwaiter_server.http.api.operations import (
     COUNT,
@@ -48,6 +47,7 @@ from headwaiter_server.http.api.shared_fields import (
     USE_ACTIVATION,
     USER,
 )
+from headwaiter_server.requests.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
 
 _OPTIONS = (
     MODEL,

@@ -17,7 +17,7 @@ from headwaiter_proto.rules.errors import (
     Unavailable,
 )
 from headwaiter_proto.rules.status import http_status_of
-from headwaiter_server.http.api.fields import Question
+from headwaiter_server.requests.fields import Question
 from tests.support.server.questions import adapt, answer, ask, operations
 
 PATH = "/v1/embeddings"

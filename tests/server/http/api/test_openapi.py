@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.http.api.fields import Field, leaves
 from headwaiter_server.http.api.openapi import document, page
 from headwaiter_server.http.api.routes import TABLE
+from headwaiter_server.requests.fields import Field, leaves
 from tests.support.server.questions import ask, operations, posts
 
 DOCUMENT = document()

@@ -8,10 +8,10 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded, Unavailable
-from headwaiter_server.http.api.fields import Question
 from headwaiter_server.http.api.operations import ServerFacts
 from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.models.served_model import ModelFacts
+from headwaiter_server.requests.fields import Question
 from tests.support.server.questions import answer, ask, operations
 from tests.support.server.stand_ins import model
 

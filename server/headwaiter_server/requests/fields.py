@@ -1,4 +1,4 @@
-"""The fields of a JSON body, in tables that read bodies and describe them.
+"""The fields of JSON bodies, and parameters over gRPC, in tables that read their values and describe them.
 
 A field says where its value goes: into the request of headwaiter.v1, or into the options of the question. The value of
 a field without such a place is checked and then ignored. Pure functions.
@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput
-from headwaiter_proto.rules.unicode import check_json_texts
-from headwaiter_server.http.bodies import UnsupportedEncoding
 
 Schema = dict[str, Any]
 
 _HIGHEST_NUMBER = 2**31 - 1
-_GZIP = b"\x1f\x8b"
 # Fields of headwaiter.v1 that hold the sequences, and the place that fills them.
 _PLACES = {
     **dict.fromkeys(("tokens", "tokens.data", "tokens.lengths", "texts", "texts.values"), "input"),
@@ -87,25 +83,6 @@ def group(name: str, fields: tuple[Field, ...], *, required: bool = False) -> Fi
 def ignored(name: str, kind: Kind) -> Field:
     """Return a field that clients send and that cannot change numbers."""
     return Field(name, kind, about="No effect.")
-
-
-def read_object(raw: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body.
-
-    Raises:
-        InvalidInput: the bytes are not a JSON object.
-        UnsupportedEncoding: the bytes are compressed.
-    """
-    if raw.startswith(_GZIP):
-        raise UnsupportedEncoding("the body is compressed with gzip: send the body without compression")
-    try:
-        values = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        check_json_texts(raw)
-        raise InvalidInput(f"the body is not JSON ({error}): send a JSON object") from None
-    if not isinstance(values, dict):
-        raise InvalidInput(f"the body is {kind_of(values)}: send a JSON object")
-    return values
 
 
 def fill(question: Question, fields: tuple[Field, ...], values: Mapping[str, Any]) -> None:
@@ -292,102 +269,6 @@ def list_of(kind: Kind) -> Kind:
         return [kind.read(value, name) for value in typed(values, name, list, "a list")]
 
     return Kind(read, {"type": "array", "items": kind.schema})
-
-
-def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
-    """Return one text, several texts, the ids of one sequence, or those of several."""
-    if isinstance(value, str):
-        return pb.Texts(values=[value])
-    if not isinstance(value, list) or not value:
-        found = "an empty list" if value == [] else kind_of(value)
-        raise InvalidInput(f"{name} is {found}: send {_INPUT_STRING}", field=name)
-    first = type(value[0])
-    for index, each in enumerate(value):
-        if type(each) is not first or first not in (str, int, list):
-            problem = f"value {index} of {name} is {kind_of(each)}"
-            problem += f", and value 0 is {kind_of(value[0])}" if index else ""
-            raise InvalidInput(f"{problem}: send {_INPUT_STRING}", field=name, sequence=index)
-    if first is str:
-        return pb.Texts(values=value)
-    return _token_ids([value] if first is int else value, name)
-
-
-_INPUT_STRING = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
-_ID = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-# A text may be empty: the rules of headwaiter.v1 decide, as for every other door.
-_ONE_TEXT: Schema = {"type": "string"}
-_TEXT_LIST: Schema = {"type": "array", "items": _ONE_TEXT, "minItems": 1}
-_IDS: Schema = {"type": "array", "items": _ID, "minItems": 1}
-_ID_LISTS: Schema = {"type": "array", "items": {"type": "array", "items": _ID}, "minItems": 1}
-INPUT = Kind(
-    _read_input,
-    {
-        "anyOf": [_ONE_TEXT, _TEXT_LIST, _IDS, _ID_LISTS],
-        "description": _INPUT_STRING,
-    },
-)
-
-
-def _token_ids(sequences: list[list[Any]], name: str) -> pb.TokenSequences:
-    for index, sequence in enumerate(sequences):
-        if not all(type(each) is int for each in sequence):
-            problem = f"sequence {index} of {name} has a value that is not a whole number"
-            raise InvalidInput(f"{problem}: send token ids", field=name, sequence=index)
-    try:
-        ids = np.array([each for sequence in sequences for each in sequence], "<i8")
-    except OverflowError:
-        raise InvalidInput(f"{name} has a number above 2^63: send token ids of the model", field=name) from None
-    return pb.TokenSequences(dtype=pb.DATA_TYPE_INT64, data=ids.tobytes(), lengths=map(len, sequences))
-
-
-def _read_texts(value: Any, name: str) -> pb.Texts:
-    texts = _read_documents(value, name)
-    if texts != value:
-        raise InvalidInput(f"{name} has a value that is an object: send texts", field=name)
-    return pb.Texts(values=texts)
-
-
-def _read_one_text_or_several(value: Any, name: str) -> pb.Texts:
-    return _read_one_text(value, name) if isinstance(value, str) else _read_texts(value, name)
-
-
-def _read_one_text(value: Any, name: str) -> pb.Texts:
-    return pb.Texts(values=[_read_text(value, name)])
-
-
-def _read_query(value: Any, name: str) -> list[str]:
-    return [_read_text(value, name)]
-
-
-def _read_documents(value: Any, name: str) -> list[str]:
-    """Return texts, of a list of texts or of objects with the field `text`."""
-    if not isinstance(value, list) or not value:
-        found = "an empty list" if value == [] else kind_of(value)
-        raise InvalidInput(f"{name} is {found}: send a list of texts", field=name)
-    texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in value]
-    for index, text in enumerate(texts):
-        if type(text) is not str:
-            problem = f"value {index} of {name} is {kind_of(value[index])}"
-            raise InvalidInput(f"{problem}: send a text, or an object with the field text", field=name, sequence=index)
-    return texts
-
-
-_WITH_TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-TEXTS = Kind(_read_texts, {**_TEXT_LIST, "description": "a list of texts"})
-ONE_TEXT_OR_SEVERAL = Kind(
-    _read_one_text_or_several, {"anyOf": [_ONE_TEXT, _TEXT_LIST], "description": "a text, or a list of texts"}
-)
-ONE_TEXT = Kind(_read_one_text, {**_ONE_TEXT, "description": "a text"})
-QUERY = Kind(_read_query, {**_ONE_TEXT, "description": "a text"})
-DOCUMENTS = Kind(
-    _read_documents,
-    {
-        "type": "array",
-        "items": {"anyOf": [{"type": "string"}, _WITH_TEXT]},
-        "minItems": 1,
-        "description": "a list of texts, or of objects with the field text",
-    },
-)
 
 
 def kind_of(value: Any) -> str:
