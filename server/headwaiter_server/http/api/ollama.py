@@ -20,9 +20,10 @@ from headwaiter_server.http.api.operations import (
     record,
 )
 from headwaiter_server.http.api.sequences import ONE_TEXT, ONE_TEXT_OR_SEVERAL
-from headwaiter_server.http.api.shared_fields import DIMENSIONS, MODEL, TRUNCATED_OR_NOT
+from headwaiter_server.http.api.shared_fields import MODEL, TRUNCATED_OR_NOT
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import ANYTHING, Field, Question, ignored, one_of
+from headwaiter_server.requests.options import DIMENSIONS
 
 
 def _write_embed(_: Question, reply: pb.EncodeResponse) -> bytes:

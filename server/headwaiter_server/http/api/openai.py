@@ -24,28 +24,25 @@ from headwaiter_server.http.api.operations import (
 )
 from headwaiter_server.http.api.shared_fields import (
     ADD_SPECIAL_TOKENS,
-    DIMENSIONS,
     EMBED_DTYPE,
     ENDIANNESS,
     INPUT_TYPE,
     MODEL,
-    NORMALIZE,
     NORMALIZE_LIKE_VLLM,
     ONE_SEQUENCE_OR_SEVERAL,
     PRIORITY,
-    PROMPT,
     REQUEST_ID,
     TASK,
     TIMEOUT_S,
     TRUNCATE_PROMPT_TOKENS,
     TRUNCATED_END,
     TRUNCATED_OR_NOT,
-    TRUNCATION,
     TRUNCATION_SIDE,
     USER,
 )
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import Field, Question, one_of
+from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, PROMPT, TRUNCATION
 
 _FORMATS = {"float": False, "base64": True}
 ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "options.base64", "base64: little-endian float32.")

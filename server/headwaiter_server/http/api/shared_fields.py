@@ -14,14 +14,14 @@ from headwaiter_server.requests.fields import (
     one_of,
     whole_number,
 )
+from headwaiter_server.requests.options import NORMALIZE, TRUNCATIONS
 
-_TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
 # Cohere's and NIM's words, and those of Jina and Ollama.
 TRUNCATED_END = {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT, "END": pb.TRUNCATION_RIGHT}
 TRUNCATED_OR_NOT = {True: pb.TRUNCATION_RIGHT, False: pb.TRUNCATION_ERROR}
 # 0 is the default of vLLM and Cohere.
 _PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK, 0: pb.PRIORITY_INTERACTIVE}
-_SIDES = {side: _TRUNCATIONS[side.lower()] for side in ("Right", "Left", "right", "left")}
+_SIDES = {side: TRUNCATIONS[side.lower()] for side in ("Right", "Left", "right", "left")}
 # The names that models give to the prompt for each use of a vector.
 _QUERY_PROMPTS = ("query", "search_query", "retrieval.query")
 _DOCUMENT_PROMPTS = ("document", "passage", "search_document", "retrieval.passage")
@@ -37,12 +37,6 @@ MODEL = Field(
 )
 TIMEOUT_S = Field("timeout_s", SECONDS, "timeout_s", "Seconds until the answer is no longer needed.")
 PRIORITY = Field("priority", one_of(_PRIORITIES), "priority", "Whether a user waits: interactive or 0; default.")
-TRUNCATION = Field(
-    "truncation",
-    one_of(_TRUNCATIONS),
-    "truncation",
-    "Texts that are too long are refused (error, default), or lose tokens at the start (left) or end (right).",
-)
 TRUNCATE_PROMPT_TOKENS = Field(
     "truncate_prompt_tokens",
     whole_number(-1),
@@ -51,15 +45,10 @@ TRUNCATE_PROMPT_TOKENS = Field(
 )
 TRUNCATION_SIDE = Field(
     "truncation_side",
-    one_of({side: _TRUNCATIONS[side] for side in ("left", "right")}),
+    one_of({side: TRUNCATIONS[side] for side in ("left", "right")}),
     "options.side",
     "The end that loses tokens with truncate_prompt_tokens; default: right.",
 )
-# infinity's client sends 0 for all dimensions.
-DIMENSIONS = Field(
-    "dimensions", whole_number(0), "output.dimensions", "Number of leading dimensions to return; 0: all."
-)
-PROMPT = Field("prompt", TEXT, "texts.prompt", "Name of the model's prompt.")
 TASK = Field("task", TEXT, "texts.prompt", "Name of the model's prompt, as Jina's models name their tasks.")
 INPUT_TYPE = Field(
     "input_type",
@@ -67,7 +56,6 @@ INPUT_TYPE = Field(
     "options.prompts",
     "What the vectors are for: chooses the prompt of the model, if the model has such a prompt.",
 )
-NORMALIZE = Field("normalize", BOOLEAN, "output.normalize", "Whether vectors have unit length.")
 # vLLM's new name of normalize.
 NORMALIZE_LIKE_VLLM = Field("use_activation", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
 # The model's tokenizer decides which special tokens there are.
@@ -79,7 +67,6 @@ EMBED_DTYPE = Field("embed_dtype", one_of({"float32": None}), about="Only float3
 ENDIANNESS = Field("endianness", one_of(dict.fromkeys(("native", "little"))), about="Only native or little.")
 ONE_SEQUENCE_OR_SEVERAL = Field("input", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
 
-RAW_SCORES = Field("raw_scores", BOOLEAN, "output.raw_scores", "Whether scores are logits.")
 USE_ACTIVATION = Field("use_activation", one_of({True: False, False: True}), "output.raw_scores", "False: logits.")
 QUERY_TEXT = Field("query", QUERY, "pairs.first", "The query.", required=True)
 DOCUMENT_TEXTS = Field("documents", DOCUMENTS, "pairs.second", "The documents to rank.", required=True)

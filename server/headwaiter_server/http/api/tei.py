@@ -28,13 +28,10 @@ from headwaiter_server.http.api.operations import (
 )
 from headwaiter_server.http.api.sequences import DOCUMENTS, INPUT, ONE_TEXT, TEXTS
 from headwaiter_server.http.api.shared_fields import (
-    DIMENSIONS,
     DIRECTION,
     MODEL,
-    NORMALIZE,
     PROMPT_NAME,
     QUERY_TEXT,
-    RAW_SCORES,
     TOP_N,
     TRUNCATE,
     truncate_like_tei,
@@ -42,6 +39,7 @@ from headwaiter_server.http.api.shared_fields import (
 )
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import BOOLEAN, WHOLE_NUMBER, Field, Kind, Question, group, kind_of, one_of
+from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, RAW_SCORES
 
 _INPUTS = Field("inputs", INPUT, "input", "Texts, or token ids of the model's tokenizer.", required=True)
 _UNIT_LENGTH = Field(

@@ -27,27 +27,24 @@ from headwaiter_server.http.api.operations import (
 )
 from headwaiter_server.http.api.shared_fields import (
     ADD_SPECIAL_TOKENS,
-    DIMENSIONS,
     DOCUMENT_TEXTS,
     EMBED_DTYPE,
     ENDIANNESS,
     MODEL,
-    NORMALIZE,
     NORMALIZE_LIKE_VLLM,
     ONE_SEQUENCE_OR_SEVERAL,
     PRIORITY,
     QUERY_TEXT,
-    RAW_SCORES,
     REQUEST_ID,
     TIMEOUT_S,
     TOP_N,
     TRUNCATE_PROMPT_TOKENS,
-    TRUNCATION,
     TRUNCATION_SIDE,
     USE_ACTIVATION,
     USER,
 )
 from headwaiter_server.requests.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
+from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, RAW_SCORES, TRUNCATION
 
 _OPTIONS = (
     MODEL,
