@@ -16,16 +16,11 @@ from headwaiter_playground.call_rules import JSON, JSON_HEADERS
 from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_server.http.api.errors import OPENAI_ERRORS
+from headwaiter_server.http.api.operations import Rules
 from headwaiter_server.http.api.routes import api_methods
 from headwaiter_server.http.bodies import Bodies
 from headwaiter_server.http.endpoint import HttpRules
-from headwaiter_server.http.open_inference import (
-    control_methods,
-    health_routes,
-    open_inference_methods,
-    ready_methods,
-)
-from headwaiter_server.http.pages import description_routes, public_routes
+from headwaiter_server.http.pages import description_routes, health_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Credentials
@@ -50,16 +45,17 @@ def http_application(
     rules = HttpRules(path, loop, bodies, max_values, lambda: credentials().tokens, settings.http_timeout_s)
     if settings.http_api == "on":
         origins = settings.http_origins
-        routes += [method.route(rules, origins) for method in api_methods(path)]
-        routes += [*description_routes(), *health_routes(path)]
-        # Values of tensors that follow the JSON need no parsing, so their bodies may be as large as gRPC's messages.
         message_bytes = path.limits.message_bytes
-        tensors = replace(rules, bodies=Bodies(message_bytes, _INCOMPLETE_BODIES * message_bytes))
-        routes += [method.route(tensors, origins) for method in open_inference_methods(path)]
-        anybody = replace(rules, tokens=lambda: None)
-        routes += [method.route(anybody, origins) for method in ready_methods(path)]
-        admins = replace(rules, tokens=lambda: credentials().admin_tokens)
-        routes += [method.route(admins) for method in control_methods(path)]
+        rules_of: dict[Rules, HttpRules] = {
+            "callers": rules,
+            # Values that follow the JSON need no parsing, so these bodies may be as large as gRPC's messages.
+            "tensors": replace(rules, bodies=Bodies(message_bytes, _INCOMPLETE_BODIES * message_bytes)),
+            "anybody": replace(rules, tokens=lambda: None),
+            "admins": replace(rules, tokens=lambda: credentials().admin_tokens),
+        }
+        for who, method in api_methods(path):
+            routes.append(method.route(rules_of[who], () if who == "admins" else origins))
+        routes += [*description_routes(), *health_routes(lambda: path.ready)]
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())
         # A token keeps other web sites out, whatever name they use: only the visitor knows it.

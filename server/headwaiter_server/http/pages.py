@@ -55,3 +55,16 @@ def description_routes() -> list[Route]:
         return PacedResponse(page(), media_type="text/html", headers={"Content-Security-Policy": _PAGE_POLICY})
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
+
+
+def health_routes(is_ready: Callable[[], bool]) -> list[Route]:
+    """Return the routes of the health checks of the Open Inference Protocol."""
+
+    async def live(_: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def ready(_: Request) -> Response:
+        serves = is_ready()
+        return JSONResponse({"ready": serves}, 200 if serves else 503)
+
+    return [Route("/v2/health/live", live), Route("/v2/health/ready", ready)]

@@ -1,6 +1,10 @@
-"""Turn a ModelInferRequest into an EncodeRequest of headwaiter.v1, whose rules then apply. Pure functions."""
+"""Turn a request for inference into an EncodeRequest of headwaiter.v1, whose rules then apply. Pure functions.
 
-from collections.abc import Mapping
+gRPC reads the request from a message, HTTP from JSON: see `rpc/open_inference/messages.py` and
+`http/api/open_inference.py`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,27 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto import open_inference_pb2 as oip
-from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput, Unimplemented
+from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, InvalidInput
 from headwaiter_proto.rules.limits import RequestLimits, check_count
-from headwaiter_server.open_inference.parameters import apply_parameters
-from headwaiter_server.open_inference.tensors import (
-    InputTensor,
-    kept_positions,
-    read_array,
-    read_texts,
-)
+from headwaiter_server.open_inference.parameters import PARAMETERS
+from headwaiter_server.open_inference.tensors import Input, kept_positions, read_array, read_texts
+from headwaiter_server.requests.fields import Question, fill
 
 OUTPUTS = ("pooled", "hidden", "scores", "token_count")
 
-# The types of each input, and its possible numbers of axes.
-_INPUTS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-    "text": (("BYTES",), (1, 2)),
-    "text_pair": (("BYTES",), (1, 2)),
-    "input_ids": (("INT64", "INT32"), (2,)),
-    "features": (("FP32", "FP16"), (3,)),
-    "attention_mask": (("INT64", "INT32"), (2,)),
-    "token_type_ids": (("INT64", "INT32"), (2,)),
+# The types of each input, its possible numbers of axes, and its shape in words.
+_TEXTS = (("BYTES",), (1, 2), "[sequences] or [sequences, 1]")
+_TOKENS = (("INT64", "INT32"), (2,), "[sequences, longest length]")
+_INPUTS: dict[str, tuple[tuple[str, ...], tuple[int, ...], str]] = {
+    "text": _TEXTS,
+    "text_pair": _TEXTS,
+    "input_ids": _TOKENS,
+    "features": (("FP32", "FP16"), (3,), "[sequences, longest length, width]"),
+    "attention_mask": _TOKENS,
+    "token_type_ids": _TOKENS,
 }
 # The inputs that go with others.
 _OWNERS = {
@@ -45,12 +46,31 @@ _DTYPES = {
     "FP32": pb.DATA_TYPE_FLOAT32,
 }
 _LONGEST_AXIS = 2**31 - 1
-_SHARED_MEMORY = "shared_memory_region"
-# KServe's client sends this parameter of the protocol over HTTP over gRPC too, with the size of the raw values.
-_BINARY_DATA_SIZE = "binary_data_size"
 
-# An input, and its raw values; None if the values are in its contents.
-_Input = tuple[InputTensor, bytes | None]
+
+@dataclass(frozen=True, slots=True)
+class InferQuestion:
+    """A request for inference.
+
+    Attributes:
+        model: name of the model; may be empty.
+        version: version of the model; may be empty.
+        request_id: the id of the request; may be empty.
+        inputs: the inputs, which passed `check_input`. Those of a message are unpacked when they are taken.
+        outputs: the names of the wanted outputs; empty for the default output.
+        parameters: the values of the parameters, by name.
+        raw: whether the values of the reply are raw.
+        size_bytes: size of the request.
+    """
+
+    model: str
+    version: str
+    request_id: str
+    inputs: Iterable[Input]
+    outputs: Sequence[str]
+    parameters: Mapping[str, Any]
+    raw: bool
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +94,7 @@ class WantedReply:
 
 
 def read_infer_request(
-    request: oip.ModelInferRequest,
+    question: InferQuestion,
     limits: RequestLimits,
     head: pb.Head | None = None,
     *,
@@ -84,7 +104,7 @@ def read_infer_request(
     """Return the request as a message of headwaiter.v1, and what its reply must look like.
 
     Args:
-        request: the request.
+        question: the request.
         limits: the limits of the request.
         head: the head of the model, if it has one.
         scores: whether scores are the default output.
@@ -95,9 +115,10 @@ def read_infer_request(
         Unimplemented: the request uses an extension that the server lacks.
     """
     encode_request = pb.EncodeRequest(
-        model=request.model_name, model_version=request.model_version, request_id=request.id
+        model=question.model, model_version=question.version, request_id=question.request_id
     )
-    outputs = _read_outputs(request)
+    outputs = tuple(question.outputs)
+    _check_outputs(outputs)
     encode_request.output.dense = sparse
     if "pooled" in outputs:
         encode_request.output.pooled = True
@@ -105,84 +126,58 @@ def read_infer_request(
         encode_request.output.hidden = True
     if "scores" in outputs or (scores and not outputs):
         encode_request.output.scores = True
-    inputs = _read_inputs(request)
+    inputs: dict[str, Input] = {}
+    for each in question.inputs:
+        if each.name in inputs:
+            raise InvalidInput("the request has two inputs of the same name: send each input once", field="inputs")
+        inputs[each.name] = each
     kinds = [name for name in _SEQUENCE_INPUTS if name in inputs]
     if len(kinds) != 1:
         found = " and ".join(map(repr, kinds)) or "none of them"
         raise InvalidInput(f"the request has {found}: send exactly one of the inputs {_names(_SEQUENCE_INPUTS)}")
     kept = _fill_sequences(encode_request, inputs, kinds[0], limits)
     # After the sequences, because a prompt belongs to texts.
-    apply_parameters(request.parameters, encode_request)
+    fill(Question(encode_request), PARAMETERS, question.parameters, "parameters")
     per_token = head is not None and head.per_token
-    return encode_request, WantedReply(request.id, outputs, bool(request.raw_input_contents), per_token, kept)
+    return encode_request, WantedReply(question.request_id, outputs, question.raw, per_token, kept)
 
 
-def _read_outputs(request: oip.ModelInferRequest) -> tuple[str, ...]:
-    """Return the names of the requested outputs."""
-    for output in request.outputs:
-        if output.name not in OUTPUTS:
-            name = output.name[:MAX_QUOTED_CHARACTERS]
-            raise InvalidInput(f"output {name!r} is unknown: ask for {_names(OUTPUTS)}", field="outputs")
-        _refuse_parameters(f"output {output.name!r}", output.parameters)
-    names = tuple(output.name for output in request.outputs)
+def check_input(name: str, datatype: str, shape: Sequence[int]) -> None:
+    """Check the name, the type and the shape of an input.
+
+    Raises:
+        InvalidInput: one of them is wrong.
+    """
+    if name not in _INPUTS:
+        shown = name[:MAX_QUOTED_CHARACTERS]
+        raise InvalidInput(f"input {shown!r} is unknown: send {_names(tuple(_INPUTS))}", field="inputs")
+    types, axes, expected = _INPUTS[name]
+    if datatype not in types:
+        shown = datatype[:MAX_QUOTED_CHARACTERS]
+        raise InvalidInput(f"input {name!r} has the datatype {shown!r}: send {' or '.join(types)}", field=name)
+    sizes = list(shape[: max(axes) + 1])
+    two_dimensional_texts = datatype == "BYTES" and len(sizes) == 2
+    # A longer axis cannot hold values, but numpy would refuse the shape even of an empty array.
+    wrong_axis = min(sizes, default=0) < 0 or max(sizes, default=0) > _LONGEST_AXIS
+    if len(sizes) not in axes or wrong_axis or (two_dimensional_texts and sizes[1] != 1):
+        raise InvalidInput(f"input {name!r} has the shape {sizes}: send {expected}", field=name)
+
+
+def _check_outputs(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in OUTPUTS:
+            shown = name[:MAX_QUOTED_CHARACTERS]
+            raise InvalidInput(f"output {shown!r} is unknown: ask for {_names(OUTPUTS)}", field="outputs")
     if len(set(names)) < len(names):
         # Each output of the reply takes room, and the limits count it once.
         raise InvalidInput("the request has two outputs of the same name: ask for each output once", field="outputs")
-    return names
-
-
-def _read_inputs(request: oip.ModelInferRequest) -> dict[str, _Input]:
-    """Return the inputs by name, with their raw values; their names, types and shapes are checked."""
-    raw, tensors = request.raw_input_contents, request.inputs
-    for tensor in tensors:
-        _check_input(tensor)
-        if raw and tensor.HasField("contents"):
-            raise InvalidInput(
-                f"input {tensor.name!r} has contents, and the request has raw_input_contents: send all values in one "
-                "of the two",
-                field=tensor.name,
-            )
-    if raw and len(raw) != len(tensors):
-        raise InvalidInput(
-            f"the request has {len(tensors)} inputs and {len(raw)} raw_input_contents: send one for each input",
-            field="raw_input_contents",
-            limit=len(tensors),
-            actual=len(raw),
-        )
-    inputs = {tensor.name: (tensor, raw[index] if raw else None) for index, tensor in enumerate(tensors)}
-    if len(inputs) < len(tensors):
-        raise InvalidInput("the request has two inputs of the same name: send each input once", field="inputs")
-    return inputs
-
-
-def _check_input(tensor: InputTensor) -> None:
-    if tensor.name not in _INPUTS:
-        name = tensor.name[:MAX_QUOTED_CHARACTERS]
-        raise InvalidInput(f"input {name!r} is unknown: send {_names(tuple(_INPUTS))}", field="inputs")
-    _refuse_parameters(f"input {tensor.name!r}", tensor.parameters)
-    types, axes = _INPUTS[tensor.name]
-    if tensor.datatype not in types:
-        datatype = tensor.datatype[:MAX_QUOTED_CHARACTERS]
-        problem = f"input {tensor.name!r} has the datatype {datatype!r}: send {' or '.join(types)}"
-        raise InvalidInput(problem, field=tensor.name)
-    shape = list(tensor.shape[: max(axes) + 1])
-    two_dimensional_texts = tensor.datatype == "BYTES" and len(shape) == 2
-    # A longer axis cannot hold values, but numpy would refuse the shape even of an empty array.
-    wrong_axis = min(shape, default=0) < 0 or max(shape, default=0) > _LONGEST_AXIS
-    if len(shape) not in axes or wrong_axis or (two_dimensional_texts and shape[1] != 1):
-        expected = {
-            "text": "[sequences] or [sequences, 1]",
-            "text_pair": "[sequences] or [sequences, 1]",
-            "features": "[sequences, longest length, width]",
-        }.get(tensor.name, "[sequences, longest length]")
-        raise InvalidInput(f"input {tensor.name!r} has the shape {shape}: send {expected}", field=tensor.name)
 
 
 def _fill_sequences(
-    encode_request: pb.EncodeRequest, inputs: Mapping[str, _Input], kind: str, limits: RequestLimits
+    encode_request: pb.EncodeRequest, inputs: Mapping[str, Input], kind: str, limits: RequestLimits
 ) -> NDArray[np.bool_] | None:
     """Write the sequences of an input into a request; return which positions of the input are tokens."""
-    tensor, raw = inputs[kind]
+    tensor = inputs[kind]
     # Before any value is read, because reading takes time for each sequence.
     check_count(tensor.shape[0], limits)
     for name, owners in _OWNERS.items():
@@ -190,14 +185,14 @@ def _fill_sequences(
             problem = f"{name} belongs to {' or '.join(owners)}, and the request has {kind}: leave it out"
             raise InvalidInput(problem, field=name)
     if kind == "text":
-        texts = read_texts(tensor, raw)
+        texts = read_texts(tensor)
         if "text_pair" in inputs:
             encode_request.pairs.first.extend(texts)
-            encode_request.pairs.second.extend(read_texts(*inputs["text_pair"]))
+            encode_request.pairs.second.extend(read_texts(inputs["text_pair"]))
         else:
             encode_request.texts.values.extend(texts)
         return None
-    values = read_array(tensor, raw)
+    values = read_array(tensor)
     kept = _kept(values, inputs.get("attention_mask"))
     rows = values if kept is None else values[kept]
     sequences, longest = values.shape[:2]
@@ -216,19 +211,19 @@ def _fill_sequences(
     return kept
 
 
-def _kept(values: NDArray[Any], mask_input: _Input | None) -> NDArray[np.bool_] | None:
+def _kept(values: NDArray[Any], mask_input: Input | None) -> NDArray[np.bool_] | None:
     """Return which positions of padded sequences [n, s, ...] are tokens; None if all are."""
     if mask_input is None:
         return None
-    mask = read_array(*mask_input)
+    mask = read_array(mask_input)
     _check_shape("attention_mask", mask, values)
     kept = kept_positions(mask)
     return None if kept.all() else kept
 
 
-def _token_types(values: NDArray[Any], kept: NDArray[np.bool_] | None, types_input: _Input) -> bytes:
+def _token_types(values: NDArray[Any], kept: NDArray[np.bool_] | None, types_input: Input) -> bytes:
     """Return the token type of each token as a byte; no bytes if all types are 0, as tokenizers of many models send."""
-    types = read_array(*types_input)
+    types = read_array(types_input)
     _check_shape("token_type_ids", types, values)
     is_wrong = (types < 0) | (types > _HIGHEST_TYPE)
     wrong = np.argwhere(is_wrong if kept is None else is_wrong & kept)
@@ -251,17 +246,6 @@ def _check_shape(name: str, array: NDArray[Any], values: NDArray[Any]) -> None:
             "value for each token",
             field=name,
         )
-
-
-def _refuse_parameters(owner: str, parameters: Mapping[str, oip.InferParameter]) -> None:
-    """Refuse the parameters of an input or an output: they belong to extensions that the server lacks."""
-    if _SHARED_MEMORY in parameters:
-        raise Unimplemented(f"{owner} is in shared memory, which the server does not offer: send the values")
-    if "classification" in parameters:
-        raise Unimplemented(f"{owner} asks for a classification, which the server does not offer: leave it out")
-    for name in sorted(parameters.keys() - {_BINARY_DATA_SIZE}):
-        problem = f"{owner} has the unknown parameter {name[:MAX_QUOTED_CHARACTERS]!r}"
-        raise InvalidInput(f"{problem}: leave it out", field="parameters")
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -1,10 +1,12 @@
 """The methods of the Open Inference Protocol, from message to message, the same for gRPC and HTTP."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput, ModelNotFound, Unavailable, Unimplemented
@@ -15,7 +17,7 @@ from headwaiter_server.open_inference.descriptions import (
     model_statistics,
     repository_index,
 )
-from headwaiter_server.open_inference.infer_requests import read_infer_request
+from headwaiter_server.open_inference.infer_requests import InferQuestion, read_infer_request
 from headwaiter_server.open_inference.infer_responses import infer_response, padded_answer_bytes
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, ReserveBytes
@@ -54,9 +56,13 @@ class OpenInferenceMethods:
         if not request.name:
             return oip.ModelReadyResponse(ready=self._path.ready)
         try:
-            self._path.check_model(request.name, request.version, call)
+            return await self.check_model(request, call)
         except (ModelNotFound, Unavailable):
             return oip.ModelReadyResponse(ready=False)
+
+    async def check_model(self, request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyResponse:
+        """Say that a model can answer requests, or raise the error of such a request."""
+        self._path.check_model(request.name, request.version, call)
         return oip.ModelReadyResponse(ready=True)
 
     async def server_metadata(self, _: oip.ServerMetadataRequest, call: Call) -> oip.ServerMetadataResponse:
@@ -86,21 +92,20 @@ class OpenInferenceMethods:
 
     async def infer(
         self,
-        request: oip.ModelInferRequest,
+        question: InferQuestion,
         call: Call,
         reserve: ReserveBytes,
         write: Callable[[oip.ModelInferResponse], _Reply],
     ) -> _Reply:
         """Encode the sequences of a request, and return the reply as `write` writes it."""
-        wanted_scores = any(output.name == "scores" for output in request.outputs)
-        wanted_ability = SCORES if wanted_scores else None
-        with self._path.encoding(request.model_name, request.model_version, call, wanted_ability) as served:
+        wanted_ability = SCORES if "scores" in question.outputs else None
+        with self._path.encoding(question.model, question.version, call, wanted_ability) as served:
             manifest = served.manifest
             head = manifest.head if manifest.HasField("head") else None
             scores, sparse = SCORES.suits(manifest), manifest.sparse
-            read = partial(read_infer_request, request, self._path.limits, head, scores=scores, sparse=sparse)
+            read = partial(read_infer_request, question, self._path.limits, head, scores=scores, sparse=sparse)
             # Unpacking many values takes long; a thread keeps the event loop free.
-            large = request.ByteSize() > _LARGE_BYTES
+            large = question.size_bytes > _LARGE_BYTES
             loop = asyncio.get_running_loop()
             encode_request, wanted = await loop.run_in_executor(LARGE_MESSAGES, read) if large else read()
             max_reply_bytes = self._path.settings.max_reply_bytes
@@ -132,6 +137,21 @@ class OpenInferenceMethods:
             raise InvalidInput(f"parameter {name[:100]!r} is unknown: leave it out", field="parameters")
         await self._path.unload(request.model_name)
         return oip.RepositoryModelUnloadResponse()
+
+
+# The methods without tensors, by name: the class of the request, and the method.
+UNARY_METHODS: dict[str, tuple[type[Message], Callable[[OpenInferenceMethods, Any, Call], Awaitable[Message]]]] = {
+    "ServerLive": (oip.ServerLiveRequest, OpenInferenceMethods.server_live),
+    "ServerReady": (oip.ServerReadyRequest, OpenInferenceMethods.server_ready),
+    "ModelReady": (oip.ModelReadyRequest, OpenInferenceMethods.model_ready),
+    "ServerMetadata": (oip.ServerMetadataRequest, OpenInferenceMethods.server_metadata),
+    "ModelMetadata": (oip.ModelMetadataRequest, OpenInferenceMethods.model_metadata),
+    "ModelConfig": (oip.ModelConfigRequest, OpenInferenceMethods.model_config),
+    "ModelStatistics": (oip.ModelStatisticsRequest, OpenInferenceMethods.model_statistics),
+    "RepositoryIndex": (oip.RepositoryIndexRequest, OpenInferenceMethods.repository_index),
+    "RepositoryModelLoad": (oip.RepositoryModelLoadRequest, OpenInferenceMethods.load_model),
+    "RepositoryModelUnload": (oip.RepositoryModelUnloadRequest, OpenInferenceMethods.unload_model),
+}
 
 
 def _check_repository(name: str) -> None:

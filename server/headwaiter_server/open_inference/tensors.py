@@ -1,8 +1,9 @@
-"""Read and write the tensors of the Open Inference Protocol: raw or typed, padded or packed. Pure functions."""
+"""The tensors of the Open Inference Protocol: what their values mean, padded or packed. Pure functions."""
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,55 +14,64 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.unicode import not_unicode
 from headwaiter_server.requests.wire_format import field_tag
 
-InputTensor = oip.ModelInferRequest.InferInputTensor
-
 DTYPES: dict[str, np.dtype[Any]] = {
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"),
     "FP32": np.dtype("<f4"),
 }
-# The field of InferTensorContents that holds the values of a type. FP16 has none.
-_TYPED_FIELDS = {"INT32": "int_contents", "INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
 # In a raw BYTES tensor, each value follows its length.
 _LENGTH = struct.Struct("<I")
 
 
-def read_array(tensor: InputTensor, raw: bytes | None) -> NDArray[Any]:
-    """Return the numbers of an input in its shape; `raw` holds them if they are not in the tensor's contents.
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of a request.
 
-    The shape is not negative, and the type is one of INT32, INT64, FP16 and FP32.
+    Attributes:
+        name: the name.
+        datatype: the type of the values, one of those of its name.
+        shape: the shape, which has no negative axis.
+        values: the values: raw, or in order.
+    """
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    values: bytes | NDArray[Any] | Sequence[str | bytes]
+
+
+def read_array(tensor: Input) -> NDArray[Any]:
+    """Return the numbers of an input in its shape.
 
     Raises:
-        InvalidInput: the values do not fit the shape, or are in a wrong field.
+        InvalidInput: the values do not fit the shape.
     """
-    dtype, count = DTYPES[tensor.datatype], math.prod(tensor.shape)
-    if raw is None:
-        values = _typed_numbers(tensor, dtype)
-        if len(values) != count:
-            raise _wrong_size(tensor, f"{len(values)} values in {_typed_field(tensor)}", f"{count} values")
-    else:
-        size_bytes = count * dtype.itemsize
-        if len(raw) != size_bytes:
-            raise _wrong_size(tensor, f"{len(raw)} bytes", f"{count} values of {dtype.itemsize} bytes")
-        values = np.frombuffer(raw, dtype)
-    return values.reshape(tuple(tensor.shape))
+    dtype, count, values = DTYPES[tensor.datatype], math.prod(tensor.shape), tensor.values
+    if isinstance(values, bytes):
+        if len(values) != count * dtype.itemsize:
+            raise _wrong_size(tensor, f"{len(values)} bytes", f"{count} values of {dtype.itemsize} bytes")
+        values = np.frombuffer(values, dtype)
+    elif len(values) != count:
+        raise _wrong_size(tensor, f"{len(values)} values", f"{count} values")
+    return np.asarray(values).reshape(tuple(tensor.shape))
 
 
-def read_texts(tensor: InputTensor, raw: bytes | None) -> list[str]:
-    """Return the texts of a BYTES input; see `read_array`.
+def read_texts(tensor: Input) -> list[str]:
+    """Return the texts of a BYTES input.
 
     Raises:
-        InvalidInput: the values do not fit the shape, are in a wrong field, or are not UTF-8.
+        InvalidInput: the values do not fit the shape, or are not UTF-8.
     """
-    count = math.prod(tensor.shape)
-    values = list(_typed_contents(tensor)) if raw is None else _split_bytes(tensor, raw, count)
+    count, values = math.prod(tensor.shape), tensor.values
+    if isinstance(values, bytes):
+        values = _split_bytes(tensor, values, count)
     if len(values) != count:
         raise _wrong_size(tensor, f"{len(values)} values", f"{count} values")
     texts = []
     for index, value in enumerate(values):
         try:
-            texts.append(value.decode())
+            texts.append(value if isinstance(value, str) else value.decode())
         except UnicodeDecodeError as fault:
             raise not_unicode(fault, f"sequence {index}", tensor.name, index) from None
     return texts
@@ -120,45 +130,7 @@ def add_output(response: oip.ModelInferResponse, name: str, datatype: str, value
         output.contents.int_contents.extend(values.ravel().tolist())
 
 
-def _typed_field(tensor: InputTensor) -> str:
-    """Return the field of a tensor's contents that holds its values."""
-    field = _TYPED_FIELDS.get(tensor.datatype)
-    if field is None:
-        problem = f"input {tensor.name!r} is {tensor.datatype}, which has no typed contents: send raw_input_contents"
-        raise InvalidInput(problem, field=tensor.name)
-    return field
-
-
-def _typed_contents(tensor: InputTensor) -> Any:
-    """Return the values in the field of a tensor's type.
-
-    Raises:
-        InvalidInput: another field has values too.
-    """
-    field = _typed_field(tensor)
-    for other, _ in tensor.contents.ListFields():
-        if other.name != field:
-            problem = f"input {tensor.name!r} is {tensor.datatype} and has values in {other.name}"
-            raise InvalidInput(f"{problem}: send its values in {field}", field=tensor.name)
-    return getattr(tensor.contents, field)
-
-
-def _typed_numbers(tensor: InputTensor, dtype: np.dtype[Any]) -> NDArray[Any]:
-    values = _typed_contents(tensor)
-    if tensor.datatype != "FP32":
-        return np.fromiter(values, dtype, len(values))
-    # See `add_output`. No other field has values, so this field comes first.
-    size_bytes = len(values) * dtype.itemsize
-    header = field_tag(oip.InferTensorContents.FP32_CONTENTS_FIELD_NUMBER, size_bytes)
-    return np.frombuffer(tensor.contents.SerializeToString(), np.uint8)[len(header) :][:size_bytes].view(dtype)
-
-
-def joined_bytes(values: Iterable[bytes]) -> bytes:
-    """Return the values of a BYTES tensor as raw bytes: each value follows its length."""
-    return b"".join(part for value in values for part in (_LENGTH.pack(len(value)), value))
-
-
-def _split_bytes(tensor: InputTensor, raw: bytes, count: int) -> list[bytes]:
+def _split_bytes(tensor: Input, raw: bytes, count: int) -> list[bytes]:
     """Return the values of a raw BYTES tensor.
 
     Raises:
@@ -191,7 +163,7 @@ def _wrong_mask(sequence: int, problem: str) -> InvalidInput:
     return InvalidInput(f"attention_mask of sequence {sequence} {problem}", sequence=sequence, field="attention_mask")
 
 
-def _wrong_size(tensor: InputTensor, actual: str, expected: str) -> InvalidInput:
+def _wrong_size(tensor: Input, actual: str, expected: str) -> InvalidInput:
     return InvalidInput(
         f"input {tensor.name!r} has {actual}; its shape {list(tensor.shape)} takes {expected}: correct the shape or "
         "the values",

@@ -43,7 +43,8 @@ class Kind:
     """The values that a field may have.
 
     Attributes:
-        read: returns what a value means; raises InvalidInput, given the field's name, if the field cannot have it.
+        read: returns what a value means; raises InvalidInput, given the field's name, if the field cannot have it, or
+            Unimplemented if the server does not offer what the value asks for.
         schema: the values in JSON Schema.
     """
 
@@ -63,7 +64,7 @@ class Field:
         about: what the field does.
         required: whether the body must have the field.
         default: the value if the field is absent; None leaves the place as it is.
-        fields: the fields of the object that is the value, if it is an object.
+        fields: the fields of the object that is the value, or of the objects in the list that is the value.
     """
 
     name: str
@@ -75,9 +76,20 @@ class Field:
     fields: tuple["Field", ...] = ()
 
 
-def group(name: str, fields: tuple[Field, ...], *, required: bool = False) -> Field:
-    """Return a field whose value is an object with these fields."""
-    return Field(name, Kind(_read_group, object_schema(fields)), required=required, fields=fields)
+def group(name: str, fields: tuple[Field, ...], place: str = "", about: str = "", *, required: bool = False) -> Field:
+    """Return a field whose value is an object with these fields; with a place, the object is put there and not read."""
+    return Field(name, Kind(_read_group, object_schema(fields)), place, about, required, fields=fields)
+
+
+def groups(name: str, fields: tuple[Field, ...], place: str, about: str, *, required: bool = False) -> Field:
+    """Return a field whose value is a list of objects with these fields; each object becomes its options."""
+
+    def read(values: Any, name: str) -> list[dict[str, Any]]:
+        objects = enumerate(typed(values, name, list, "a list of objects"))
+        return [read_record(fields, each, f"{name}[{index}]") for index, each in objects]
+
+    schema = {"type": "array", "items": object_schema(fields), "description": "a list of objects"}
+    return Field(name, Kind(read, schema), place, about, required, fields=fields)
 
 
 def ignored(name: str, kind: Kind) -> Field:
@@ -85,41 +97,62 @@ def ignored(name: str, kind: Kind) -> Field:
     return Field(name, kind, about="No effect.")
 
 
-def fill(question: Question, fields: tuple[Field, ...], values: Mapping[str, Any]) -> None:
+def fill(question: Question, fields: tuple[Field, ...], values: Mapping[str, Any], owner: str = "") -> None:
     """Write the values of a JSON object into a question.
+
+    Args:
+        question: the question.
+        fields: the fields that the object may have.
+        values: the object.
+        owner: what errors call the object; empty for the body.
 
     Raises:
         InvalidInput: the object has another field that is not null, lacks a field, or a field has a value that it
             cannot have.
+        Unimplemented: the server does not offer what a field asks for.
     """
-    _fill(question, fields, values, {})
+    _fill(question, fields, values, owner, {})
+
+
+def read_record(fields: tuple[Field, ...], value: Any, owner: str = "") -> dict[str, Any]:
+    """Return the options of a JSON object all of whose fields go into options; see `fill`."""
+    question = Question(pb.EncodeRequest())
+    fill(question, fields, typed(value, owner, dict, "an object"), owner)
+    return question.options
 
 
 def _fill(
-    question: Question, fields: tuple[Field, ...], values: Mapping[str, Any], filled: dict[str, tuple[str, Any]]
+    question: Question,
+    fields: tuple[Field, ...],
+    values: Mapping[str, Any],
+    owner: str,
+    filled: dict[str, tuple[str, Any]],
 ) -> None:
-    known = [each.name for each in fields]
-    for name in sorted(name for name in values.keys() - set(known) if values[name] is not None):
-        shown = name[:MAX_QUOTED_CHARACTERS]
-        raise InvalidInput(f"{shown!r} is unknown: leave it out, or use one of {', '.join(known)}", field=shown)
+    known = {each.name for each in fields}
+    for unknown in sorted(name for name in values.keys() - known if values[name] is not None):
+        shown = unknown[:MAX_QUOTED_CHARACTERS]
+        problem = f"{shown!r} is unknown{f' in {owner}' if owner else ''}"
+        useful = ", ".join(each.name for each in fields if each.place or each.fields)
+        raise InvalidInput(f"{problem}: leave it out, or use one of {useful}", field=owner or shown)
     for each in fields:
-        given = values.get(each.name)
+        given, name = values.get(each.name), f"{owner}.{each.name}" if owner else each.name
         if given is None:
             if each.required:
-                raise InvalidInput(f"{each.name} is absent: send {_words(each.kind)}", field=each.name)
+                raise InvalidInput(f"{name} is absent: send {_words(each.kind)}", field=name)
             if each.default is None or each.place in filled:
                 continue
             value = each.default
         else:
-            value = each.kind.read(given, each.name)
-            other, same = filled.setdefault(each.place, (each.name, value)) if each.place else ("", value)
+            value = each.kind.read(given, name)
+            other, same = filled.setdefault(each.place, (name, value)) if each.place else ("", value)
             question.names[each.place] = other
             if same != value:
-                raise InvalidInput(f"{other} and {each.name} contradict each other: send one of them", field=each.name)
-        if each.fields:
-            _fill(question, each.fields, value, filled)
-        elif each.place:
-            _put(question, each.place, value, each.name)
+                raise InvalidInput(f"{other} and {name} contradict each other: send one of them", field=name)
+        if each.place:
+            _put(question, each.place, value, name)
+        elif each.fields:
+            # In the body itself, an option has one name, whether it stands in an object of options or beside it.
+            _fill(question, each.fields, value, owner and name, filled)
 
 
 def _put(question: Question, place: str, value: Any, name: str) -> None:
@@ -129,12 +162,13 @@ def _put(question: Question, place: str, value: Any, name: str) -> None:
         (request.texts if isinstance(value, pb.Texts) else request.tokens).MergeFrom(value)
     elif first == "options":
         question.options[rest] = value
-    elif place == "texts.prompt" and not request.HasField("texts"):
+    elif isinstance(value, list):
+        getattr(request.pairs, rest).extend(value)
+    elif first in ("texts", "pairs") and not request.HasField(first):
         if not value:
             return
-        raise InvalidInput(f"{name} belongs to texts, and the request has token ids: leave {name} out", field=name)
-    elif first == "pairs":
-        getattr(request.pairs, rest).extend(value)
+        problem = f"{name} belongs to {first}, and the request has {request.WhichOneof('input')}"
+        raise InvalidInput(f"{problem}: leave {name} out", field=name)
     else:
         *path, last = place.split(".")
         message: Any = request
@@ -200,12 +234,14 @@ def typed(value: Any, name: str, kind: type, wanted: str) -> Any:
     """
     # In Python, true and false are numbers too.
     if type(value) is not kind:
-        raise InvalidInput(f"{name} is {kind_of(value)}: send {wanted}", field=name)
+        raise InvalidInput(f"{name} is {shown(value)}: send {wanted}", field=name)
     return value
 
 
 def _words(kind: Kind) -> str:
-    return str(kind.schema.get("description", "a value"))
+    schema = kind.schema
+    words = {"string": "a text", "array": "a list"}.get(schema.get("type", ""), "a value")
+    return str(schema.get("description", words))
 
 
 def _read_text(value: Any, name: str) -> str:
@@ -228,20 +264,17 @@ SECONDS = Kind(_read_seconds, {"type": "number", "exclusiveMinimum": 0})
 ANYTHING = Kind(lambda value, _: value, {})
 
 
-def whole_number(least: int) -> Kind:
-    """Return the kind of a whole number of at least `least`."""
+def whole_number(least: int, most: int = _HIGHEST_NUMBER) -> Kind:
+    """Return the kind of a whole number from `least` to `most`."""
 
     def read(value: Any, name: str) -> int:
         # In JSON Schema, 3.0 is a whole number.
         whole = int(value) if type(value) is float and value.is_integer() else value
-        number = int(typed(whole, name, int, "a whole number"))
-        if number < least:
-            raise InvalidInput(f"{name} is {number}: send a whole number of at least {least}", field=name)
-        if number > _HIGHEST_NUMBER:
-            raise InvalidInput(f"{name} is above {_HIGHEST_NUMBER}: send a smaller number", field=name)
-        return number
+        if type(whole) is not int or not least <= whole <= most:
+            raise InvalidInput(f"{name} is {shown(value)}: send a whole number from {least} to {most}", field=name)
+        return whole
 
-    return Kind(read, {"type": "integer", "minimum": least, "maximum": _HIGHEST_NUMBER})
+    return Kind(read, {"type": "integer", "minimum": least, "maximum": most})
 
 
 WHOLE_NUMBER = whole_number(1)

@@ -13,8 +13,9 @@ from jsonschema import Draft202012Validator
 from starlette.applications import Starlette
 
 from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_server.http.api.open_inference import LOAD, UNLOAD
 from headwaiter_server.http.api.openapi import document
-from headwaiter_server.http.api.routes import TABLE, takes_prefix, with_prefix
+from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.http.application import http_application
 from headwaiter_server.inputs.tokenizer import TokenizedText
 from headwaiter_server.models.model_version import ModelState, VersionStatus
@@ -57,6 +58,10 @@ OTHERS: dict[str, Any] = {
     "/v1/classify": INPUT,
 }
 BODIES = {**VECTORS, **OTHERS}
+IDS = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
+OPEN_INFERENCE: dict[str, Any] = {"/v2/models/{model}/infer": {"inputs": [IDS]}, "/v2/repository/index": {}}
+# The service of the tests has no models that callers load.
+ANSWERED = [each for each in TABLE if each.path not in OTHERS and each.does[0] not in (LOAD, UNLOAD)]
 HALF = "bb \ud83c"
 # Bodies with half an emoji, its field, and its index if its field is a list.
 HALVES: list[tuple[str, Any, str, int | None]] = [
@@ -85,26 +90,29 @@ async def send(service: Service, verb: str, path: str, body: Any = None, **optio
     return await send_request(application(service), verb, path, raw, **options)
 
 
-@pytest.mark.parametrize("entry", [each for each in TABLE if each.path not in OTHERS], ids=lambda each: each.path)
-async def test_a_path_answers_as_described_with_and_without_a_prefix(entry: Any, service: Service) -> None:
-    paths = [entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])]
-    for answered, path in enumerate(paths, 1):
-        body = None if entry.verb == "GET" else BODIES[entry.path]
-        reply = await send(service, entry.verb, path.replace("{model}", "tiny"), body)
+@pytest.mark.parametrize("entry", ANSWERED, ids=lambda each: each.path)
+async def test_a_path_answers_as_described_with_and_without_a_model_or_a_version(entry: Any, service: Service) -> None:
+    for answered, path in enumerate(entry.paths, 1):
+        body = None if entry.verb == "GET" else {**BODIES, **OPEN_INFERENCE}[entry.path]
+        reply = await send(service, entry.verb, path.replace("{model}", "tiny").replace("{version}", "1"), body)
         assert reply.status == 200, reply.body
         responses = DOCUMENT["paths"][path][entry.verb.lower()]["responses"]
         Draft202012Validator(responses["200"]["content"]["application/json"]["schema"]).validate(reply.json)
         # The name of the model in a path does not make a label of its own.
-        counted = {"model": "" if entry.verb == "GET" and not entry.does.of_model else "tiny", "version": ""}
+        of_model = entry.does[0].of_model or "{model}" in entry.path
+        counted = {"model": "tiny" if of_model else "", "version": ""}
         counted["version"] = "1" if counted["model"] else ""
         name = f"{entry.verb} {entry.path}"
         assert sample(service.recorder, "requests_total", method=name, code="OK", **counted) == answered
 
 
-@pytest.mark.parametrize("entry", [each for each in TABLE if takes_prefix(each)], ids=lambda each: each.path)
+PREFIXED = [each for each in TABLE if each.paths[-1].startswith("/models/")]
+
+
+@pytest.mark.parametrize("entry", PREFIXED, ids=lambda each: each.path)
 async def test_an_unknown_model_in_a_path_is_refused(entry: Any, service: Service) -> None:
     body = None if entry.verb == "GET" else BODIES[entry.path]
-    reply = await send(service, entry.verb, with_prefix(entry.path).replace("{model}", "other"), body)
+    reply = await send(service, entry.verb, entry.paths[-1].replace("{model}", "other"), body)
     assert reply.status == 404, reply.body
     assert "'other'" in reply.body.decode()
 
@@ -124,6 +132,8 @@ async def test_a_model_without_what_a_path_needs_is_refused(path: str, service: 
         ("/rerank", {"query": "q", "documents": ["a"], "model": "other"}),
         ("/rerank", {"query": "q", "documents": ["a"], "top_n": 0}),
         ("/pooling", {"input": "a", "task": "token_embed", "model": "other"}),
+        ("/v2/models/{model}/infer", {}),
+        ("/v2/repository/index", {"x": 1}),
     ],
 )
 async def test_errors_have_the_form_that_the_description_gives(path: str, body: Any, service: Service) -> None:
@@ -247,9 +257,9 @@ async def test_a_caller_without_a_token_learns_no_name_of_a_model_and_no_reason_
 
 
 async def test_the_open_inference_protocol_is_answered_over_http(service: Service) -> None:
-    ids = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64"}
+    ids = {key: value for key, value in IDS.items() if key != "data"}
     for path in ("/v2/models/tiny/infer", "/v2/models/tiny/versions/1/infer"):
-        reply = await send(service, "POST", path, {"inputs": [{**ids, "data": [1, 2]}]})
+        reply = await send(service, "POST", path, {"inputs": [IDS]})
         (output,) = reply.json["outputs"]
         assert (output["name"], output["shape"], output["data"]) == ("pooled", [1, 2], [3.0, 2.0])
     content = as_json({"inputs": [{**ids, "parameters": {"binary_data_size": 16}}]})
@@ -275,8 +285,7 @@ async def test_loading_a_model_needs_the_token_of_administrators(service: Servic
 
 
 async def test_an_id_may_have_any_letters(service: Service) -> None:
-    ids = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
-    for inputs, status in (([ids], 200), ([], 400)):
+    for inputs, status in (([IDS], 200), ([], 400)):
         reply = await send(service, "POST", "/v2/models/tiny/infer", {"id": "日本 1%", "inputs": inputs})
         assert (reply.status, reply.headers["x-request-id"]) == (status, "%E6%97%A5%E6%9C%AC 1%25")
 

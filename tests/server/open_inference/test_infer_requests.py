@@ -13,12 +13,17 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits
-from headwaiter_server.open_inference.infer_requests import read_infer_request
+from headwaiter_server.open_inference.infer_requests import WantedReply, read_infer_request
+from headwaiter_server.rpc.open_inference.messages import read_message
 from tests.support.e2e.open_inference_caller import raw_request
 
 LIMITS = RequestLimits(sequences=4, tokens=100, message_bytes=10_000, attend_bytes=0)
 IDS = np.array([[1, 2, 3], [4, 0, 0]])
 MASK = np.array([[1, 1, 1], [1, 0, 0]])
+
+
+def read(request: oip.ModelInferRequest, *more: Any, **options: Any) -> tuple[pb.EncodeRequest, WantedReply]:
+    return read_infer_request(read_message(request), *more, **options)
 
 
 def infer_request(**fields: Any) -> oip.ModelInferRequest:
@@ -77,7 +82,7 @@ def test_padded_ids_become_packed_ids(
         field = "int64_contents" if dtype == np.int64 else "int_contents"
         for tensor, values in zip(request.inputs, (padded, mask), strict=True):
             getattr(tensor.contents, field).extend(values.ravel().tolist())
-    encode_request, wanted = read_infer_request(request, LIMITS)
+    encode_request, wanted = read(request, LIMITS)
     assert wanted.raw is raw
     np.testing.assert_array_equal(mask if wanted.kept is None else wanted.kept, mask)
     check_packed([np.array(sequence) for sequence in ids], encode_request.tokens)
@@ -86,7 +91,7 @@ def test_padded_ids_become_packed_ids(
 def test_names_outputs_and_texts_are_taken_over() -> None:
     request = raw_request("m", ("token_count", "hidden"), texts=["a", "bc"])
     request.id, request.model_version = "r-1", "2"
-    encode_request, wanted = read_infer_request(request, LIMITS)
+    encode_request, wanted = read(request, LIMITS)
     assert encode_request == pb.EncodeRequest(
         model="m",
         model_version="2",
@@ -107,7 +112,7 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     request = with_second_texts(raw_request("m", texts=["a", "bc"]), ["d", "e"])
     request.parameters["pair_truncation"].string_param = "only_second"
     request.parameters["raw_scores"].bool_param = True
-    encode_request, wanted = read_infer_request(request, LIMITS, pb.Head(labels=["x"], per_token=True), scores=True)
+    encode_request, wanted = read(request, LIMITS, pb.Head(labels=["x"], per_token=True), scores=True)
     assert encode_request == pb.EncodeRequest(
         model="m",
         pairs=pb.Pairs(first=["a", "bc"], second=["d", "e"], pair_truncation=pb.PAIR_TRUNCATION_ONLY_SECOND),
@@ -115,38 +120,36 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     )
     assert wanted.pads_scores
     with pytest.raises(InvalidInput) as refused:
-        read_infer_request(with_second_texts(raw_request("m", input_ids=np.ones((1, 2), np.int64)), ["a"]), LIMITS)
+        read(with_second_texts(raw_request("m", input_ids=np.ones((1, 2), np.int64)), ["a"]), LIMITS)
     assert refused.value.field == "text_pair"
 
 
 def test_an_output_may_be_asked_for_once() -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_infer_request(raw_request("m", ("pooled", "hidden", "pooled"), input_ids=IDS), LIMITS)
+        read(raw_request("m", ("pooled", "hidden", "pooled"), input_ids=IDS), LIMITS)
     assert refused.value.field == "outputs"
 
 
 def test_token_types_are_taken_over_unless_all_are_zero() -> None:
     types = np.array([[0, 1, 1], [1, 0, 9]])
-    request, _ = read_infer_request(
-        raw_request("m", input_ids=IDS, token_type_ids=types % 9, attention_mask=MASK), LIMITS
-    )
+    request, _ = read(raw_request("m", input_ids=IDS, token_type_ids=types % 9, attention_mask=MASK), LIMITS)
     assert request.tokens.types == bytes([0, 1, 1, 1])
     # Tokenizers give zeros for models without token types too.
-    request, _ = read_infer_request(raw_request("m", input_ids=IDS, token_type_ids=0 * IDS), LIMITS)
+    request, _ = read(raw_request("m", input_ids=IDS, token_type_ids=0 * IDS), LIMITS)
     assert not request.tokens.types
 
 
 @pytest.mark.parametrize("parameter", [{"int64_param": 3}, {"string_param": "a"}, {"bool_param": True}])
 def test_what_belongs_to_models_with_a_state_is_ignored(parameter: dict[str, Any]) -> None:
     for name in ("sequence_id", "sequence_start", "sequence_end"):
-        request, _ = read_infer_request(with_parameter(name, **parameter), LIMITS)
-        assert request == read_infer_request(raw_request("m", input_ids=IDS), LIMITS)[0]
+        request, _ = read(with_parameter(name, **parameter), LIMITS)
+        assert request == read(raw_request("m", input_ids=IDS), LIMITS)[0]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_features_are_taken_over_without_padding(dtype: type[np.floating[Any]]) -> None:
     values = np.arange(12, dtype=dtype).reshape(2, 3, 2)
-    request, _ = read_infer_request(raw_request("m", features=values, attention_mask=MASK), LIMITS)
+    request, _ = read(raw_request("m", features=values, attention_mask=MASK), LIMITS)
     features = request.features
     assert (features.width, list(features.lengths)) == (2, [3, 1])
     assert features.data == values[0].tobytes() + values[1, :1].tobytes()
@@ -172,9 +175,9 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
     without = oip.ModelInferRequest()
     without.CopyFrom(request_)
     without.ClearField("parameters")
-    plain, _ = read_infer_request(without, LIMITS)
+    plain, _ = read(without, LIMITS)
     plain.MergeFrom(pb.EncodeRequest(**expected))
-    assert read_infer_request(request_, LIMITS)[0] == plain
+    assert read(request_, LIMITS)[0] == plain
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
 )
 def test_a_wrong_request_is_refused(request_: oip.ModelInferRequest, field: str | None, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_infer_request(request_, LIMITS)
+        read(request_, LIMITS)
     assert words in str(refused.value)
     assert field in (None, refused.value.field)
 
@@ -242,14 +245,14 @@ def test_parameters_of_tensors_are_refused(owner: str, parameter: str, error: ty
     request = raw_request("m", ("pooled",), input_ids=IDS)
     getattr(request, owner)[0].parameters[parameter].int64_param = 1
     with pytest.raises(error):
-        read_infer_request(request, LIMITS)
+        read(request, LIMITS)
 
 
 def test_the_size_that_kserves_client_sends_beside_raw_values_changes_nothing() -> None:
     request = raw_request("m", ("pooled",), input_ids=IDS)
-    expected = read_infer_request(request, LIMITS)
+    expected = read(request, LIMITS)
     request.inputs[0].parameters["binary_data_size"].int64_param = len(request.raw_input_contents[0])
-    assert read_infer_request(request, LIMITS) == expected
+    assert read(request, LIMITS) == expected
 
 
 NAMES = st.sampled_from(["text", "input_ids", "features", "attention_mask", "token_type_ids", "x"])
@@ -267,4 +270,4 @@ def test_every_combination_of_inputs_is_read_or_refused(inputs: list[tuple[Any, 
         else:
             tensor.contents.int64_contents.extend([0] * size)
     with suppress(HeadwaiterError):
-        read_infer_request(request, LIMITS)
+        read(request, LIMITS)

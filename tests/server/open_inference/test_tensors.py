@@ -1,5 +1,6 @@
-"""Tensors of the Open Inference Protocol survive the way in and out, raw or typed, with padding on either side."""
+"""Tensors of the Open Inference Protocol survive the way in and out, raw or in order, with padding on either side."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,49 +12,43 @@ from numpy.typing import NDArray
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.open_inference.tensors import add_output, kept_positions, pad, read_array, read_texts
+from headwaiter_server.open_inference.tensors import Input, add_output, kept_positions, pad, read_array, read_texts
 
-FIELDS = {"INT32": "int_contents", "INT64": "int64_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
 DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP16": "<f2"}
 SHAPES = arrays.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=4)
 
 
-def tensor(datatype: str, shape: Any, **contents: Any) -> Any:
-    described = oip.ModelInferRequest.InferInputTensor(name="x", datatype=datatype, shape=shape)
-    if contents:
-        described.contents.CopyFrom(oip.InferTensorContents(**contents))
-    return described
+def tensor(datatype: str, shape: Sequence[int], values: Any) -> Input:
+    return Input("x", datatype, shape, values)
 
 
-@given(st.data(), st.sampled_from(["INT32", "INT64", "FP32"]), SHAPES)
-def test_typed_and_raw_numbers_are_read_alike(data: st.DataObject, datatype: str, shape: tuple[int, ...]) -> None:
+@given(st.data(), st.sampled_from(sorted(DTYPES)), SHAPES)
+def test_raw_numbers_and_numbers_in_order_are_read_alike(
+    data: st.DataObject, datatype: str, shape: tuple[int, ...]
+) -> None:
     values = data.draw(arrays.arrays(np.dtype(DTYPES[datatype]), shape))
-    typed = tensor(datatype, shape, **{FIELDS[datatype]: values.ravel().tolist()})
-    np.testing.assert_array_equal(read_array(typed, None), values)
-    np.testing.assert_array_equal(read_array(tensor(datatype, shape), values.tobytes()), values)
+    for given_values in (values.ravel(), values.tobytes()):
+        np.testing.assert_array_equal(read_array(tensor(datatype, shape, given_values)), values)
 
 
 @given(st.lists(st.text(max_size=5), max_size=5))
-def test_typed_and_raw_texts_are_read_alike(texts: list[str]) -> None:
+def test_raw_texts_encoded_texts_and_texts_are_read_alike(texts: list[str]) -> None:
     encoded = [text.encode() for text in texts]
     raw = b"".join(len(value).to_bytes(4, "little") + value for value in encoded)
-    assert read_texts(tensor("BYTES", [len(texts)], bytes_contents=encoded), None) == texts
-    assert read_texts(tensor("BYTES", [len(texts), 1]), raw) == texts
+    for values in (texts, encoded, raw):
+        assert read_texts(tensor("BYTES", [len(texts), 1], values)) == texts
 
 
 @pytest.mark.parametrize(
-    ("described", "raw", "words"),
+    ("described", "words"),
     [
-        (tensor("INT32", [2, 3]), bytes(20), "20 bytes; its shape [2, 3] takes 6 values of 4 bytes"),
-        (tensor("INT64", [2], int64_contents=[1]), None, "1 values in int64_contents"),
-        (tensor("INT64", [2], int_contents=[1, 2]), None, "values in int_contents: send its values in int64_contents"),
-        (tensor("FP32", [1], fp32_contents=[1], bytes_contents=[b"a"]), None, "bytes_contents"),
-        (tensor("FP16", [1], fp32_contents=[1]), None, "FP16, which has no typed contents"),
+        (tensor("INT32", [2, 3], bytes(20)), "20 bytes; its shape [2, 3] takes 6 values of 4 bytes"),
+        (tensor("INT64", [2], np.ones(1, np.int64)), "1 values; its shape [2] takes 2 values"),
     ],
 )
-def test_numbers_that_do_not_fit_are_refused(described: Any, raw: bytes | None, words: str) -> None:
+def test_numbers_that_do_not_fit_are_refused(described: Input, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_array(described, raw)
+        read_array(described)
     assert refused.value.field == "x"
     assert words in str(refused.value)
 
@@ -72,15 +67,21 @@ def test_numbers_that_do_not_fit_are_refused(described: Any, raw: bytes | None, 
 )
 def test_malformed_texts_are_refused(shape: list[int], raw: bytes) -> None:
     with pytest.raises(InvalidInput, match="values of BYTES"):
-        read_texts(tensor("BYTES", shape), raw)
+        read_texts(tensor("BYTES", shape, raw))
+
+
+def test_a_wrong_number_of_texts_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="1 values") as refused:
+        read_texts(tensor("BYTES", [2], ["a"]))
+    assert refused.value.field == "x"
 
 
 def test_a_text_that_is_not_utf8_is_refused_with_its_index() -> None:
     with pytest.raises(InvalidInput, match="sequence 1 is not UTF-8 at byte 1") as refused:
-        read_texts(tensor("BYTES", [2], bytes_contents=[b"a", b"b\xff"]), None)
+        read_texts(tensor("BYTES", [2], [b"a", b"b\xff"]))
     assert refused.value.sequence == 1
     with pytest.raises(InvalidInput, match=r"sequence 0 .*\(U\+D83C\)") as refused:
-        read_texts(tensor("BYTES", [1]), b"\x04\0\0\0b\xed\xa0\xbc")
+        read_texts(tensor("BYTES", [1], b"\x04\0\0\0b\xed\xa0\xbc"))
     assert (refused.value.sequence, refused.value.field) == (0, "x")
 
 

@@ -16,8 +16,7 @@ from headwaiter_server.http.api.routes import TABLE
 def operations(path: str) -> list[Operation]:
     """Return the operations of a path."""
     (entry,) = (each for each in TABLE if each.path == path)
-    assert isinstance(entry.does, list)
-    return entry.does
+    return [each for each in entry.does if isinstance(each, Operation)]
 
 
 def ask(path: str, body: Any, model: str = "") -> Asked:
@@ -32,8 +31,8 @@ def adapt(asked: Asked, **manifest: Any) -> pb.EncodeRequest:
 
 
 def posts() -> Iterator[str]:
-    """Yield the paths that take a body."""
-    return (each.path for each in TABLE if each.verb == "POST")
+    """Yield the paths with operations."""
+    return (each.path for each in TABLE if operations(each.path))
 
 
 def answer(asked: Asked, values: Any, logits: Any = None, **fields: Any) -> Any:

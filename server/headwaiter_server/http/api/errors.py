@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -49,6 +50,10 @@ def _tei_error(error: HeadwaiterError, status: int, fields: Iterable[Field], nam
     return orjson.dumps({"error": message, "error_type": kind})
 
 
+def _open_inference_error(error: HeadwaiterError, *_: Any) -> bytes:
+    return orjson.dumps({"error": str(error)})
+
+
 _NUMBER_OR_NULL: Schema = {"type": ["integer", "null"]}
 OPENAI_ERRORS = ErrorForm(
     "OpenAIError",
@@ -84,4 +89,9 @@ TEI_ERRORS = ErrorForm(
         },
         "required": ["error", "error_type"],
     },
+)
+OPEN_INFERENCE_ERRORS = ErrorForm(
+    "OpenInferenceError",
+    _open_inference_error,
+    {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]},
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from headwaiter_server.http.api.errors import OPENAI_ERRORS, TEI_ERRORS
-from headwaiter_server.http.api.operations import Description, Operation
-from headwaiter_server.http.api.routes import TABLE, Entry, takes_prefix, with_prefix
+from headwaiter_server.http.api.errors import OPEN_INFERENCE_ERRORS, OPENAI_ERRORS, TEI_ERRORS
+from headwaiter_server.http.api.open_inference import BINARY_MEDIA_TYPE
+from headwaiter_server.http.api.routes import TABLE, Entry
 from headwaiter_server.requests.fields import Field, Schema, object_schema
 
 # The statuses of errors, and when they occur.
@@ -22,6 +22,7 @@ STATUSES = {
     413: "The body is larger than any valid request.",
     415: "The body is compressed.",
     429: "The server is overloaded: try again after the time in Retry-After.",
+    501: "The server does not offer this.",
     500: "The model failed on a sequence, or the server failed.",
     503: "The server is starting or draining, or a device failed: try again.",
     504: "The answer was not ready in time.",
@@ -33,15 +34,15 @@ def document() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for entry in TABLE:
         described = _entry(entry)
-        for path in (entry.path, *([with_prefix(entry.path)] if takes_prefix(entry) else [])):
-            parameters = {"parameters": [_MODEL_PARAMETER]} if "{model}" in path else {}
-            paths[path] = {entry.verb.lower(): {**described, **parameters}}
+        for path in entry.paths:
+            parameters = [_parameter(name) for name in _ABOUT_PARAMETERS if f"{{{name}}}" in path]
+            paths[path] = {entry.verb.lower(): {**described, **({"parameters": parameters} if parameters else {})}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headwaiter", "version": version("headwaiter")},
         "paths": paths,
         "components": {
-            "schemas": {each.name: each.schema for each in (OPENAI_ERRORS, TEI_ERRORS)},
+            "schemas": {each.name: each.schema for each in (OPENAI_ERRORS, TEI_ERRORS, OPEN_INFERENCE_ERRORS)},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "api-key"},
@@ -51,41 +52,38 @@ def document() -> dict[str, Any]:
     }
 
 
-_MODEL_PARAMETER = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "description": "Name of the model.",
-    "schema": {"type": "string", "minLength": 1},
-}
+_ABOUT_PARAMETERS = {"model": "Name of the model.", "version": "Version of the model."}
+
+
+def _parameter(name: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "description": _ABOUT_PARAMETERS[name], "schema": schema}
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    does = entry.does
-    replies = [does.reply] if isinstance(does, Description) else [each.reply for each in does]
+    own_form = entry.does[0].errors.name
+    # Values of tensors may follow the JSON.
+    binary: dict[str, Any] = {BINARY_MEDIA_TYPE: {}} if entry.does[0].rules == "tensors" else {}
+    reply = _json(_any_of([each.reply for each in entry.does])) | binary
     # A path that the server does not know, for example with a control character in the model, has OpenAI's form.
-    forms = {404: list(dict.fromkeys((entry.errors.name, OPENAI_ERRORS.name)))}
+    forms = {404: list(dict.fromkeys((own_form, OPENAI_ERRORS.name)))}
     errors = {
         str(status): {
             "description": words,
             "content": _json(
-                _any_of([{"$ref": f"#/components/schemas/{name}"} for name in forms.get(status, [entry.errors.name])])
+                _any_of([{"$ref": f"#/components/schemas/{name}"} for name in forms.get(status, [own_form])])
             ),
         }
         for status, words in STATUSES.items()
     }
     described: dict[str, Any] = {
-        "summary": _about(entry),
-        "responses": {"200": {"description": "The reply.", "content": _json(_any_of(replies))}, **errors},
+        "summary": entry.does[0].about,
+        "responses": {"200": {"description": "The reply.", "content": reply}, **errors},
     }
-    if not isinstance(does, Description):
-        body = _any_of([object_schema(each.fields) for each in does])
-        described["requestBody"] = {"required": True, "content": _json(body)}
+    bodies = [object_schema(each.fields) for each in entry.does if each.fields is not None]
+    if bodies:
+        described["requestBody"] = {"required": True, "content": _json(_any_of(bodies)) | binary}
     return described
-
-
-def _about(entry: Entry) -> str:
-    return entry.does.about if isinstance(entry.does, Description) else entry.does[0].about
 
 
 def _json(schema: Any) -> dict[str, Any]:
@@ -117,18 +115,19 @@ def page() -> bytes:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Headwaiter: paths</title><style>{_STYLE}</style></head><body><h1>Paths</h1>"
-        "<p>Every path that answers for a model may also follow <code>/models/NAME</code>, which names the model. "
+        "<p>Every path that answers for a model may also follow <code>/models/NAME</code>, which names the model; in "
+        "those of the Open Inference Protocol, <code>/versions/VERSION</code> may follow the model instead. "
         'The same in OpenAPI: <a href="openapi.json">openapi.json</a>.</p>'
         f"{content}</body></html>"
     ).encode()
 
 
 def _section(entry: Entry) -> Iterator[str]:
-    yield f"<h2>{entry.verb} {escape(entry.path)}</h2><p>{escape(_about(entry))}</p>"
-    operations: Sequence[Operation] = [] if isinstance(entry.does, Description) else entry.does
-    for operation in operations:
-        rows = "".join(_rows(operation.fields))
-        yield f"<table><tr><th>field</th><th>values</th><th>meaning</th></tr>{rows}</table>"
+    yield f"<h2>{entry.verb} {escape(entry.path)}</h2><p>{escape(entry.does[0].about)}</p>"
+    for each in entry.does:
+        if each.fields is not None:
+            rows = "".join(_rows(each.fields))
+            yield f"<table><tr><th>field</th><th>values</th><th>meaning</th></tr>{rows}</table>"
 
 
 def _rows(fields: Sequence[Field], owner: str = "") -> Iterator[str]:
@@ -141,7 +140,8 @@ def _rows(fields: Sequence[Field], owner: str = "") -> Iterator[str]:
         cells = (f"<code>{escape(owner + each.name)}</code>", escape(values), escape(about))
         yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         if each.fields and not repeated:
-            yield from _rows(each.fields, f"{each.name}.")
+            several = "[]" if each.kind.schema["type"] == "array" else ""
+            yield from _rows(each.fields, f"{owner}{each.name}{several}.")
 
 
 def _values(schema: Schema) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import orjson
@@ -21,6 +21,8 @@ from headwaiter_server.requests.fields import Field, Question, Schema, fill, kin
 
 _GZIP = b"\x1f\x8b"
 Reply = pb.EncodeResponse | pb.ClassifyResponse
+# The callers of a path: those with a token, everybody, or administrators. Bodies with tensors may be larger.
+Rules = Literal["callers", "tensors", "anybody", "admins"]
 
 
 def _nothing(_: Question) -> None:
@@ -101,6 +103,8 @@ class Operation:
     wanted: Ability
     write: Callable[[Question, Any], bytes]
     reply: Schema
+    of_model: ClassVar = True
+    rules: ClassVar[Rules] = "callers"
     errors: ErrorForm = OPENAI_ERRORS
     finish: Callable[[Question], None] = _nothing
     adapt: Callable[[Question, Manifest], None] = adapt_to_model
@@ -142,6 +146,8 @@ class Description:
     about: str
     write: Callable[[ServerFacts, ModelFacts | None], bytes]
     reply: Schema
+    fields: ClassVar = None
+    rules: ClassVar[Rules] = "callers"
     of_model: bool = False
     errors: ErrorForm = OPENAI_ERRORS
 

@@ -1,11 +1,11 @@
 """The table of paths, and how each path is answered."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.message import Message
 from starlette.requests import Request
@@ -14,11 +14,19 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_server.http.api import cohere, ollama, openai, tei, vllm
+from headwaiter_server.http.api import cohere, ollama, open_inference, openai, tei, vllm
 from headwaiter_server.http.api.data_urls import take_images
-from headwaiter_server.http.api.errors import ErrorForm
-from headwaiter_server.http.api.operations import Asked, Description, Operation, ServerFacts, read_question
+from headwaiter_server.http.api.open_inference import Procedure, json_bytes
+from headwaiter_server.http.api.operations import (
+    Asked,
+    Description,
+    Operation,
+    Rules,
+    ServerFacts,
+    read_question,
+)
 from headwaiter_server.http.endpoint import Method
+from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.replies import answer_bytes
 from headwaiter_server.requests.request_path import ReplyForm, RequestPath, adopt_id, reserve_nothing
@@ -26,6 +34,8 @@ from headwaiter_server.requests.request_path import ReplyForm, RequestPath, adop
 # JSON writes a number of 4 bytes as up to 12 characters, and an entry of a sparse vector, of 8 bytes, as up to 48.
 _JSON_BYTES_PER_BYTE, _JSON_BYTES_PER_BYTE_OF_ENTRY = 3, 6
 _MODEL_PREFIX = "/models/{model}"
+# A model of the Open Inference Protocol.
+_MODEL, _VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +48,21 @@ class Entry:
     """
 
     path: str
-    does: Sequence[Operation] | Description
+    does: Sequence[Operation] | Sequence[Description] | Sequence[Procedure]
 
     @property
     def verb(self) -> str:
         """The HTTP method of the path."""
-        return "GET" if isinstance(self.does, Description) else "POST"
+        return "GET" if self.does[0].fields is None else "POST"
 
     @property
-    def errors(self) -> ErrorForm:
-        """The form of errors."""
-        return self.does.errors if isinstance(self.does, Description) else self.does[0].errors
+    def paths(self) -> list[str]:
+        """The path, and the same path after the name of a model, or with a version of the model."""
+        if self.path.startswith(_MODEL):
+            return [self.path, self.path.replace(_MODEL, _VERSION)]
+        if self.does[0].of_model and "{model}" not in self.path:
+            return [self.path, _MODEL_PREFIX + self.path.rstrip("/")]
+        return [self.path]
 
 
 TABLE = (
@@ -56,15 +70,15 @@ TABLE = (
     Entry("/embeddings", [openai.EMBEDDINGS]),
     Entry("/openai/deployments/{model}/embeddings", [openai.EMBEDDINGS]),
     Entry("/openai/v1/embeddings", [openai.EMBEDDINGS]),
-    Entry("/v1/models", openai.MODELS),
-    Entry("/v1/models/{model}", openai.ONE_MODEL),
+    Entry("/v1/models", [openai.MODELS]),
+    Entry("/v1/models/{model}", [openai.ONE_MODEL]),
     Entry("/embed", [tei.EMBED]),
     Entry("/", [tei.EMBED]),
     Entry("/embed_sparse", [tei.EMBED_SPARSE]),
     Entry("/embed_all", [tei.EMBED_ALL]),
     Entry("/similarity", [tei.SIMILARITY]),
     Entry("/predict", [tei.PREDICT]),
-    Entry("/info", tei.INFO),
+    Entry("/info", [tei.INFO]),
     Entry("/rerank", [tei.RERANK, vllm.INFINITY_RERANK]),
     Entry("/v1/rerank", [cohere.RERANK_V1]),
     Entry("/v2/rerank", [cohere.RERANK_V2]),
@@ -77,35 +91,38 @@ TABLE = (
     Entry("/v2/embed", [cohere.EMBED_V2]),
     Entry("/api/embed", [ollama.EMBED]),
     Entry("/api/embeddings", [ollama.ONE_EMBEDDING]),
-    Entry("/api/tags", ollama.TAGS),
+    Entry("/api/tags", [ollama.TAGS]),
+    Entry("/v2", [open_inference.SERVER]),
+    Entry("/v2/models/stats", [open_inference.STATISTICS]),
+    Entry("/v2/models/{model}", [open_inference.MODEL]),
+    Entry("/v2/models/{model}/config", [open_inference.CONFIG]),
+    Entry("/v2/models/{model}/stats", [open_inference.STATISTICS]),
+    Entry("/v2/models/{model}/ready", [open_inference.READY]),
+    Entry("/v2/models/{model}/infer", [open_inference.INFER]),
+    Entry("/v2/repository/index", [open_inference.INDEX]),
+    Entry("/v2/repository/models/{model}/load", [open_inference.LOAD]),
+    Entry("/v2/repository/models/{model}/unload", [open_inference.UNLOAD]),
 )
 
 
-def with_prefix(path: str) -> str:
-    """Return a path that names the model before an entry's path."""
-    return _MODEL_PREFIX + path.rstrip("/")
-
-
-def takes_prefix(entry: Entry) -> bool:
-    """Return whether a path may name the model before an entry's path."""
-    of_model = entry.does.of_model if isinstance(entry.does, Description) else True
-    return of_model and "{model}" not in entry.path
-
-
-def api_methods(path: RequestPath) -> list[Method[Any]]:
-    """Return what answers the paths of the table, and the same paths after /models/NAME."""
+def api_methods(path: RequestPath) -> Iterator[tuple[Rules, Method[Any]]]:
+    """Yield what answers each path of the table, with the rules of its requests."""
     started_s = int(time.time())
-    methods = []
     for entry in TABLE:
         method = _method(path, entry, started_s)
-        methods.append(method)
-        if takes_prefix(entry):
-            methods.append(method.at(with_prefix(entry.path)))
-    return methods
+        for each in entry.paths:
+            yield entry.does[0].rules, method.at(each)
 
 
 def _method(path: RequestPath, entry: Entry, started_s: int) -> Method[Any]:
-    does, name = entry.does, f"{entry.verb} {entry.path}"
+    does, name = entry.does[0], f"{entry.verb} {entry.path}"
+
+    def write_error(error: HeadwaiterError, status: int, _: Any) -> bytes:
+        return does.errors.write(error, status, (), {})
+
+    if isinstance(does, Procedure):
+        answer = partial(does.answer, OpenInferenceMethods(path))
+        return Method(name, does.read, answer, does.write, write_error, json_bytes=json_bytes)
     if isinstance(does, Description):
 
         async def describe(model: str, call: Call) -> bytes:
@@ -115,16 +132,11 @@ def _method(path: RequestPath, entry: Entry, started_s: int) -> Method[Any]:
             with path.used(model, "", call) as served:
                 return does.write(facts, served.facts)
 
-        return Method(
-            name,
-            _path_model,
-            describe,
-            lambda _, reply: reply,
-            lambda error, status, _: does.errors.write(error, status, (), {}),
-        )
+        return Method(name, _path_model, describe, lambda _, reply: reply, write_error)
+    path_wins, operations = "{model}" in entry.path, cast(Sequence[Operation], entry.does)
     return Method(
         name,
-        lambda request, body: read_question(does, body, _path_model(request, body), path_wins="{model}" in entry.path),
+        lambda request, body: read_question(operations, body, _path_model(request, body), path_wins=path_wins),
         partial(_answer, path),
         _write,
         partial(_write_error, does),
@@ -175,10 +187,10 @@ def _write(asked: Asked, reply: Message) -> bytes:
     return asked.operation.write(asked.question, reply)
 
 
-def _write_error(does: Sequence[Operation], error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:
+def _write_error(first: Operation, error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:
     if asked is None:
         # Errors of reading have the names of the body already.
-        return does[0].errors.write(error, status, (), {})
+        return first.errors.write(error, status, (), {})
     return asked.operation.errors.write(error, status, asked.operation.fields, asked.question.names)
 
 

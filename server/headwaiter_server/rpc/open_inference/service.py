@@ -9,10 +9,11 @@ from google.protobuf.message import Message
 
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import Unimplemented
-from headwaiter_server.open_inference.methods import OpenInferenceMethods
+from headwaiter_server.open_inference.methods import UNARY_METHODS, OpenInferenceMethods
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import RequestPath, adopt_id, reserve_nothing
 from headwaiter_server.rpc.endpoint import Context, UnaryCalls, refusing_handler, stream_handler
+from headwaiter_server.rpc.open_inference.messages import read_message
 from headwaiter_server.rpc.open_inference.stream import InferStream, wants_grpc_errors
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.parsing import parse_request
@@ -50,22 +51,9 @@ class OpenInferenceService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that a gRPC server dispatches the service's calls to."""
-        methods = self._methods
-        described: dict[str, tuple[type[Message], Callable[[Any, Call], Awaitable[Message]]]] = {
-            "ServerLive": (oip.ServerLiveRequest, methods.server_live),
-            "ServerReady": (oip.ServerReadyRequest, methods.server_ready),
-            "ModelReady": (oip.ModelReadyRequest, methods.model_ready),
-            "ServerMetadata": (oip.ServerMetadataRequest, methods.server_metadata),
-            "ModelMetadata": (oip.ModelMetadataRequest, methods.model_metadata),
-            "ModelConfig": (oip.ModelConfigRequest, methods.model_config),
-            "ModelStatistics": (oip.ModelStatisticsRequest, methods.model_statistics),
-            "RepositoryIndex": (oip.RepositoryIndexRequest, methods.repository_index),
-            "RepositoryModelLoad": (oip.RepositoryModelLoadRequest, methods.load_model),
-            "RepositoryModelUnload": (oip.RepositoryModelUnloadRequest, methods.unload_model),
-        }
         handlers = {
-            name: self._calls.handler(name, partial(self._answer, request_class, answer))
-            for name, (request_class, answer) in described.items()
+            name: self._calls.handler(name, partial(self._answer, request_class, partial(answer, self._methods)))
+            for name, (request_class, answer) in UNARY_METHODS.items()
         }
         handlers["ModelInfer"] = self._calls.handler("ModelInfer", self.model_infer)
         recorder, limit = self._path.recorder, self._path.call_limit
@@ -78,7 +66,8 @@ class OpenInferenceService:
         """Encode the sequences of a request."""
         request = await self._parse(raw, call, oip.ModelInferRequest)
         adopt_id(call, request.id)
-        return await self._methods.infer(request, call, reserve_nothing, oip.ModelInferResponse.SerializeToString)
+        write = oip.ModelInferResponse.SerializeToString
+        return await self._methods.infer(read_message(request), call, reserve_nothing, write)
 
     async def model_stream_infer(self, context: Context, call: Call) -> None:
         """Encode the sequences of each request of a stream."""

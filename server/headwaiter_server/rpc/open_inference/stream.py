@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_proto.rules.requests import check_id
+from headwaiter_server.open_inference.infer_requests import InferQuestion
 from headwaiter_server.open_inference.infer_responses import stream_failure, stream_response
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.endpoint import Context
+from headwaiter_server.rpc.open_inference.messages import read_message
 
 _Write = Callable[[oip.ModelInferResponse], bytes]
 
@@ -32,7 +34,7 @@ class InferStream:
     def __init__(
         self,
         parse: Callable[[bytes, Call], Awaitable[oip.ModelInferRequest]],
-        infer: Callable[[oip.ModelInferRequest, Call, ReserveBytes, _Write], Awaitable[bytes]],
+        infer: Callable[[InferQuestion, Call, ReserveBytes, _Write], Awaitable[bytes]],
         *,
         grpc_errors: bool,
     ) -> None:
@@ -49,7 +51,7 @@ class InferStream:
 
     async def answer(self, request: oip.ModelInferRequest, call: Call, reserve: ReserveBytes) -> bytes:
         """Return the answer to a request."""
-        return await self._infer(request, call, reserve, _write)
+        return await self._infer(read_message(request), call, reserve, _write)
 
     def failure(self, request: oip.ModelInferRequest, call: Call, error: HeadwaiterError) -> bytes:
         """Return the answer to a request that failed."""

@@ -7,8 +7,8 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
+from headwaiter_server.http.api.ollama import TAGS
 from headwaiter_server.http.api.operations import ServerFacts
-from headwaiter_server.http.api.routes import TABLE
 from headwaiter_server.models.served_model import ModelFacts
 from tests.support.server.questions import answer, ask
 from tests.support.server.stand_ins import model
@@ -50,8 +50,7 @@ def test_the_older_path_returns_one_vector_as_the_model_gives_it() -> None:
 
 
 def test_tags_list_the_models(tmp_path: Any) -> None:
-    (entry,) = (each for each in TABLE if each.path == "/api/tags")
     facts = ModelFacts.of(model(tmp_path), "tiny", "1")
-    content = json.loads(entry.does.write(ServerFacts({"tiny": facts}, "1", 86400, 1, 1, 1), None))  # type: ignore[union-attr]
+    content = json.loads(TAGS.write(ServerFacts({"tiny": facts}, "1", 86400, 1, 1, 1), None))
     (listed,) = content["models"]
     assert (listed["name"], listed["model"], listed["modified_at"]) == ("tiny", "tiny", "1970-01-02T00:00:00+00:00")

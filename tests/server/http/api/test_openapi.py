@@ -1,6 +1,7 @@
 """The description of a body accepts what the server accepts, and the description of a reply fits replies."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.openapi import document, page
-from headwaiter_server.http.api.routes import TABLE
+from headwaiter_server.http.api.routes import TABLE, Entry
 from headwaiter_server.requests.fields import Field, leaves
 from tests.support.server.questions import ask, operations, posts
 
@@ -28,8 +29,8 @@ def schema(path: str) -> Any:
     return DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
 
-def fields(path: str) -> list[Field]:
-    return [each for operation in operations(path) for each in leaves(operation.fields)]
+def fields(entry: Entry) -> list[Field]:
+    return [each for does in entry.does for each in leaves(does.fields or ())]
 
 
 def accepted(path: str, body: Any) -> bool | None:
@@ -86,11 +87,11 @@ def test_the_document_is_json_and_describes_each_path_with_its_prefix() -> None:
     paths = json.loads(json.dumps(DOCUMENT))["paths"]
     for entry in TABLE:
         assert entry.verb.lower() in paths[entry.path]
-    assert "/models/{model}/embed" in paths
-    assert "/models/{model}" in paths
+    for path in ("/models/{model}/embed", "/models/{model}", "/v2/models/{model}/versions/{version}/infer"):
+        assert path in paths
     for path, item in paths.items():
         (described,) = item.values()
-        assert ("{model}" in path) == bool(described.get("parameters"))
+        assert [each["name"] for each in described.get("parameters", [])] == re.findall(r"{(\w+)}", path)
         assert {"200", "400", "401", "429"} <= described["responses"].keys()
 
 
@@ -98,9 +99,9 @@ def test_the_page_names_each_path_and_field_and_loads_nothing() -> None:
     text = page().decode()
     for entry in TABLE:
         assert f"<h2>{entry.verb} {entry.path}</h2>" in text
-    for path in posts():
-        assert [each.name for each in fields(path) if f"{each.name}</code>" not in text] == []
-    assert "<code>inputs.sentences</code>" in text
+        assert [each.name for each in fields(entry) if f"{each.name}</code>" not in text] == []
+    for name in ("inputs.sentences", "inputs[].parameters.binary_data_size", "parameters.pair_truncation"):
+        assert f"<code>{name}</code>" in text
     assert "<td>error, left, right</td>" in text
     assert "http://" not in text
     assert "https://" not in text
@@ -108,5 +109,5 @@ def test_the_page_names_each_path_and_field_and_loads_nothing() -> None:
 
 
 def test_each_field_says_what_it_does() -> None:
-    for path in posts():
-        assert [each.name for each in fields(path) if not each.about] == []
+    for entry in TABLE:
+        assert [each.name for each in fields(entry) if not each.about] == []

@@ -9,7 +9,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded, Unavailable
 from headwaiter_server.http.api.operations import ServerFacts
-from headwaiter_server.http.api.routes import TABLE
+from headwaiter_server.http.api.tei import INFO
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import Question
 from tests.support.server.questions import answer, ask, operations
@@ -166,10 +166,9 @@ def test_an_error_has_a_type(error: Any, status: int, kind: str) -> None:
     ],
 )
 def test_info_says_what_a_model_is(head: Any, kind: Any, tmp_path: Any) -> None:
-    (entry,) = (each for each in TABLE if each.path == "/info")
     facts = ModelFacts.of(model(tmp_path, max_text_tokens=4, **head), "tiny", "1")
     server = ServerFacts({"tiny": facts}, "1.2", 0, 5, 3, 8)
-    content = json.loads(entry.does.write(server, facts))  # type: ignore[union-attr]
+    content = json.loads(INFO.write(server, facts))
     assert (content["model_id"], content["model_type"], content["version"]) == ("tiny", kind, "1.2")
     limits = ("max_input_length", "max_concurrent_requests", "max_client_batch_size", "max_batch_tokens")
     assert [content[name] for name in limits] == [4, 5, 3, 8]
