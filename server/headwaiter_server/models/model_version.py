@@ -17,7 +17,6 @@ class ModelState(StrEnum):
     READY = "ready"  # it answers new requests
     DRAINING = "draining"  # it answers only the requests that it has begun; then its memory is freed
     FAILED = "failed"  # it cannot be served; callers learn why
-    REMOVED = "removed"  # nothing of it is left
 
 
 class Event(StrEnum):
@@ -31,14 +30,14 @@ class Event(StrEnum):
     FORGOTTEN = "forgotten"  # its files are gone or have changed, or a caller asks for another attempt
 
 
-# The state that follows an event. An event that has no row here cannot happen in that state.
-NEXT_STATE: Mapping[tuple[ModelState, Event], ModelState] = {
+# The state that follows an event; None if nothing of the version is left. Events without a row cannot happen.
+NEXT_STATE: Mapping[tuple[ModelState, Event], ModelState | None] = {
     (ModelState.LOADING, Event.LOADED): ModelState.READY,
     (ModelState.LOADING, Event.REFUSED): ModelState.FAILED,
     (ModelState.LOADING, Event.UNWANTED): ModelState.DRAINING,
     (ModelState.READY, Event.RETIRED): ModelState.DRAINING,
-    (ModelState.DRAINING, Event.FREED): ModelState.REMOVED,
-    (ModelState.FAILED, Event.FORGOTTEN): ModelState.REMOVED,
+    (ModelState.DRAINING, Event.FREED): None,
+    (ModelState.FAILED, Event.FORGOTTEN): None,
 }
 
 
@@ -62,13 +61,15 @@ class VersionStatus:
         """The version as callers name it."""
         return str(self.number)
 
-    def note(self, event: Event) -> None:
-        """Go to the state that follows an event.
+    def note(self, event: Event) -> bool:
+        """Go to the state that follows an event, and return whether anything of the version is left.
 
         Raises:
             KeyError: the event cannot happen in the present state.
         """
-        self.state = NEXT_STATE[self.state, event]
+        state = NEXT_STATE[self.state, event]
+        self.state = state or self.state
+        return state is not None
 
     def status(self) -> "VersionStatus":
         """Return a copy without what only the process of the models knows."""

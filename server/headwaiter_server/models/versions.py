@@ -111,8 +111,7 @@ class ModelVersions:
 
     def forget(self, failed: ModelVersion) -> None:
         """Forget a version that could not be served."""
-        failed.note(Event.FORGOTTEN)
-        self._publish()
+        self._note_end(failed, Event.FORGOTTEN)
 
     def drain(self) -> None:
         """Free no more memory, and refuse requests for attention weights; the scheduler refuses all others."""
@@ -155,7 +154,7 @@ class ModelVersions:
             else:
                 version.note(Event.UNWANTED)
                 await self._release(facts.number)
-                version.note(Event.FREED)
+                self._note_end(version, Event.FREED)
         self._publish()
         return version
 
@@ -265,16 +264,20 @@ class ModelVersions:
         version.running = None
         del self._running[number]
         await asyncio.to_thread(give_back_free_memory)
-        version.note(Event.FREED)
-        self._publish()
+        self._note_end(version, Event.FREED)
         current = self.current.get(version.name)
         if current is None or current.version != version.version:
             self._recorder.remove_model(version.name, version.version)
         log.info("unloaded %s, version %s", version.name, version.version)
 
+    def _note_end(self, version: ModelVersion, event: Event) -> None:
+        """Forget a version of which an event leaves nothing."""
+        if not version.note(event):
+            self._versions.remove(version)
+        self._publish()
+
     def _publish(self) -> None:
         """Tell the directory what each version is doing."""
-        self._versions = [each for each in self._versions if each.state is not ModelState.REMOVED]
         current = {name: each.running for name, each in self.current.items() if each.running is not None}
         self._directory.update(self._versions, current)
 

@@ -10,6 +10,7 @@ from headwaiter_proto.rules.tasks import SCORES
 from headwaiter_server.metrics.totals import Total, Totals
 from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
+from headwaiter_server.requests.options import PRIORITIES
 
 # The name that Triton gives to ONNX graphs in ONNX Runtime.
 _PLATFORM, _BACKEND = "onnxruntime_onnx", "onnxruntime"
@@ -21,8 +22,6 @@ _CONFIG_TYPES = {
     "INT64": oip.TYPE_INT64,
     "FP32": oip.TYPE_FP32,
 }
-# Levels of the parameter `priority`: 1 is interactive, 2 and more are bulk.
-_PRIORITY_LEVELS = 2
 _STATES = {
     ModelState.LOADING: "LOADING",
     ModelState.READY: "READY",
@@ -71,7 +70,7 @@ def model_config(facts: ModelFacts, max_request_sequences: int) -> oip.ModelConf
         if not dims:
             output.reshape.SetInParent()
     batching = config.dynamic_batching
-    batching.priority_levels, batching.default_priority_level = _PRIORITY_LEVELS, 1
+    batching.priority_levels, batching.default_priority_level = len(PRIORITIES), 1
     batching.default_queue_policy.timeout_action = oip.ModelQueuePolicy.REJECT
     batching.default_queue_policy.allow_timeout_override = True
     config.instance_group.extend(_instance_groups(facts.provider, facts.devices))

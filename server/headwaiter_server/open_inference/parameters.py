@@ -5,10 +5,10 @@ from typing import Any
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unimplemented
 from headwaiter_server.requests.fields import ANYTHING, BOOLEAN, Field, Kind, ignored, one_of, whole_number
-from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, PROMPT, RAW_SCORES, TRUNCATION
+from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, PRIORITIES, PROMPT, RAW_SCORES, TRUNCATION
 
 _NUMBER = whole_number(0, 2**64 - 1)
-_PRIORITIES = (pb.PRIORITY_UNSPECIFIED, pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK)
+_PRIORITY_LEVELS = (pb.PRIORITY_UNSPECIFIED, *PRIORITIES.values())
 _PAIR_TRUNCATIONS = {
     "longest_first": pb.PAIR_TRUNCATION_LONGEST_FIRST,
     "only_second": pb.PAIR_TRUNCATION_ONLY_SECOND,
@@ -16,8 +16,9 @@ _PAIR_TRUNCATIONS = {
 _MICROSECONDS_PER_S = 1e6
 
 
-def _read_priority(value: Any, name: str) -> pb.Priority:
-    return _PRIORITIES[min(_NUMBER.read(value, name), len(_PRIORITIES) - 1)]
+def _read_priority(value: Any, name: str) -> int:
+    level: int = min(_NUMBER.read(value, name), len(PRIORITIES))
+    return _PRIORITY_LEVELS[level]
 
 
 def _read_timeout(value: Any, name: str) -> float:

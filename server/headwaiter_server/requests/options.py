@@ -2,7 +2,10 @@
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.requests.fields import BOOLEAN, TEXT, Field, one_of, whole_number
+from headwaiter_server.scheduling.fair_start import Priority
 
+# The most urgent first.
+PRIORITIES = {each.name.lower(): pb.Priority.Value(f"PRIORITY_{each.name}") for each in Priority}
 TRUNCATIONS = {"error": pb.TRUNCATION_ERROR, "left": pb.TRUNCATION_LEFT, "right": pb.TRUNCATION_RIGHT}
 
 TRUNCATION = Field(

@@ -1,5 +1,7 @@
 """The fields that several interfaces share."""
 
+from typing import Any
+
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.sequences import DOCUMENTS, INPUT, QUERY
@@ -14,13 +16,13 @@ from headwaiter_server.requests.fields import (
     one_of,
     whole_number,
 )
-from headwaiter_server.requests.options import NORMALIZE, TRUNCATIONS
+from headwaiter_server.requests.options import NORMALIZE, PRIORITIES, TRUNCATIONS
 
 # Cohere's and NIM's words, and those of Jina and Ollama.
 TRUNCATED_END = {"NONE": pb.TRUNCATION_ERROR, "START": pb.TRUNCATION_LEFT, "END": pb.TRUNCATION_RIGHT}
 TRUNCATED_OR_NOT = {True: pb.TRUNCATION_RIGHT, False: pb.TRUNCATION_ERROR}
 # 0 is the default of vLLM and Cohere.
-_PRIORITIES = {"interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK, 0: pb.PRIORITY_INTERACTIVE}
+_PRIORITIES: dict[Any, Any] = {**PRIORITIES, 0: pb.PRIORITY_INTERACTIVE}
 _SIDES = {side: TRUNCATIONS[side.lower()] for side in ("Right", "Left", "right", "left")}
 # The names that models give to the prompt for each use of a vector.
 _QUERY_PROMPTS = ("query", "search_query", "retrieval.query")
