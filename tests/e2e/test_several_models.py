@@ -162,7 +162,7 @@ async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, 
         await wait_until(client, lambda: 'version="11"' not in metrics_page(metrics_url(server)))
 
 
-async def test_a_version_that_stays_on_the_cpu_of_its_predecessor_keeps_the_reason(
+async def test_a_version_that_runs_on_the_cpu_like_its_predecessor_has_a_reason_of_its_own(
     models: Path, text_bundle: Path
 ) -> None:
     async with serving_models(models, provider="auto", model_control="on") as server, connect(server) as client:

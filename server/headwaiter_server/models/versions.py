@@ -179,15 +179,11 @@ class ModelVersions:
         settings = await asyncio.to_thread(read_model_settings, self._settings, version.bundle.settings)
         if before is None:
             return await self._load_in_thread(version.bundle.folder, settings)
-        follows = settings.provider == "auto"
-        if follows:
+        if settings.provider == "auto" and before.facts.provider == "cuda":
             # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
-            settings = replace(settings, provider=before.facts.provider)
+            settings = replace(settings, provider="cuda")
         # The cost is read here, because batches change what is learnt in this event loop.
-        loaded = await self._load_in_thread(version.bundle.folder, settings, before.known_cost)
-        # The predecessor's reason for the CPU is the reason for this version too.
-        reason = before.model.fallback_reason if follows else ""
-        return replace(loaded, model=replace(loaded.model, fallback_reason=reason))
+        return await self._load_in_thread(version.bundle.folder, settings, before.known_cost)
 
     async def _load_in_thread(self, folder: Path, settings: Settings, before: KnownCost | None = None) -> LoadedModel:
         loop = asyncio.get_running_loop()
