@@ -30,6 +30,14 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_CONCATENATED: _ClassVar[Pooling]
     POOLING_PREFIX_MEAN: _ClassVar[Pooling]
     POOLING_PATCH_MEAN: _ClassVar[Pooling]
+    POOLING_OWN: _ClassVar[Pooling]
+
+class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ISOLATION_UNSPECIFIED: _ClassVar[Isolation]
+    ISOLATION_MIXED: _ClassVar[Isolation]
+    ISOLATION_ONE_LENGTH: _ClassVar[Isolation]
+    ISOLATION_ONE_SEQUENCE: _ClassVar[Isolation]
 
 class Precision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -117,6 +125,11 @@ POOLING_ATTENTION: Pooling
 POOLING_CONCATENATED: Pooling
 POOLING_PREFIX_MEAN: Pooling
 POOLING_PATCH_MEAN: Pooling
+POOLING_OWN: Pooling
+ISOLATION_UNSPECIFIED: Isolation
+ISOLATION_MIXED: Isolation
+ISOLATION_ONE_LENGTH: Isolation
+ISOLATION_ONE_SEQUENCE: Isolation
 PRECISION_UNSPECIFIED: Precision
 PRECISION_FP32: Precision
 PRECISION_FP16: Precision
@@ -710,7 +723,7 @@ class BatchCost(_message.Message):
     def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ..., hidden_row_s: _Optional[float] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes")
+    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes", "isolation", "padding_reason")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_PROVIDER_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -721,6 +734,8 @@ class Execution(_message.Message):
     SELF_CHECK_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     LONGEST_SEQUENCE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    PADDING_REASON_FIELD_NUMBER: _ClassVar[int]
     provider: str
     requested_provider: str
     fallback_reason: str
@@ -731,7 +746,9 @@ class Execution(_message.Message):
     self_check: SelfCheck
     cost: BatchCost
     longest_sequence_bytes: int
-    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ...) -> None: ...
+    isolation: Isolation
+    padding_reason: str
+    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., padding_reason: _Optional[str] = ...) -> None: ...
 
 class Prompt(_message.Message):
     __slots__ = ("name", "text", "tokens", "max_tokens", "expanded_tokens", "expansion_id", "skiplist_ids")
@@ -804,7 +821,7 @@ class TargetFormat(_message.Message):
     def __init__(self, start_id: _Optional[int] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse", "weighs_tokens", "takes_images", "sound", "target")
+    __slots__ = ("model", "takes_tokens", "takes_features", "takes_texts", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "limits", "execution", "parity", "min_tokens", "attends", "prompts", "default_prompt", "poolings", "hidden_width", "prefix_rows", "image", "tasks", "head", "takes_pairs", "token_types", "sparse", "weighs_tokens", "takes_images", "sound", "target", "without_rows")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TAKES_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TAKES_FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -838,6 +855,7 @@ class GetModelResponse(_message.Message):
     TAKES_IMAGES_FIELD_NUMBER: _ClassVar[int]
     SOUND_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_ROWS_FIELD_NUMBER: _ClassVar[int]
     model: ModelRef
     takes_tokens: bool
     takes_features: bool
@@ -871,4 +889,5 @@ class GetModelResponse(_message.Message):
     takes_images: bool
     sound: SoundFormat
     target: TargetFormat
-    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ..., weighs_tokens: bool = ..., takes_images: bool = ..., sound: _Optional[_Union[SoundFormat, _Mapping]] = ..., target: _Optional[_Union[TargetFormat, _Mapping]] = ...) -> None: ...
+    without_rows: bool
+    def __init__(self, model: _Optional[_Union[ModelRef, _Mapping]] = ..., takes_tokens: bool = ..., takes_features: bool = ..., takes_texts: bool = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalized: bool = ..., limits: _Optional[_Union[RequestLimits, _Mapping]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ..., parity: _Optional[_Iterable[_Union[GraphParity, _Mapping]]] = ..., min_tokens: _Optional[int] = ..., attends: bool = ..., prompts: _Optional[_Iterable[_Union[Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., poolings: _Optional[_Iterable[_Union[Pooling, str]]] = ..., hidden_width: _Optional[int] = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[Task, str]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., takes_pairs: bool = ..., token_types: _Optional[int] = ..., sparse: bool = ..., weighs_tokens: bool = ..., takes_images: bool = ..., sound: _Optional[_Union[SoundFormat, _Mapping]] = ..., target: _Optional[_Union[TargetFormat, _Mapping]] = ..., without_rows: bool = ...) -> None: ...

@@ -15,11 +15,13 @@ class Lowering(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOWERING_PACKED_CUDA: _ClassVar[Lowering]
     LOWERING_PORTABLE: _ClassVar[Lowering]
     LOWERING_ATTEND: _ClassVar[Lowering]
+    LOWERING_PADDED: _ClassVar[Lowering]
 LOWERING_UNSPECIFIED: Lowering
 LOWERING_PACKED_CPU: Lowering
 LOWERING_PACKED_CUDA: Lowering
 LOWERING_PORTABLE: Lowering
 LOWERING_ATTEND: Lowering
+LOWERING_PADDED: Lowering
 
 class Graph(_message.Message):
     __slots__ = ("file", "lowering", "precision", "weights_file", "float32_layers", "separate_norms")
@@ -73,8 +75,20 @@ class HubSource(_message.Message):
     revision: str
     def __init__(self, name: _Optional[str] = ..., revision: _Optional[str] = ...) -> None: ...
 
+class Padding(_message.Message):
+    __slots__ = ("isolation", "reason", "token_values", "cell_values")
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_VALUES_FIELD_NUMBER: _ClassVar[int]
+    CELL_VALUES_FIELD_NUMBER: _ClassVar[int]
+    isolation: _encoder_pb2.Isolation
+    reason: str
+    token_values: int
+    cell_values: int
+    def __init__(self, isolation: _Optional[_Union[_encoder_pb2.Isolation, str]] = ..., reason: _Optional[str] = ..., token_values: _Optional[int] = ..., cell_values: _Optional[int] = ...) -> None: ...
+
 class Manifest(_message.Message):
-    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row", "head_dim", "value_dim", "largest_magnitude", "residual_norm_ratio", "hidden_width", "fixed_pooling", "prefix_rows", "image", "head", "token_types", "takes_pairs", "gated_width", "distance_products", "bias_heads", "pair_template", "first_row_layers", "sparse", "sparse_entries", "unweighted_ids", "row_width", "convolution_values", "sound", "target", "first_text_keeps_more", "reference_module", "source")
+    __slots__ = ("schema_version", "name", "vocabulary_size", "feature_width", "max_tokens", "max_text_tokens", "width", "layers", "heads", "pooling", "normalized", "graphs", "files", "versions", "min_tokens", "attend", "prompts", "default_prompt", "pooling_skips_prompt", "fixed_length", "class_row", "head_dim", "value_dim", "largest_magnitude", "residual_norm_ratio", "hidden_width", "fixed_pooling", "prefix_rows", "image", "head", "token_types", "takes_pairs", "gated_width", "distance_products", "bias_heads", "pair_template", "first_row_layers", "sparse", "sparse_entries", "unweighted_ids", "row_width", "convolution_values", "sound", "target", "first_text_keeps_more", "reference_module", "source", "padding", "without_rows")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +143,8 @@ class Manifest(_message.Message):
     FIRST_TEXT_KEEPS_MORE_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_MODULE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_ROWS_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     name: str
     vocabulary_size: int
@@ -176,7 +192,9 @@ class Manifest(_message.Message):
     first_text_keeps_more: bool
     reference_module: str
     source: HubSource
-    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ..., head_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., largest_magnitude: _Optional[_Union[Magnitude, _Mapping]] = ..., residual_norm_ratio: _Optional[float] = ..., hidden_width: _Optional[int] = ..., fixed_pooling: bool = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[_encoder_pb2.ImageFormat, _Mapping]] = ..., head: _Optional[_Union[_encoder_pb2.Head, _Mapping]] = ..., token_types: _Optional[int] = ..., takes_pairs: bool = ..., gated_width: _Optional[int] = ..., distance_products: bool = ..., bias_heads: _Optional[int] = ..., pair_template: _Optional[_Union[PairTemplate, _Mapping]] = ..., first_row_layers: _Optional[int] = ..., sparse: bool = ..., sparse_entries: _Optional[int] = ..., unweighted_ids: _Optional[_Iterable[int]] = ..., row_width: _Optional[int] = ..., convolution_values: _Optional[int] = ..., sound: _Optional[_Union[_encoder_pb2.SoundFormat, _Mapping]] = ..., target: _Optional[_Union[_encoder_pb2.TargetFormat, _Mapping]] = ..., first_text_keeps_more: bool = ..., reference_module: _Optional[str] = ..., source: _Optional[_Union[HubSource, _Mapping]] = ...) -> None: ...
+    padding: Padding
+    without_rows: bool
+    def __init__(self, schema_version: _Optional[int] = ..., name: _Optional[str] = ..., vocabulary_size: _Optional[int] = ..., feature_width: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_tokens: _Optional[int] = ..., width: _Optional[int] = ..., layers: _Optional[int] = ..., heads: _Optional[int] = ..., pooling: _Optional[_Union[_encoder_pb2.Pooling, str]] = ..., normalized: bool = ..., graphs: _Optional[_Iterable[_Union[Graph, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., versions: _Optional[_Mapping[str, str]] = ..., min_tokens: _Optional[int] = ..., attend: _Optional[_Union[Graph, _Mapping]] = ..., prompts: _Optional[_Iterable[_Union[_encoder_pb2.Prompt, _Mapping]]] = ..., default_prompt: _Optional[str] = ..., pooling_skips_prompt: bool = ..., fixed_length: bool = ..., class_row: bool = ..., head_dim: _Optional[int] = ..., value_dim: _Optional[int] = ..., largest_magnitude: _Optional[_Union[Magnitude, _Mapping]] = ..., residual_norm_ratio: _Optional[float] = ..., hidden_width: _Optional[int] = ..., fixed_pooling: bool = ..., prefix_rows: _Optional[int] = ..., image: _Optional[_Union[_encoder_pb2.ImageFormat, _Mapping]] = ..., head: _Optional[_Union[_encoder_pb2.Head, _Mapping]] = ..., token_types: _Optional[int] = ..., takes_pairs: bool = ..., gated_width: _Optional[int] = ..., distance_products: bool = ..., bias_heads: _Optional[int] = ..., pair_template: _Optional[_Union[PairTemplate, _Mapping]] = ..., first_row_layers: _Optional[int] = ..., sparse: bool = ..., sparse_entries: _Optional[int] = ..., unweighted_ids: _Optional[_Iterable[int]] = ..., row_width: _Optional[int] = ..., convolution_values: _Optional[int] = ..., sound: _Optional[_Union[_encoder_pb2.SoundFormat, _Mapping]] = ..., target: _Optional[_Union[_encoder_pb2.TargetFormat, _Mapping]] = ..., first_text_keeps_more: bool = ..., reference_module: _Optional[str] = ..., source: _Optional[_Union[HubSource, _Mapping]] = ..., padding: _Optional[_Union[Padding, _Mapping]] = ..., without_rows: bool = ...) -> None: ...
 
 class Parity(_message.Message):
     __slots__ = ("graphs", "checks", "sentences")

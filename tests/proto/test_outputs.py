@@ -7,7 +7,8 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_proto.rules.outputs import WantedOutput, read_output
+from headwaiter_proto.rules.outputs import WantedOutput, hidden_width, poolings, read_output
+from headwaiter_proto.rules.tasks import tasks
 
 POOLED = Manifest(width=8, pooling=pb.POOLING_MEAN, normalized=True)
 PROJECTED = Manifest(width=4, hidden_width=8, pooling=pb.POOLING_MEAN, fixed_pooling=True)
@@ -19,6 +20,10 @@ WEIGHING = Manifest(
     head=pb.Head(labels=["weight"], function=pb.SCORE_FUNCTION_RELU, per_token=True),
     unweighted_ids=[0, 2],
 )
+
+
+VECTORS = Manifest(width=8, pooling=pb.POOLING_OWN, fixed_pooling=True, without_rows=True)
+SCORES = Manifest(name="m", pooling=pb.POOLING_NONE, without_rows=True, head=pb.Head(labels=["a"]))
 
 
 def _read(manifest: Manifest, **options: Any) -> WantedOutput:
@@ -36,6 +41,9 @@ def _read(manifest: Manifest, **options: Any) -> WantedOutput:
         (PROJECTED, {"pooling": pb.POOLING_CLS}, "output.pooling", None, None, "CLS"),
         (WEIGHING, {"sparse": True, "dtype": pb.DATA_TYPE_INT8}, "output.dtype", None, None, "INT8"),
         (WEIGHING, {"sparse": True, "pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "MEAN"),
+        (VECTORS, {"pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "OWN"),
+        (SCORES, {"pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "MEAN"),
+        (SCORES, {"pooled": True}, "output.pooled", None, None, "no pooling"),
     ],
 )
 def test_an_output_that_the_model_cannot_give_is_refused(
@@ -47,6 +55,24 @@ def test_an_output_that_the_model_cannot_give_is_refused(
     assert (error.field, error.limit, error.actual) == (field, limit, actual)
     assert field in str(error)
     assert value in str(error)
+
+
+@pytest.mark.parametrize("manifest", [VECTORS, SCORES])
+def test_a_model_without_rows_gives_only_what_it_has(manifest: Manifest) -> None:
+    for options in ({"hidden": True}, {"pooling": pb.POOLING_NONE}):
+        with pytest.raises(InvalidInput, match="a row for each token") as refusal:
+            _read(manifest, **options)
+        assert refusal.value.field == "model"
+    if manifest is VECTORS:
+        assert _read(manifest).pooled
+        assert not _read(manifest).needs_rows(0)
+        assert (tasks(manifest), hidden_width(manifest)) == ([pb.TASK_ENCODE], 0)
+    else:
+        assert _read(manifest, scores=True).head is not None
+        assert tasks(manifest) == [pb.TASK_CLASSIFY]
+        assert [*poolings(manifest)] == []
+        with pytest.raises(InvalidInput, match="'m' classifies"):
+            _read(manifest)
 
 
 @pytest.mark.parametrize(

@@ -121,10 +121,10 @@ class ModelDescription:
         image: the images that the model takes; all fields are 0 or empty for other models.
         sound: the sounds that the model takes, see `sound_rows`; all fields are 0 or false for other models.
         target: how sequences are divided in source and target, see `source_and_target`; None for other models.
-        width: values of a pooled vector; of a hidden vector for a model without pooling.
-        hidden_width: values of a hidden vector.
-        layers: attention layers.
-        heads: attention heads of each layer.
+        width: values of a pooled vector; of a hidden vector for a model without pooling; 0 for a model of scores alone.
+        hidden_width: values of a hidden vector; 0 for a model without them.
+        layers: attention layers; 0 if the number is unknown.
+        heads: attention heads of each layer; 0 if the number is unknown.
         pooling: the model's own pooling, as in the option `pooling`; "none" for a model without pooling.
         poolings: the values that the option `pooling` may have.
         normalized: whether pooled vectors have unit length unless a call says `normalize=False`.
@@ -182,7 +182,7 @@ def describe(message: pb.GetModelResponse) -> ModelDescription:
         | {
             "model": model_ref(message.model),
             "tasks": frozenset(_TASKS[task] for task in message.tasks if task in _TASKS),
-            "hidden_width": message.hidden_width or message.width,
+            "hidden_width": 0 if message.without_rows else message.hidden_width or message.width,
             "pooling": _POOLINGS.get(message.pooling, ""),
             "poolings": tuple(_POOLINGS[pooling] for pooling in message.poolings if pooling in _POOLINGS),
             "prompts": tuple(message.prompts),

@@ -36,6 +36,7 @@ Pooling: TypeAlias = Literal[
     "concatenated",
     "prefix_mean",
     "patch_mean",
+    "own",
 ]
 _Truncation: TypeAlias = Literal["error", "left", "right"]
 _PairTruncation: TypeAlias = Literal["longest_first", "only_second"]
@@ -92,9 +93,9 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
             False).
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
-        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; "attention",
-            "concatenated", "prefix_mean" or "patch_mean" only for a model that has it; the model's own pooling when
-            None (default).
+        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; "attention", "concatenated",
+            "prefix_mean", "patch_mean" or "own" only for a model that has it; the model's own pooling when None
+            (default).
         normalize: whether to scale pooled vectors to unit length; the model's own choice when None (default).
         dimensions: number of leading dimensions of a pooled vector to return, for models trained to be shortened in
             this way; all dimensions when None (default).

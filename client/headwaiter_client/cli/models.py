@@ -14,6 +14,13 @@ from headwaiter_client.cli.shared_flags import Commands, add_command, client_arg
 from headwaiter_client.client import Client
 from headwaiter_proto import encoder_pb2 as pb
 
+# Which sequences share a batch of a graph that pads them.
+_BATCHES = {
+    pb.ISOLATION_MIXED: "batches hold sequences of all lengths, padded",
+    pb.ISOLATION_ONE_LENGTH: "batches hold sequences of one length",
+    pb.ISOLATION_ONE_SEQUENCE: "batches hold one sequence",
+}
+
 
 def add_to(commands: Commands) -> None:
     """Add the subcommand."""
@@ -108,17 +115,26 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         if model.min_tokens == model.max_tokens
         else f"{model.min_tokens:,} to {model.max_tokens:,} tokens",
         "vectors": f"width {model.width:,}, pooling {model.pooling or 'unknown'}"
-        + (", of unit length" if model.normalized else ""),
-        "hidden vectors": f"width {model.hidden_width:,}" if model.hidden_width != model.width else "",
+        + (", of unit length" if model.normalized else "")
+        if model.width
+        else "",
+        "hidden vectors": _hidden_vectors(model),
         "other pooling": ", ".join(pooling for pooling in model.poolings if pooling != model.pooling),
         "prompts": ", ".join(
             f"{prompt.name}{' (default)' if prompt.name == model.default_prompt else ''} {prompt.text!r}"
             for prompt in model.prompts
         ),
-        "encoder": f"{model.layers:,} attention layers with {model.heads:,} heads each",
+        "encoder": f"{model.layers:,} attention layers with {model.heads:,} heads each" if model.layers else "",
         "attention weights": "available (`attend`)" if model.attends else "not available",
     }
     return {name: text for name, text in rows.items() if text}
+
+
+def _hidden_vectors(model: ModelDescription) -> str:
+    """Return the width of hidden vectors, if that of pooled vectors does not say it."""
+    if not model.hidden_width:
+        return "none"
+    return f"width {model.hidden_width:,}" if model.hidden_width != model.width else ""
 
 
 def _targets(model: ModelDescription) -> str:
@@ -152,6 +168,8 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
             f"{cost.launch_s * 1e3:.3g} ms per batch, {cost.token_s * 1e6:.3g} µs per token, "
             f"{cost.cell_s * 1e9:.3g} ns per attention cell ({source}, ±{cost.error_ratio:.1%})"
         )
+    if execution.padding_reason:
+        rows["padding"] = f"{_BATCHES.get(execution.isolation, 'batches are padded')}: {execution.padding_reason}"
     if execution.longest_sequence_bytes:
         size_mib = execution.longest_sequence_bytes / 2**20
         size = "below 1 MiB" if size_mib < 1 else f"about {size_mib:,.0f} MiB"

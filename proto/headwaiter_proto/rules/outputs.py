@@ -9,7 +9,7 @@ from headwaiter_proto.rules.classification import read_head
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS
 from headwaiter_proto.rules.target import takes_target
-from headwaiter_proto.rules.tasks import SPARSE_VECTORS, weighs_tokens, wrong_model
+from headwaiter_proto.rules.tasks import ROWS, SPARSE_VECTORS, weighs_tokens, wrong_model
 
 _REPLY_TYPES = (pb.DATA_TYPE_UNSPECIFIED, pb.DATA_TYPE_FLOAT32, pb.DATA_TYPE_FLOAT16, pb.DATA_TYPE_INT8)
 
@@ -109,9 +109,12 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> WantedOutput:
         )
     dtype = options.dtype or pb.DATA_TYPE_FLOAT32
     nothing_chosen = not (pooled or options.hidden or options.scores or weighs)
+    hidden = options.hidden or (nothing_chosen and not pools)
+    if hidden and not ROWS.has(manifest):
+        raise wrong_model(manifest.name, manifest, ROWS)
     return WantedOutput(
         pooled=pools and (pooled or nothing_chosen),
-        hidden=options.hidden or (nothing_chosen and not pools),
+        hidden=hidden,
         pooling=pooling,
         graph_pools=pooling == manifest.pooling,
         normalized=options.normalize if options.HasField("normalize") else manifest.normalized,
@@ -127,14 +130,14 @@ def read_output(options: pb.OutputOptions, manifest: Manifest) -> WantedOutput:
 
 def poolings(manifest: Manifest) -> Collection[pb.Pooling]:
     """Return the poolings that a request may name, besides NONE."""
-    if takes_target(manifest):
+    if takes_target(manifest) or (manifest.without_rows and manifest.pooling == pb.POOLING_NONE):
         return ()
     return (manifest.pooling,) if manifest.fixed_pooling else POOLINGS
 
 
 def hidden_width(manifest: Manifest) -> int:
-    """Return the number of values of a hidden row."""
-    return manifest.hidden_width or manifest.width
+    """Return the number of values of a hidden row; 0 for a model without rows."""
+    return 0 if manifest.without_rows else manifest.hidden_width or manifest.width
 
 
 def _pooling_name(pooling: pb.Pooling) -> str:

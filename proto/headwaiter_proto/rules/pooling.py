@@ -13,6 +13,7 @@ from headwaiter_proto.encoder_pb2 import (
     POOLING_MAX,
     POOLING_MEAN,
     POOLING_MEAN_SQRT_LEN,
+    POOLING_OWN,
     POOLING_PATCH_MEAN,
     POOLING_PREFIX_MEAN,
     POOLING_WEIGHTED_MEAN,
@@ -22,7 +23,7 @@ from headwaiter_proto.encoder_pb2 import (
 _Rows = NDArray[np.float32]
 
 # The poolings that only the graphs of a model compute.
-POOLINGS_OF_GRAPHS = (POOLING_ATTENTION, POOLING_CONCATENATED, POOLING_PREFIX_MEAN, POOLING_PATCH_MEAN)
+POOLINGS_OF_GRAPHS = (POOLING_ATTENTION, POOLING_CONCATENATED, POOLING_PREFIX_MEAN, POOLING_PATCH_MEAN, POOLING_OWN)
 # Functions of the rows, and of the number of rows that the sequence has before them.
 POOLINGS: dict[Pooling, Callable[[_Rows, int], _Rows]] = {
     POOLING_MEAN: lambda rows, _: rows.mean(axis=0, dtype=np.float64),

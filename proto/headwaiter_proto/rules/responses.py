@@ -142,6 +142,7 @@ def model_response(manifest: Manifest, limits: RequestLimits) -> pb.GetModelResp
         sparse=manifest.sparse,
         weighs_tokens=weighs_tokens(manifest),
         takes_images=takes_images(manifest),
+        without_rows=manifest.without_rows,
     )
 
 

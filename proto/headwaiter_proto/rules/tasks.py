@@ -33,7 +33,7 @@ class Ability:
 
 def tasks(manifest: Manifest) -> list[pb.Task]:
     """Return what a model does."""
-    done = [pb.TASK_ENCODE]
+    done = [pb.TASK_ENCODE] if _gives_vectors(manifest) or _gives_rows(manifest) else []
     if _scores_labels(manifest):
         head = manifest.head
         done.append(pb.TASK_CLASSIFY_TOKENS if head.per_token else pb.TASK_CLASSIFY)
@@ -61,6 +61,10 @@ def _gives_vectors(manifest: Manifest) -> bool:
     return manifest.pooling != pb.POOLING_NONE
 
 
+def _gives_rows(manifest: Manifest) -> bool:
+    return not manifest.without_rows
+
+
 def _gives_sparse_vectors(manifest: Manifest) -> bool:
     return manifest.sparse or weighs_tokens(manifest)
 
@@ -81,7 +85,7 @@ VECTORS = Ability(
     lambda each: _gives_vectors(each) and not _scores_labels(each) and not each.sparse,
 )
 SPARSE_VECTORS = Ability("gives sparse vectors", _gives_sparse_vectors, _gives_sparse_vectors)
-ROWS = Ability("gives a row for each token", lambda _: True, lambda each: not _scores_labels(each))
+ROWS = Ability("gives a row for each token", _gives_rows, lambda each: _gives_rows(each) and not _scores_labels(each))
 # A reranker classifies with a single label.
 CLASSIFIES = Ability("classifies", _classifies, lambda each: _classifies(each) and not _reranks(each))
 RERANKS = Ability("reranks", _reranks, _reranks)

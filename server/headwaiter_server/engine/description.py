@@ -13,7 +13,7 @@ _MAX_SEQUENCES = 8192
 def description(running: RunningModel, requested_provider: str) -> pb.GetModelResponse:
     """Return `parity` and `execution` of the answer to GetModel; the other fields are empty."""
     model, calibration, limits = running.model, running.calibration, running.queue.limits.current
-    cost = calibration.cost
+    cost, padding = calibration.cost, model.bundle.manifest.padding
     return pb.GetModelResponse(
         parity=model.parity.graphs,
         execution=pb.Execution(
@@ -25,6 +25,8 @@ def description(running: RunningModel, requested_provider: str) -> pb.GetModelRe
             token_budget=limits.tokens,
             cell_budget=limits.cells,
             longest_sequence_bytes=model.longest_sequence_bytes,
+            isolation=padding.isolation,
+            padding_reason=padding.reason,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,

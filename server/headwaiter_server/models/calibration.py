@@ -5,9 +5,11 @@ import sys
 from dataclasses import replace
 from typing import NamedTuple
 
+from headwaiter_proto.encoder_pb2 import ISOLATION_ONE_LENGTH, ISOLATION_ONE_SEQUENCE
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
     Lengths,
+    may_run,
     time_batch,
     time_budgets,
     time_hidden_rows,
@@ -16,7 +18,7 @@ from headwaiter_server.runtime.batch_timing import (
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
-from headwaiter_server.runtime.memory import padded_width
+from headwaiter_server.runtime.memory import cell_values, padded_width
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
@@ -121,7 +123,7 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
     shape buckets, they could have more scores than the kernels can compute.
     """
     manifest, longest, provider = model.bundle.manifest, model.bundle.manifest.max_tokens, model.provider
-    cells = _SCORES_BYTES[provider] // (_SCORE_BYTES[provider] * manifest.heads)
+    cells = _SCORES_BYTES[provider] // (_SCORE_BYTES[provider] * cell_values(manifest))
     if provider == "cpu":
         cells = max(cells, longest**2)
     elif model.graph.variable_length:
@@ -130,8 +132,18 @@ def batch_limits(model: Model, tokens: int) -> BatchLimits:
     sequences = MAX_BATCH_SEQUENCES if provider == "cuda" else sys.maxsize
     if manifest.sparse:
         sequences = min(sequences, max(1, _PADDED_BYTES[provider] // (4 * manifest.width)))
+    isolation = manifest.padding.isolation
+    if isolation == ISOLATION_ONE_SEQUENCE:
+        sequences = 1
     step = PADDED_LENGTH_STEP if provider == "cuda" else 1
-    return BatchLimits(tokens, cells, max(padded_tokens, longest, tokens), sequences, step)
+    return BatchLimits(
+        tokens,
+        cells,
+        max(padded_tokens, longest, tokens),
+        sequences,
+        step,
+        one_length=isolation == ISOLATION_ONE_LENGTH,
+    )
 
 
 def warm_up(model: Model, limits: BatchLimits) -> BatchLimits:
@@ -187,7 +199,7 @@ def largest_batches(model: Model, limits: BatchLimits) -> list[Lengths]:
         others = _most_sequences(limits, long, shortest) - 1
         short = min(long, (limits.tokens - long) // max(1, others))
         batches.append((long, *(short,) * others))
-    return batches
+    return [batch for batch in batches if may_run(manifest, batch)]
 
 
 def _most_sequences(limits: BatchLimits, long: int, short: int) -> int:

@@ -29,7 +29,8 @@ class RunningModel(ServedModel):
     def known_cost(self) -> KnownCost:
         """The cost that the batches have taught, for a new version of the model."""
         learnt, limits = self.queue.learnt, self.queue.limits.largest
-        rate = limits.tokens / learnt.cost.in_full_batches_s(limits.tokens, _TYPICAL_TOKENS, limits.tokens)
+        full_s = learnt.cost.in_full_batches_s(limits.tokens, _TYPICAL_TOKENS, limits.tokens, limits.sequences)
+        rate = limits.tokens / full_s
         calibration = replace(
             self.calibration,
             cost=learnt.cost,

@@ -6,7 +6,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_proto.rules.tasks import SCORES
+from headwaiter_proto.rules.tasks import ROWS, SCORES
 from headwaiter_server.metrics.totals import Total, Totals
 from headwaiter_server.models.model_version import ModelState, VersionStatus
 from headwaiter_server.models.served_model import ModelFacts, ServedModel
@@ -147,7 +147,9 @@ def _outputs(manifest: Manifest) -> list[_Tensor]:
         labels = len(manifest.head.labels)
         scores = ("scores", "FP32", [_ANY, labels] if manifest.head.per_token else [labels])
         outputs.insert(0 if SCORES.suits(manifest) else 1, scores)
-    return [*outputs, ("hidden", "FP32", [_ANY, hidden_width(manifest)]), ("token_count", "INT32", [])]
+    if ROWS.has(manifest):
+        outputs.append(("hidden", "FP32", [_ANY, hidden_width(manifest)]))
+    return [*outputs, ("token_count", "INT32", [])]
 
 
 def _instance_groups(provider: str, devices: Sequence[int]) -> list[oip.ModelInstanceGroup]:

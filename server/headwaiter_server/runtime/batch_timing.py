@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.target import takes_target
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 
@@ -45,11 +46,11 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hid
 
 
 def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, time_s: float) -> float:
-    """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 without another output.
+    """Return how many seconds longer a batch takes if its hidden rows are returned too; 0 if they are no choice.
 
     Batches with and without hidden rows alternate for `time_s` seconds of device time; the fastest of each kind counts.
     """
-    if graph.only_hidden:
+    if not graph.hidden_is_optional:
         return 0.0
     without_s: list[float] = []
     with_s: list[float] = []
@@ -62,7 +63,8 @@ def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
     length = min(_TYPICAL_TOKENS, manifest.max_tokens)
-    return (length,) * max(1, min(tokens // length, MAX_BATCH_SEQUENCES))
+    batch = (length,) * max(1, min(tokens // length, MAX_BATCH_SEQUENCES))
+    return batch if may_run(manifest, batch) else batch[:1]
 
 
 def time_budgets(
@@ -173,10 +175,16 @@ def _shapes_to_time(manifest: Manifest, tokens: int, cells: int) -> list[Lengths
         shapes += [(n,) * long + (n // 4,) * (4 * long), (n,) + (1,) * 15]
     least = max(1, manifest.min_tokens)
     valid = {tuple(max(least, n) for n in shape) for shape in shapes if shape}
+    valid = {shape for shape in valid if may_run(manifest, shape)}
     fitting = [
         shape for shape in valid if len(shape) == 1 or (sum(shape) <= tokens and attention_cells(shape) <= cells)
     ]
     return sorted(fitting, key=lambda shape: (_relative_cost(shape), shape))
+
+
+def may_run(manifest: Manifest, lengths: Lengths) -> bool:
+    """Return whether sequences of these lengths may share a batch."""
+    return len([*batches_of(lengths, lengths, manifest.padding.isolation)]) == 1
 
 
 def attention_cells(lengths: Lengths) -> int:

@@ -35,6 +35,7 @@ class Golden:
     Attributes:
         sequences: as in `pack`.
         outputs: pooled [B, width], of unit length if the model normalizes; hidden [T, width], or fewer rows; logits.
+            None for those that the model does not give.
         hidden_rows: which of the T rows `outputs.hidden` holds; None for all rows.
         summary: what stands for the outputs of all golden inputs in `results_digest`.
     """
@@ -53,12 +54,11 @@ class Golden:
         rows = np.arange(len(row_kept)) if self.hidden_rows is None else self.hidden_rows
         checked = rows[row_kept[rows]]
         pooled, hidden, logits = self.outputs.pooled, self.outputs.hidden, self.outputs.logits
-        assert hidden is not None
         return Golden(
             list(compress(self.sequences, kept)),
             GraphOutputs(
                 None if pooled is None else pooled[kept],
-                hidden[row_kept[rows]],
+                None if hidden is None else hidden[row_kept[rows]],
                 None if logits is None else list(compress(logits, kept)),
             ),
             None if self.hidden_rows is None else np.cumsum(row_kept)[checked] - 1,
@@ -94,7 +94,9 @@ def _read_golden(path: Path, manifest: Manifest) -> Golden:
     lengths = arrays["lengths"]
     tokens, ends = len(rows), np.cumsum(lengths)
     checked = len(arrays["hidden_rows"]) if "hidden_rows" in arrays else tokens
-    wanted = {"lengths": (len(lengths),), "hidden": (checked, hidden_width(manifest))}
+    wanted: dict[str, tuple[int, ...]] = {"lengths": (len(lengths),)}
+    if not manifest.without_rows:
+        wanted["hidden"] = (checked, hidden_width(manifest))
     if manifest.token_types:
         wanted["token_type_ids"] = (tokens,)
     if manifest.pooling != POOLING_NONE:
@@ -118,7 +120,9 @@ def _read_golden(path: Path, manifest: Manifest) -> Golden:
     logits = None
     if manifest.HasField("head"):
         logits = np.split(arrays["logits"], ends[:-1] if manifest.head.per_token else np.arange(1, len(lengths)))
-    golden = Golden(sequences, GraphOutputs(arrays.get("pooled"), arrays["hidden"], logits), arrays.get("hidden_rows"))
+    golden = Golden(
+        sequences, GraphOutputs(arrays.get("pooled"), arrays.get("hidden"), logits), arrays.get("hidden_rows")
+    )
     if golden.outputs.pooled is not None and not manifest.fixed_pooling:
         _check_pooling(golden.up_to(_COMPLETE_TOKENS), manifest)
     return replace(golden, summary=_summary(golden, has_row_modules=manifest.row_width > 0))
@@ -126,10 +130,9 @@ def _read_golden(path: Path, manifest: Manifest) -> Golden:
 
 def _summary(golden: Golden, *, has_row_modules: bool) -> str:
     vectors = [] if golden.outputs.pooled is None else [golden.outputs.pooled]
-    if has_row_modules or not vectors:
+    short = golden.up_to(_COMPLETE_TOKENS)
+    if short.outputs.hidden is not None and (has_row_modules or not vectors):
         # The last rows of the sequences whose rows are all there.
-        short = golden.up_to(_COMPLETE_TOKENS)
-        assert short.outputs.hidden is not None
         vectors.append(short.outputs.hidden[np.cumsum([len(sequence) for sequence in short.sequences]) - 1])
     return summary(vectors, golden.outputs.logits)
 

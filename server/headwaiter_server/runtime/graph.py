@@ -34,9 +34,10 @@ _IDENTITY = (
     b'\x08\n:7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01'
     b"b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x14"
 )
-# After a batch of at least this many query blocks (a sequence of about 2,800 tokens), ONNX Runtime returns the memory
-# of its arena to the operating system. The next batch must then allocate memory again: 60 ms for 100 MiB, which is a
-# tenth of the time of a batch of two blocks, but less than 3 % of the time of a batch of eight blocks.
+# After a batch of at least this many query blocks (a sequence of about 2,800 tokens), or of as many cells in a padded
+# graph, ONNX Runtime returns the memory of its arena to the operating system. The next batch must then allocate memory
+# again: 60 ms for 100 MiB, which is a tenth of the time of a batch of two blocks, but less than 3 % of the time of a
+# batch of eight blocks.
 _SHRINKING_BLOCKS = 8
 # ONNX Runtime reads this variable when a session opens. If the variable is set, short fp32 batches may run on the
 # unfused kernel, which computes padding and overflows with some models.
@@ -112,8 +113,10 @@ class EncoderGraph:
         self._outputs = {node.name for node in session.get_outputs()}
         self._takes_target = any(name.startswith(TARGET) for name in self._inputs)
         self._session = session
+        self._on_gpu = gpu is not None
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
-        self._uses_shape_buckets = gpu is not None and "attention_mask" not in self._inputs
+        self._is_padded = "attention_mask" in self._inputs
+        self._uses_shape_buckets = self._on_gpu and not self._is_padded
         self._attention = attention
         self._compute_capability = OLDEST_COMPUTE_CAPABILITY
         if attention is not None and gpu is not None:
@@ -156,9 +159,9 @@ class EncoderGraph:
         return inputs, outputs
 
     @property
-    def only_hidden(self) -> bool:
-        """Whether hidden rows are the graph's only output."""
-        return self._outputs == {"hidden"}
+    def hidden_is_optional(self) -> bool:
+        """Whether the graph gives hidden rows, and something else."""
+        return "hidden" in self._outputs and len(self._outputs) > 1
 
     @property
     def route(self) -> Route:
@@ -192,15 +195,16 @@ class EncoderGraph:
     def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
-        If `hidden` is true or the graph has no other output, also return a copy of the hidden rows.
+        If `hidden` is true or the graph has no other output, also return a copy of the hidden rows, if it has them.
         """
         names = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
-        if hidden or not names:
+        if "hidden" in self._outputs and (hidden or not names):
             names.append("hidden")
         inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
         assert inputs is not None
         options = None
-        if self.attends_in_blocks and batch.query_blocks >= _SHRINKING_BLOCKS:
+        shrinks = self.attends_in_blocks or (self._is_padded and not self._on_gpu)
+        if shrinks and batch.query_blocks >= _SHRINKING_BLOCKS:
             options = ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         values = dict(zip(names, self._session.run(names, inputs, options), strict=True))

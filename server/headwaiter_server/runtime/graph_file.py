@@ -42,7 +42,7 @@ def check_graph(graph: EncoderGraph, content: bytes, manifest: Manifest) -> None
     inputs, outputs = graph.widths()
     inputs = {name: width for name, width in inputs.items() if name.removeprefix(TARGET) in _ROW_INPUTS}
     _compare("inputs", inputs, wanted, "vocabulary_size, feature_width, token_types and target")
-    wanted = {"hidden": hidden_width(manifest)}
+    wanted = {} if manifest.without_rows else {"hidden": hidden_width(manifest)}
     wanted |= {"pooled": manifest.width} if manifest.pooling != POOLING_NONE else {}
     if manifest.HasField("head"):
         wanted["token_logits" if manifest.head.per_token else "logits"] = len(manifest.head.labels)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from headwaiter_proto.encoder_pb2 import POOLING_MAX, POOLING_NONE
-from headwaiter_proto.manifest_pb2 import Graph, Manifest
+from headwaiter_proto.manifest_pb2 import LOWERING_PADDED, Graph, Manifest
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_proto.rules.pooling import POOLINGS, POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.errors import BundleRefused
@@ -46,9 +46,23 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         )
     if bool(ids) == bool(manifest.feature_width):
         yield f"has vocabulary_size {ids} and feature_width {manifest.feature_width}, and exactly one must be above 0"
-    for field in ("max_tokens", "width", "layers", "heads"):
+    needed = ["max_tokens"]
+    if not (manifest.without_rows and manifest.pooling == POOLING_NONE):
+        needed.append("width")
+    if not manifest.HasField("padding"):
+        needed += ["layers", "heads"]
+    for field in needed:
         if not getattr(manifest, field):
             yield f"has {field} 0"
+    if any(graph.lowering == LOWERING_PADDED for graph in manifest.graphs) != manifest.HasField("padding"):
+        yield "has padding without padded graphs, or padded graphs without padding"
+    if manifest.HasField("padding") and not (manifest.padding.isolation and manifest.padding.token_values):
+        yield "has padding without isolation or token_values"
+    if manifest.without_rows:
+        if manifest.pooling == POOLING_NONE and not manifest.HasField("head"):
+            yield "has without_rows without a pooling or a head"
+        if manifest.pooling not in (*POOLINGS_OF_GRAPHS, POOLING_NONE) or manifest.pooling_skips_prompt:
+            yield "has without_rows with a pooling of rows"
     if text_tokens > tokens or min_tokens(manifest) > tokens:
         yield (
             f"has max_text_tokens {text_tokens:,} and min_tokens {manifest.min_tokens:,}, and both are at most "

@@ -24,6 +24,9 @@ _GATED_ARRAYS = 3
 _SCORE_COPIES_IN_BLOCKS = 3
 _SCORE_COPIES = 2
 _DISTANCE_PRODUCT_COPIES = 5
+# Padded graphs hold at once about four times the largest array for each token, and six times the largest array for each
+# pair of tokens: PyTorch's tracer writes attention with operators that replace NaN after the softmax.
+_PADDED_ROW_COPIES, _PADDED_SCORE_COPIES = 4, 6
 
 
 def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> int:
@@ -34,6 +37,10 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
         attends_in_blocks: whether the graph computes the scores of one query block at a time.
     """
     tokens = manifest.max_tokens
+    if manifest.HasField("padding"):
+        padding = manifest.padding
+        rows, scores = padding.token_values * tokens, padding.cell_values * tokens**2
+        return _FLOAT_BYTES * (_PADDED_ROW_COPIES * rows + _PADDED_SCORE_COPIES * scores)
     copies, cells = _SCORE_COPIES, tokens**2
     if attends_in_blocks:
         copies, cells = _SCORE_COPIES_IN_BLOCKS, min(tokens**2, max(BLOCK_CELLS, tokens))
@@ -47,8 +54,15 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
 
 
+def cell_values(manifest: Manifest) -> int:
+    """Return the largest number of values of an array of a graph for each attention cell, at least 1."""
+    return max(1, manifest.padding.cell_values if manifest.HasField("padding") else manifest.heads)
+
+
 def padded_width(manifest: Manifest) -> int:
     """Return the largest width of an array [B, N, width] that the graphs compute outside attention."""
+    if manifest.HasField("padding"):
+        return manifest.padding.token_values
     width = max(_row_width(manifest), hidden_width(manifest))
     if manifest.first_row_layers:
         width = max(width, manifest.heads * max(manifest.head_dim, manifest.value_dim))

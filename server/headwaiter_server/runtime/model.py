@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
-from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PACKED_CUDA, Graph, Manifest, Parity
+from headwaiter_proto.manifest_pb2 import (
+    LOWERING_PACKED_CPU,
+    LOWERING_PACKED_CUDA,
+    LOWERING_PADDED,
+    Graph,
+    Manifest,
+    Parity,
+)
 from headwaiter_server.runtime.attention_routes import PackedAttention, padded_attention
 from headwaiter_server.runtime.bundle import Bundle, naming
 from headwaiter_server.runtime.errors import (
@@ -22,7 +29,7 @@ from headwaiter_server.runtime.errors import (
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, Provider, Turn, at_once
 from headwaiter_server.runtime.graph_file import check_graph, structure_of
-from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
+from headwaiter_server.runtime.memory import available_bytes, cell_values, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.self_check import check_golden
@@ -217,7 +224,9 @@ def _open_checked(
         graph.sparse = bundle.manifest.sparse
         if provider == "cuda":
             _check_score_arrays(bundle.manifest, graph)
-        measured = check_golden(graph, golden, normalized=bundle.manifest.normalized)
+        measured = check_golden(
+            graph, golden, normalized=bundle.manifest.normalized, isolation=bundle.manifest.padding.isolation
+        )
     except ModelRefused:
         raise
     except Exception as error:
@@ -250,7 +259,7 @@ def _packed_attention(manifest: Manifest, precision: Precision) -> PackedAttenti
 
 def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
     """Refuse a model whose longest sequence has more scores, or a larger bias, than the kernels can compute."""
-    heads = manifest.heads if graph.route.pads else manifest.bias_heads
+    heads = cell_values(manifest) if graph.route.pads else manifest.bias_heads
     if manifest.distance_products and graph.route.pads:
         # The products with vectors of distances are [H, N, 2N].
         heads *= 2
@@ -266,6 +275,11 @@ def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
     layout = _ATTENTION_LAYOUTS[provider]
     graphs = {graph.precision: graph for graph in bundle.manifest.graphs if graph.lowering == layout}
+    if not any(graph.lowering in _ATTENTION_LAYOUTS.values() for graph in bundle.manifest.graphs):
+        # Both providers run padded graphs, but fp16 is slow on CPUs.
+        others = {PRECISION_FP16 if provider == "cpu" else PRECISION_INT8}
+        padded = [graph for graph in bundle.manifest.graphs if graph.lowering == LOWERING_PADDED]
+        graphs = {graph.precision: graph for graph in padded if graph.precision not in others}
     wanted = _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider])
     if wanted in graphs:
         return graphs[wanted]

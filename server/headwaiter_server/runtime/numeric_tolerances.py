@@ -23,10 +23,11 @@ class Difference:
 
     Attributes:
         pooled_max_abs: largest absolute difference of a value in the pooled vectors; 0 without pooling.
-        hidden_max_abs: largest absolute difference of a value in the hidden rows.
+        hidden_max_abs: largest absolute difference of a value in the hidden rows; 0 without rows.
         pooled_max_relative: `pooled_max_abs` / largest magnitude of PyTorch's pooled values.
         hidden_max_relative: `hidden_max_abs` / largest magnitude of PyTorch's hidden values.
-        min_cosine: smallest cosine between a pooled vector and PyTorch's; between hidden rows without pooling.
+        min_cosine: smallest cosine between a pooled vector and PyTorch's; between hidden rows without pooling; 1 for
+            logits alone.
         mean_cosine: mean of the same cosines.
         hidden_min_cosine: smallest cosine between a hidden row and PyTorch's, without negligible rows. A row is
             negligible if the norms of PyTorch's row and the graph's are at most 1e-3 × that of PyTorch's largest row.
@@ -101,15 +102,17 @@ def difference(actual: GraphOutputs, expected: GraphOutputs) -> Difference:
         actual: outputs of the graph, pooled [B, width] after `normalize_pooled` and hidden [T, width].
         expected: outputs of PyTorch, of the same shapes.
     """
-    assert actual.hidden is not None
-    assert expected.hidden is not None
-    hidden_max_abs, hidden_max_relative = largest_differences(actual.hidden, expected.hidden)
-    hidden_cosines = _cosines(actual.hidden, expected.hidden, _NEGLIGIBLE_SHARE)
+    # If only one side has an output, compare it with an empty array: the difference is infinite.
+    nothing = np.empty(0, np.float32)
+    hidden_max_abs = hidden_max_relative = 0.0
+    hidden_cosines = np.ones(1)
+    if actual.hidden is not None or expected.hidden is not None:
+        hidden, expected_hidden = (nothing if each.hidden is None else each.hidden for each in (actual, expected))
+        hidden_max_abs, hidden_max_relative = largest_differences(hidden, expected_hidden)
+        hidden_cosines = _cosines(hidden, expected_hidden, _NEGLIGIBLE_SHARE)
     pooled_max_abs = pooled_max_relative = 0.0
     cosines = hidden_cosines
     if actual.pooled is not None or expected.pooled is not None:
-        # If only one side has pooled vectors, compare them with an empty array: the difference is infinite.
-        nothing = np.empty(0, np.float32)
         pooled, expected_pooled = (nothing if each.pooled is None else each.pooled for each in (actual, expected))
         pooled_max_abs, pooled_max_relative = largest_differences(pooled, expected_pooled)
         cosines = _cosines(pooled, expected_pooled)

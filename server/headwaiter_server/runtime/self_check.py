@@ -6,9 +6,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, Isolation
 from headwaiter_server.runtime.batch_timing import attention_cells
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
+from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
@@ -17,14 +19,18 @@ _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
 
 
-def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Difference:
+def check_golden(
+    graph: EncoderGraph, golden: Golden, *, normalized: bool, isolation: Isolation = ISOLATION_MIXED
+) -> Difference:
     """Run the golden inputs in batches of mixed lengths and return the difference from PyTorch's outputs.
 
-    If the model is `normalized`, scale pooled vectors to unit length before comparing them.
+    `isolation` says which sequences may share a batch. If the model is `normalized`, scale pooled vectors to unit
+    length before comparing them.
     """
-    outputs = [graph.turn(partial(graph.run, batch, hidden=True)) for batch in _golden_batches(golden)]
-    hidden = np.concatenate([output.hidden for output in outputs if output.hidden is not None])
-    if golden.hidden_rows is not None:
+    outputs = [graph.turn(partial(graph.run, batch, hidden=True)) for batch in _golden_batches(golden, isolation)]
+    rows = [output.hidden for output in outputs if output.hidden is not None]
+    hidden = np.concatenate(rows) if rows else None
+    if hidden is not None and golden.hidden_rows is not None:
         hidden = hidden[golden.hidden_rows]
     pooled = [output.pooled for output in outputs if output.pooled is not None]
     vectors = normalize_pooled(np.concatenate(pooled), normalized=normalized) if pooled else None
@@ -32,12 +38,13 @@ def check_golden(graph: EncoderGraph, golden: Golden, *, normalized: bool) -> Di
     return difference(GraphOutputs(vectors, hidden, logits), golden.outputs)
 
 
-def _golden_batches(golden: Golden) -> Iterator[PackedBatch]:
-    batch: list[NDArray[np.generic]] = []
-    for sequence in golden.sequences:
-        lengths = tuple(len(member) for member in (*batch, sequence))
-        if batch and (sum(lengths) > _GOLDEN_TOKENS or attention_cells(lengths) > _GOLDEN_CELLS):
-            yield pack(batch)
-            batch = []
-        batch.append(sequence)
-    yield pack(batch)
+def _golden_batches(golden: Golden, isolation: Isolation) -> Iterator[PackedBatch]:
+    for part in batches_of(golden.sequences, [*map(len, golden.sequences)], isolation):
+        batch: list[NDArray[np.generic]] = []
+        for sequence in part:
+            lengths = tuple(len(member) for member in (*batch, sequence))
+            if batch and (sum(lengths) > _GOLDEN_TOKENS or attention_cells(lengths) > _GOLDEN_CELLS):
+                yield pack(batch)
+                batch = []
+            batch.append(sequence)
+        yield pack(batch)

@@ -60,7 +60,9 @@ class Backlog:
             return 0.0
         cost, pending = self.cost, self.pending
         # A batch that is not full costs a launch too.
-        all_s = max(cost.seconds(1, 1, 1, 1), cost.in_full_batches_s(tokens, pending.mean_tokens, self.limits.tokens))
+        limits = self.limits
+        full_s = cost.in_full_batches_s(tokens, pending.mean_tokens, limits.tokens, limits.sequences)
+        all_s = max(cost.seconds(1, 1, 1, 1), full_s)
         return all_s + cost.hidden_row_s * tokens * pending.hidden_tokens / max(1, pending.tokens)
 
 

@@ -3,7 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from statistics import median, median_low
 from typing import NamedTuple, Self
@@ -103,9 +103,11 @@ class CostModel:
         seconds = self.launch_s + self.token_s * tokens + self.padded_s * padded_tokens + self.cell_s * cells
         return seconds + self.hidden_row_s * tokens if hidden else seconds
 
-    def in_full_batches_s(self, tokens: int, length_tokens: int, budget_tokens: int) -> float:
+    def in_full_batches_s(
+        self, tokens: int, length_tokens: int, budget_tokens: int, most_sequences: int = sys.maxsize
+    ) -> float:
         """Return the seconds of `tokens` tokens in full batches of sequences of one length."""
-        sequences = max(1, budget_tokens // length_tokens)
+        sequences = max(1, min(budget_tokens // length_tokens, most_sequences))
         full_tokens = sequences * length_tokens
         full_s = self.seconds(sequences, full_tokens, length_tokens, sequences * length_tokens**2)
         return full_s * tokens / full_tokens
@@ -127,8 +129,9 @@ class BatchLimits:
         tokens: token budget: most tokens, T.
         cells: most attention cells, B·N²; bounds the memory of the attention scores.
         padded_tokens: most padded tokens, B·N; bounds the memory of padded rows, which pooling needs.
-        sequences: most sequences, B, that the kernels of the device take.
+        sequences: most sequences, B, that the kernels of the device take, or that do not change each other.
         length_step: N is rounded up to a multiple of this number.
+        one_length: whether only sequences of equal length share a batch, because padding would change their results.
     """
 
     tokens: int
@@ -136,6 +139,7 @@ class BatchLimits:
     padded_tokens: int = sys.maxsize
     sequences: int = sys.maxsize
     length_step: int = 1
+    one_length: bool = False
 
     def padded_length(self, longest_tokens: int) -> int:
         """Return N of a batch whose longest sequence has this length."""
@@ -152,7 +156,7 @@ class BatchLimits:
             limit if limit == sys.maxsize else max(1, min(limit, int(share * limit)))
             for limit in (self.tokens, self.cells, self.padded_tokens)
         )
-        return BatchLimits(tokens, cells, padded_tokens, self.sequences, self.length_step)
+        return replace(self, tokens=tokens, cells=cells, padded_tokens=padded_tokens)
 
 
 @dataclass(frozen=True)

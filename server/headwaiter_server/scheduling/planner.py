@@ -158,7 +158,8 @@ class _GrowingBatch:
         padded_length = limits.padded_length(longest)
         padded_tokens = sequence_count * padded_length
         too_large = padded_tokens > limits.padded_tokens or padded_tokens * padded_length > limits.cells
-        if wasted_s > cost.launch_s or too_large or sequence_count > limits.sequences:
+        other_length = limits.one_length and length != self._longest
+        if wasted_s > cost.launch_s or too_large or other_length or sequence_count > limits.sequences:
             self.close_reason = CloseReason.CELLS
             return _NEVER
         seconds = cost.seconds(sequence_count, tokens, longest, needed_cells, hidden_tokens > 0)

@@ -104,6 +104,34 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         assert fact in shown
 
 
+@pytest.mark.parametrize(
+    ("isolation", "batches"),
+    [
+        (pb.ISOLATION_MIXED, "all lengths, padded"),
+        (pb.ISOLATION_ONE_LENGTH, "one length"),
+        (pb.ISOLATION_ONE_SEQUENCE, "one sequence"),
+        (99, "batches are padded"),
+    ],
+)
+def test_models_shows_why_a_model_is_padded_and_what_it_does_not_have(
+    isolation: pb.Isolation, batches: str, server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description = pb.GetModelResponse(
+        model=MODEL,
+        tasks=[pb.TASK_CLASSIFY],
+        pooling=pb.POOLING_NONE,
+        without_rows=True,
+        execution=pb.Execution(graph="padded.fp32.onnx", isolation=isolation, padding_reason="the mask is [odd]"),
+    )
+    assert main(["models", "--address", server.address]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert batches in shown
+    assert "the mask is [odd]" in shown
+    assert "hidden vectors none" in shown
+    for absent in ("attention layers", "width"):
+        assert absent not in shown
+
+
 def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.description = pb.GetModelResponse(
         model=MODEL, takes_features=True, feature_width=16, execution=pb.Execution(provider="cuda")

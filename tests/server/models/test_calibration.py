@@ -1,6 +1,7 @@
 """The cost of batches is measured at start-up, here on a simulated graph with a known cost."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest, Padding
 from headwaiter_server.models.calibration import (
     batch_limits,
     calibrate,
@@ -18,6 +20,7 @@ from headwaiter_server.models.calibration import (
     warm_up,
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused
+from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import pack
@@ -53,7 +56,7 @@ def _rate(cost: CostModel, tokens: int) -> float:
 @pytest.mark.parametrize(("pools", "hidden_row_s"), [(True, 5e-6), (False, 0.0)])
 def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, tmp_path: Path) -> None:
     model, graph = simulated_model(tmp_path, replace(GATHERED, hidden_row_s=5e-6))
-    graph.only_hidden = not pools
+    graph.hidden_is_optional = pools
     with patch("headwaiter_server.runtime.batch_timing.time", graph):
         assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
 
@@ -75,6 +78,37 @@ def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
     with patch("headwaiter_server.runtime.batch_timing.time", graph):
         model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=heads), graph=graph)
         assert measure_cost(model).limits.cells == cells
+
+
+@pytest.mark.parametrize("provider", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("isolation", "allowed"),
+    [
+        (pb.ISOLATION_MIXED, lambda shape: True),
+        (pb.ISOLATION_ONE_LENGTH, lambda shape: shape.padding_ratio == 0),
+        (pb.ISOLATION_ONE_SEQUENCE, lambda shape: shape.sequences == 1),
+    ],
+)
+def test_only_batches_that_may_run_are_timed_and_planned(
+    isolation: pb.Isolation, allowed: Callable[[Shape], bool], provider: Provider, tmp_path: Path
+) -> None:
+    model, graph = simulated_model(tmp_path, GATHERED, provider=provider)
+    model.bundle.manifest.padding.CopyFrom(Padding(isolation=isolation, token_values=3072, cell_values=12))
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
+        limits = calibrate(model, 0).limits
+    assert graph.ran
+    assert all(map(allowed, graph.ran))
+    assert limits.one_length == (isolation == pb.ISOLATION_ONE_LENGTH)
+    assert (limits.sequences == 1) == (isolation == pb.ISOLATION_ONE_SEQUENCE)
+    assert any(shape.sequences > 1 for shape in graph.ran) == (isolation != pb.ISOLATION_ONE_SEQUENCE)
+
+
+def test_largest_arrays_of_padded_graphs_limit_batches(tmp_path: Path) -> None:
+    model, _ = simulated_model(tmp_path, GATHERED)
+    model.bundle.manifest.padding.CopyFrom(Padding(isolation=pb.ISOLATION_MIXED, token_values=3072, cell_values=24))
+    limits = batch_limits(model, 512)
+    assert 4 * limits.cells * 24 <= 64 << 20 < 4 * (limits.cells + 1) * 24
+    assert 4 * limits.padded_tokens * 3072 <= 64 << 20 < 4 * (limits.padded_tokens + 1) * 3072
 
 
 @pytest.mark.parametrize("vocabulary", [30_522, 250_002])

@@ -69,7 +69,7 @@ def test_a_packed_graph_returns_packed_rows(unpooled: Path) -> None:
 def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidden: bool) -> None:
     graph = EncoderGraph.open(unpooled, "cpu", threads=1)
     outputs = graph.run(BATCH, hidden=hidden)
-    assert graph.only_hidden
+    assert not graph.hidden_is_optional
     assert outputs.pooled is None
     assert outputs.hidden is not None
 
@@ -78,11 +78,21 @@ def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidd
 def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Path) -> None:
     graph = EncoderGraph.open(padded, "cpu")
     outputs = graph.run(BATCH, hidden=True)
-    assert not graph.only_hidden
+    assert graph.hidden_is_optional
     assert outputs.pooled is not None
     assert outputs.pooled.tolist() == [[1.0, 0.0], [2.0, 3.0]]
     assert outputs.hidden is not None
     assert outputs.hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
+
+
+@pytest.mark.usefixtures("runs_graphs")
+def test_a_graph_without_rows_gives_only_its_vectors(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["features"], ["pooled"])]
+    graph = EncoderGraph.open(_save(tmp_path / "vectors.onnx", nodes, {"features": ["tokens", 1]}, ["pooled"]), "cpu")
+    outputs = graph.run(BATCH, hidden=True)
+    assert not graph.hidden_is_optional
+    assert outputs.hidden is None
+    assert outputs.pooled is not None
 
 
 @pytest.mark.usefixtures("runs_graphs")

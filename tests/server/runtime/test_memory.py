@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED
+from headwaiter_proto.manifest_pb2 import Manifest, Padding
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
 from headwaiter_server.runtime.packing import BLOCK_CELLS
 
@@ -48,6 +49,17 @@ def test_the_prediction_for_gated_blocks_covers_the_measured_memory(gated_width:
 def test_the_prediction_for_products_by_distance_is_within_30_percent(tokens: int, measured_mib: int) -> None:
     manifest = Manifest(max_tokens=tokens, width=768, heads=12, distance_products=True)
     predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=True) / 2**20
+    assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("width", "tokens", "measured_mib"),
+    [(384, 1024, 298), (384, 2048, 1147), (384, 4096, 3682), (768, 512, 82), (768, 1024, 298), (768, 4096, 3925)],
+)
+def test_the_prediction_for_padded_graphs_is_within_30_percent(width: int, tokens: int, measured_mib: int) -> None:
+    padding = Padding(isolation=ISOLATION_MIXED, token_values=4 * width, cell_values=12)
+    manifest = Manifest(max_tokens=tokens, width=width, padding=padding)
+    predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=False) / 2**20
     assert predicted_mib == pytest.approx(measured_mib, rel=0.3)
 
 

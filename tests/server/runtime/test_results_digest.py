@@ -34,6 +34,8 @@ DESCRIBING_FIELDS = {
         "residual_norm_ratio",
         "reference_module",
         "source",
+        "padding",
+        "without_rows",
     ),
 }
 

@@ -3,12 +3,15 @@
 from typing import cast
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from headwaiter_proto.encoder_pb2 import ISOLATION_ONE_LENGTH, ISOLATION_ONE_SEQUENCE, PRECISION_FP32
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
+from headwaiter_server.runtime.numeric_tolerances import violation
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.self_check import check_golden
 
@@ -49,6 +52,35 @@ def test_every_golden_input_is_run_in_batches_of_bounded_size(lengths: list[int]
     assert (measured.pooled_max_abs, measured.hidden_max_abs) == (0, 0)
     assert [length for batch in graph.batches for length in batch.lengths] == lengths
     assert all(batch.tokens <= 1024 or batch.sequences == 1 for batch in graph.batches)
+
+
+@given(lengths=st.lists(st.integers(1, 3), min_size=1, max_size=8))
+def test_golden_inputs_share_a_batch_only_where_the_model_allows_it(lengths: list[int]) -> None:
+    for isolation, equal_lengths, most in ((ISOLATION_ONE_LENGTH, 1, 8), (ISOLATION_ONE_SEQUENCE, 1, 1)):
+        graph = Graph()
+        measured = check_golden(cast(EncoderGraph, graph), _golden(lengths), normalized=False, isolation=isolation)
+        assert (measured.pooled_max_abs, measured.hidden_max_abs) == (0, 0)
+        assert [length for batch in graph.batches for length in batch.lengths] == lengths
+        assert all(len(set(batch.lengths)) == equal_lengths and batch.sequences <= most for batch in graph.batches)
+
+
+class Classifier(Graph):
+    """A graph that gives logits alone, the first token id of each sequence."""
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
+        self.batches.append(batch)
+        return GraphOutputs(None, None, [part[:1, None].astype(np.float32) for part in batch.split(batch.rows)])
+
+
+@pytest.mark.parametrize("error", [0.0, 0.5])
+def test_logits_alone_are_compared(error: float) -> None:
+    sequences: list[NDArray[np.generic]] = [np.array([4, 5]), np.array([6])]
+    golden = Golden(
+        sequences, GraphOutputs(None, None, [np.array([[4.0]], np.float32), np.array([[6 + error]], np.float32)])
+    )
+    measured = check_golden(cast(EncoderGraph, Classifier()), golden, normalized=False)
+    assert (measured.logits_max_abs, measured.min_cosine) == (error, 1.0)
+    assert (violation(measured, PRECISION_FP32) is None) == (error == 0)
 
 
 def test_a_wrong_golden_output_in_any_batch_is_measured() -> None:

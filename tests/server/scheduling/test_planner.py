@@ -1,5 +1,7 @@
 """A batch is led by the right sequence, stays within its limits, and is never slower than several smaller batches."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,19 @@ def test_a_batch_of_several_sequences_stays_within_the_limits(
         assert sum(lengths) <= limits.tokens
         assert len(lengths) * max(lengths) ** 2 <= limits.cells
         assert len(lengths) * max(lengths) <= limits.padded_tokens
+
+
+@given(queue=queues(), cost=costs, limits=limits)
+def test_sequences_of_other_lengths_or_all_others_stay_out_if_they_would_change_results(
+    queue: list[Sequence], cost: CostModel, limits: BatchLimits
+) -> None:
+    one_length = plan(pending_of(queue), NOW_S, cost, replace(limits, one_length=True)).batch
+    assert len(set(_lengths(one_length))) <= 1
+    assert len(plan(pending_of(queue), NOW_S, cost, replace(limits, sequences=1)).batch) <= 1
+    # A queue of one length has the same batches with and without the rule.
+    same = [each for each in queue if each.length_tokens == queue[0].length_tokens]
+    free = plan(pending_of(same), NOW_S, cost, limits).batch
+    assert plan(pending_of(same), NOW_S, cost, replace(limits, one_length=True)).batch == free
 
 
 @given(queue=queues(), cost=costs, limits=limits)

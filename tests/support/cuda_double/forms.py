@@ -18,6 +18,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.batch_timing import Lengths, made_up_sequence
 from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
+from headwaiter_server.runtime.memory import cell_values
 from headwaiter_server.runtime.model import _packed_attention
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES, most_padded_tokens
@@ -34,14 +35,15 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def graph_path(folder: Path, precision: str) -> Path:
-    """Return the path of a CUDA graph; the file may be missing."""
-    return folder / f"packed-cuda.{precision}.onnx"
+    """Return the path of a CUDA graph, padded if there is no packed one; the file may be missing."""
+    packed = folder / f"packed-cuda.{precision}.onnx"
+    return packed if packed.exists() else folder / f"padded.{precision}.onnx"
 
 
 def _lengths(manifest: Manifest) -> Mapping[str, Lengths]:
     """Return the lengths of the batches to run; the last two are the largest that a server accepts."""
     # A server refuses a model if an array of its longest sequence would have more numbers.
-    longest = min(manifest.max_tokens, most_padded_tokens(manifest.bias_heads or manifest.heads))
+    longest = min(manifest.max_tokens, most_padded_tokens(manifest.bias_heads or cell_values(manifest)))
     if manifest.fixed_length:
         return {"one": (longest,), "several": (longest,) * 3}
     least = max(1, manifest.min_tokens)

@@ -25,7 +25,7 @@ class SimulatedGraph:
         most_sequences: batches with more sequences fail, after rounding as on a GPU.
     """
 
-    only_hidden = False
+    hidden_is_optional = True
     turn = staticmethod(at_once)
 
     def __init__(self, cost: CostModel) -> None:
