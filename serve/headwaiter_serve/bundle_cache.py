@@ -57,7 +57,7 @@ def _read(model: str) -> tuple[list[str], list[str]]:
 def _graph_flags(settings: Settings) -> list[str]:
     """Return the flags of headwaiter-export for the graphs that a server with these settings may choose from."""
     cuda = settings.provider != "cpu"
-    graphs = ["packed-cpu", "attend", *(["packed-cuda"] if cuda else [])]
+    graphs = ["packed-cpu", "padded", "attend", *(["packed-cuda"] if cuda else [])]
     precisions = ["fp32", *(["fp16"] if cuda else []), *(["int8"] if settings.precision == "int8" else [])]
     return ["--graphs", *graphs, "--precision", *precisions]
 

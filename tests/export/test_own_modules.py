@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from headwaiter_export import export_module
-from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.graphs import MODULE_GRAPHS
 from headwaiter_export.cli import main
 from headwaiter_export.config.field_checks import ConfigError
@@ -25,7 +24,7 @@ from headwaiter_server.runtime.bundle import Bundle
 from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
 from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
-from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, REFUSED, VOCABULARY, Tokens, random_module
+from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, VOCABULARY, Tokens, random_module
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -96,16 +95,6 @@ def test_a_module_that_does_not_run_in_float16_has_no_graph_in_fp16(tmp_path: Pa
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert [graph.file for graph in manifest.graphs] == ["packed-cpu.fp32.onnx", "packed-cuda.fp32.onnx"]
     assert not (tmp_path / "bundle" / "weights.fp16.bin").exists()
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_module_that_cannot_be_packed_is_refused_with_place_and_reason(name: str, tmp_path: Path) -> None:
-    make, facts = REFUSED[name]
-    with pytest.raises((BundleError, ConfigError)) as refused:
-        export_module(random_module(make), tmp_path / "bundle", max_tokens=MAX_TOKENS, **IDS)
-    for fact in facts:
-        assert fact in str(refused.value)
-    assert not (tmp_path / "bundle").exists()
 
 
 def test_the_bundle_names_the_module_and_the_export_says_which_graph_it_wrote(tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ def test_name_graphs_and_code_change_the_bundle(checkpoint: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("flags", "graphs"),
     [
-        ((), "--graphs packed-cpu attend packed-cuda --precision fp32 fp16"),
-        (CPU, "--graphs packed-cpu attend --precision fp32"),
-        ((*CPU, "--precision", "int8"), "--graphs packed-cpu attend --precision fp32 int8"),
+        ((), "--graphs packed-cpu padded attend packed-cuda --precision fp32 fp16"),
+        (CPU, "--graphs packed-cpu padded attend --precision fp32"),
+        ((*CPU, "--precision", "int8"), "--graphs packed-cpu padded attend --precision fp32 int8"),
     ],
 )
 def test_the_export_writes_the_graphs_that_the_server_may_choose(

@@ -27,6 +27,7 @@ from headwaiter_export.bundle.graphs import (
     suitable_plans,
 )
 from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
+from headwaiter_export.bundle.padding import BATCHES, check_float16, measure_padding
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (
     AttentionReference,
@@ -36,6 +37,7 @@ from headwaiter_export.bundle.verification import (
     check_graphs,
     check_packing,
     measure_sentences,
+    without_too_long,
 )
 from headwaiter_export.checkpoints.reader import LoadedModel
 from headwaiter_export.checkpoints.texts import TextConfig
@@ -45,6 +47,7 @@ from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.own_module import ModuleEncoder
+from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
 from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.float16 import in_float16, limiting_magnitude
 from headwaiter_export.graphs.int8 import quantize
@@ -53,6 +56,7 @@ from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
 from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
     PRECISION_FP16,
     PRECISION_FP32,
     PRECISION_INT8,
@@ -62,7 +66,7 @@ from headwaiter_proto.encoder_pb2 import (
     TargetFormat,
 )
 from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
-from headwaiter_proto.manifest_pb2 import File, Graph, HubSource, Magnitude, Manifest
+from headwaiter_proto.manifest_pb2 import LOWERING_PADDED, File, Graph, HubSource, Magnitude, Manifest, Padding
 from headwaiter_proto.rules.pooling import POOLINGS_OF_GRAPHS
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, PARITY, SCHEMA_VERSIONS, TOKENIZER, sha256_of
 from headwaiter_server.runtime.manifest import MAX_NAME_CHARACTERS, is_model_name
@@ -125,8 +129,8 @@ def export_model(
         step("reading the model")
         plans = EVERY_GRAPH if plans is None else plans
         written = _write_graphs(read, plans, folder, report, step, compare)
-        _check_graphs(written, folder, report, step)
-        _write_json(written.manifest(name, folder), folder / MANIFEST)
+        padding = _check_graphs(written, folder, report, step)
+        _write_json(written.manifest(name, folder, padding), folder / MANIFEST)
 
 
 @contextmanager
@@ -153,6 +157,8 @@ class _Written:
         float32_layers: the linear layers that int8 leaves in float32.
         module: the class of the module that computes the rows, if it is one of the caller's; otherwise empty.
         source: `LoadedModel.source`.
+        padding_reason: why the graphs are padded; empty for other graphs.
+        gives_rows: whether the graphs give hidden rows.
     """
 
     config: EncoderConfig
@@ -167,18 +173,22 @@ class _Written:
     float32_layers: list[str]
     module: str
     source: HubSource | None
+    padding_reason: str
+    gives_rows: bool
 
     def _most_entries(self) -> int:
         """Return the most numbers other than 0 in a pooled vector of the reference."""
         vectors = [outputs.pooled for outputs in self.reference.outputs if outputs.pooled is not None]
         return max(int(np.count_nonzero(each, axis=1).max()) for each in vectors)
 
-    def manifest(self, name: str, folder: Path) -> Manifest:
+    def manifest(self, name: str, folder: Path, padding: Padding | None) -> Manifest:
         """Return the manifest of a bundle whose other files are complete."""
         config, text = self.config, self.text
         template = text.pair_template if text else None
         changes_vectors = bool(config.after_pooling or config.row_modules or config.vocabulary_head)
         pooling = f"POOLING_{config.pooling.name}"
+        if not self.gives_rows and config.head is None:
+            pooling = "POOLING_OWN"
         graphs_pool = ProtoPooling.Value(pooling) in POOLINGS_OF_GRAPHS
         fixed_pooling = graphs_pool or (config.pooling is not Pooling.NONE and changes_vectors)
         prompts = text.prompts if text else ()
@@ -210,22 +220,24 @@ class _Written:
             prompts=[asdict(prompt) for prompt in prompts],
             default_prompt=text.default_prompt if text else "",
             pooling_skips_prompt=text is not None and text.pooling_skips_prompt,
-            width=config.pooled_width,
+            width=config.pooled_width if self.gives_rows or config.head is None else 0,
+            without_rows=not self.gives_rows,
+            padding=padding,
             # Left out for other models, so that their digests do not change.
             hidden_width=config.hidden_width if fixed_pooling else 0,
             row_width=config.width if config.row_modules else 0,
             fixed_pooling=fixed_pooling,
             sparse=config.vocabulary_head is not None,
             sparse_entries=self._most_entries() if config.vocabulary_head else 0,
-            layers=config.attention_layers,
+            layers=0 if padding else config.attention_layers,
             first_row_layers=config.first_row_layers,
-            heads=config.heads,
+            heads=0 if padding else config.heads,
             convolution_values=config.convolution_values,
             gated_width=config.d_ff if config.gated else 0,
             distance_products=config.multiplies_distances,
             bias_heads=bias_heads(config),
-            head_dim=config.head_dim,
-            value_dim=config.value_dim,
+            head_dim=0 if padding else config.head_dim,
+            value_dim=0 if padding else config.value_dim,
             pooling=pooling,
             normalized=config.normalize,
             largest_magnitude=Magnitude(name=limiting, value=magnitude),
@@ -327,12 +339,16 @@ def _write_graphs(
                     step(f"tracing {plan.file}")
                     shared.write_graph(trace(converted, plan.layout), folder / plan.file)
                     free_memory()
+            for plan in of_precision:
+                if plan.lowering == LOWERING_PADDED and precision == PRECISION_FP16:
+                    check_float16(folder / plan.file)
         except NotPackableError as error:
             if precision != PRECISION_FP16 or len(of_precision) == len(chosen):
                 raise
             report(f"fp16: the bundle has no fp16 graph, because the module does not run in float16: {error}")
             chosen = tuple(plan for plan in chosen if plan.precision != PRECISION_FP16)
-            (folder / weights).unlink()
+            for name in (weights, *(plan.file for plan in of_precision)):
+                (folder / name).unlink(missing_ok=True)
             continue
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
@@ -349,15 +365,24 @@ def _write_graphs(
         float32_layers,
         encoder.class_name if isinstance(encoder, ModuleEncoder) else "",
         model.source,
+        encoder.reason if isinstance(encoder, PaddedModuleEncoder) else "",
+        encoder.gives_rows,
     )
 
 
-def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> None:
-    """Compare the graphs with PyTorch, and write the golden inputs and what was measured."""
+def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> Padding | None:
+    """Compare the graphs with PyTorch, write the golden inputs and what was measured, and return how graphs pad."""
+    reference, padding = written.reference, None
     if written.module:
         step("comparing sequences alone and beside others")
-        check_packing(folder / written.plans[0].file, written.reference)
-    parity = check_graphs(written.plans, folder, written.reference, written.ranges.magnitudes, report, step)
+    if written.padding_reason:
+        padding = measure_padding(folder / written.plans[0].file, reference, written.padding_reason)
+        reference = without_too_long(reference, padding.cell_values)
+        report(f"padded: {BATCHES[padding.isolation]}")
+    elif written.module:
+        check_packing(folder / written.plans[0].file, reference)
+    isolation = padding.isolation if padding else ISOLATION_MIXED
+    parity = check_graphs(written.plans, folder, reference, written.ranges.magnitudes, report, step, isolation)
     if written.sentences is not None:
         parity.sentences = SENTENCES
         step("comparing sentences")
@@ -367,9 +392,10 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
         step("comparing attention weights")
         free_memory()
         check_attention_weights(folder / ATTENTION_WEIGHTS_GRAPH.file, written.attention, report)
-    write_golden(written.reference, folder / GOLDEN)
+    write_golden(reference, folder / GOLDEN)
     if written.text is not None:
         (folder / TOKENIZER).write_text(written.text.tokenizer, encoding="utf-8")
+    return padding
 
 
 def _check_finite(reference: Reference) -> None:

@@ -22,16 +22,16 @@ def write_golden(reference: Reference, path: Path) -> None:
     long = golden_lengths(reference.config)
     reference = reference.only(lambda tokens: tokens <= SHORT_TOKENS or tokens in long)
     outputs, lengths = concatenate(reference.outputs), [len(sequence) for sequence in reference.sequences]
-    assert outputs.hidden is not None
-    kept = _golden_rows(lengths)
     rows = pack(reference.sequences).feeds(reference.config.row_inputs)
     arrays: dict[str, Any] = {
         **rows,
         "lengths": np.array(lengths, np.int32),
-        "hidden": outputs.hidden[kept],
     }
-    if len(kept) < len(outputs.hidden):
-        arrays["hidden_rows"] = kept
+    if outputs.hidden is not None:
+        kept = _golden_rows(lengths)
+        arrays["hidden"] = outputs.hidden[kept]
+        if len(kept) < len(outputs.hidden):
+            arrays["hidden_rows"] = kept
     if outputs.pooled is not None:
         arrays["pooled"] = outputs.pooled
     if outputs.logits is not None:

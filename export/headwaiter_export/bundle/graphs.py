@@ -13,12 +13,14 @@ from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.graphs.padded import Padded
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import (
     LOWERING_ATTEND,
     LOWERING_PACKED_CPU,
     LOWERING_PACKED_CUDA,
+    LOWERING_PADDED,
     LOWERING_PORTABLE,
     Lowering,
 )
@@ -59,6 +61,13 @@ MODULE_GRAPHS = tuple(
 )
 
 
+# The graphs of a module of the caller that cannot run on packed rows; servers on CPUs and on CUDA share that in fp32.
+PADDED_GRAPHS = (
+    GraphPlan("padded.fp32.onnx", Padded, LOWERING_PADDED, PRECISION_FP32, "cpu"),
+    GraphPlan("padded.fp16.onnx", Padded, LOWERING_PADDED, PRECISION_FP16, "cuda"),
+)
+
+
 # In the order in which they are written: int8, which takes the most memory, finds memory that is not fragmented yet.
 WEIGHTS_FILES = {
     PRECISION_INT8: "weights.int8.bin",
@@ -67,15 +76,18 @@ WEIGHTS_FILES = {
 }
 
 
-def chosen_plans(kinds: Collection[str], precisions: Collection[str]) -> tuple[GraphPlan, ...]:
+def chosen_plans(
+    kinds: Collection[str], precisions: Collection[str], among: Collection[GraphPlan] = EVERY_GRAPH
+) -> tuple[GraphPlan, ...]:
     """Return the plans of these kinds and precisions, named as in the names of their files.
 
     Raises:
         ConfigError: no graph that a server can run has one of these kinds and one of these precisions.
     """
     names = {f"{kind}.{precision}.onnx" for kind in kinds for precision in precisions}
-    plans = tuple(plan for plan in EVERY_GRAPH if plan.file in names)
-    served = [plan.file.removesuffix(".onnx") for plan in GRAPHS if plan.lowering != LOWERING_PORTABLE]
+    plans = tuple(plan for plan in among if plan.file in names)
+    not_served = LOWERING_PORTABLE, LOWERING_ATTEND
+    served = [plan.file.removesuffix(".onnx") for plan in among if plan.lowering not in not_served]
     if not any(plan.file.removesuffix(".onnx") in served for plan in plans):
         raise ConfigError(
             f"no server could run the bundle: let --graphs and --precision keep one of {', '.join(served)}"

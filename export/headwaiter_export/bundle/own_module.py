@@ -1,14 +1,19 @@
-"""Export a PyTorch module of the caller, whose own code computes the rows of the graphs and of the reference."""
+"""Export a PyTorch module of the caller, whose own code computes the outputs of the graphs and of the reference.
 
-from collections.abc import Collection
+Graphs are packed if the module can run on packed rows, and padded otherwise.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_model
-from headwaiter_export.bundle.graphs import MODULE_GRAPHS, GraphPlan
+from headwaiter_export.bundle.graphs import MODULE_GRAPHS, PADDED_GRAPHS, GraphPlan
 from headwaiter_export.bundle.verification import Report
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.reader import LoadedModel
@@ -16,8 +21,11 @@ from headwaiter_export.checkpoints.texts import TextConfig, read_tokenizer, with
 from headwaiter_export.config.choices import ROW_POOLINGS, Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.own_module import ModuleEncoder
+from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
+from headwaiter_proto.manifest_pb2 import HubSource
 from headwaiter_server.runtime.bundle import TOKENIZER
 
 
@@ -31,6 +39,7 @@ def export_module(
     pooling: str = "mean",
     normalize: bool = False,
     tokenizer: Path | str | None = None,
+    labels: Sequence[str] = (),
     name: str | None = None,
     report: Report = lambda line: None,
     step: Report = lambda what: None,
@@ -38,8 +47,13 @@ def export_module(
 ) -> None:
     """Write a bundle of a module; after an error, write nothing.
 
-    The module maps one sequence, token ids [1, n] or features [1, n, feature_width], to rows [1, n, width]. If it needs
-    a second argument, that is a mask of ones [1, n]. Its outputs in eval mode are the reference of the bundle.
+    The module maps sequences, token ids [B, N] or features [B, N, feature_width], to rows [B, N, width] or vectors
+    [B, width]. If it needs a second argument, or has an argument `attention_mask`, that is a mask [B, N], 1 for tokens
+    and 0 for padding. Its outputs in eval mode for each sequence alone are the reference of the bundle.
+
+    Graphs need no padding if all attention of the module is measured to be free of a mask, causal, in a window, or to
+    depend on distances. Other graphs pad sequences: `report` and the manifest say why, and which sequences may share a
+    batch.
 
     Args:
         module: the module, in float32 on the CPU.
@@ -51,43 +65,100 @@ def export_module(
         normalize: whether pooled vectors are scaled to unit length.
         tokenizer: tokenizer.json, or a folder that contains it, and perhaps the prompts of sentence-transformers in
             config_sentence_transformers.json; None to accept no texts.
+        labels: names of the labels, for a module that gives logits [B, labels] or [B, N, labels].
         name: name of the model in requests and replies; None for the class of the module.
         report: called with a line of text after each step.
         step: called with what begins now.
         plans: graphs to write; None for all that a module can have.
 
     Raises:
-        BundleError: the module cannot run on packed rows, or the bundle cannot be written.
+        BundleError: the module cannot be traced, or the bundle cannot be written.
         CheckpointError: the tokenizer cannot be read, or does not fit the module.
         ConfigError: an argument is wrong, or the module cannot be run.
     """
     if pooling not in (*ROW_POOLINGS, Pooling.NONE):
         raise ConfigError(f"pooling is {pooling!r}: choose one of {', '.join((*ROW_POOLINGS, Pooling.NONE))}")
 
-    def read() -> LoadedModel:
-        encoder = ModuleEncoder.of(
-            module,
-            vocabulary_size=vocabulary_size,
-            feature_width=feature_width,
-            max_tokens=max_tokens,
-            pooling=Pooling(pooling),
-            normalize=normalize,
-        )
-        layers = len(encoder.found.layers)
-        report(f"packed: the module has {layers} attention layers, whose masks and biases depend on distances at most")
-        return LoadedModel(encoder, None if tokenizer is None else _read_text(Path(tokenizer), encoder.config))
+    choices: dict[str, Any] = {
+        "vocabulary_size": vocabulary_size,
+        "feature_width": feature_width,
+        "max_tokens": max_tokens,
+        "pooling": Pooling(pooling),
+        "normalize": normalize,
+    }
+    head = HeadConfig((*labels,), usual_function(len(labels))) if labels else None
 
-    chosen = [plan for plan in MODULE_GRAPHS if plans is None or plan in plans]
-    if chosen[:1] != [MODULE_GRAPHS[0]]:
-        raise ConfigError(f"the module is checked with {MODULE_GRAPHS[0].file}: let --graphs and --precision keep it")
+    def finish(encoder: ModuleEncoder) -> TextConfig | None:
+        return None if tokenizer is None else _read_text(Path(tokenizer), encoder.config)
+
+    export_encoder(module, finish, Path(destination), name, report, step, plans, head=head, **choices)
+
+
+def export_encoder(
+    module: nn.Module,
+    finish: Callable[[ModuleEncoder], TextConfig | None],
+    destination: Path,
+    name: str | None,
+    report: Report,
+    step: Report,
+    plans: Collection[GraphPlan] | None,
+    *,
+    head: HeadConfig | None,
+    source: HubSource | None = None,
+    **choices: Any,
+) -> None:
+    """Write a bundle of a module as `export_module` does.
+
+    Args:
+        module: the module.
+        finish: completes an encoder of the module, and returns its tokenizer.
+        destination: folder of the bundle.
+        name: name of the model; None for the class of the module.
+        report: as in `export_module`.
+        step: as in `export_module`.
+        plans: as in `export_module`.
+        head: the labels of a module that gives logits.
+        source: where the module came from; None if it did not come from a hub.
+        choices: as in `ModuleEncoder.of`.
+    """
+    packed, padded = (
+        [plan for plan in graphs if plans is None or plan in plans] for graphs in (MODULE_GRAPHS, PADDED_GRAPHS)
+    )
+
+    def read_packed() -> LoadedModel:
+        encoder = ModuleEncoder.of(module, **choices)
+        layers = len(encoder.found.layers) if encoder.found else 0
+        report(f"packed: the module has {layers} attention layers, whose masks and biases depend on distances at most")
+        return LoadedModel(encoder, finish(encoder), source=source)
+
+    def read_padded(reason: str) -> LoadedModel:
+        encoder = PaddedModuleEncoder.padded(module, reason, head, **choices)
+        report(f"padded: {reason}")
+        return LoadedModel(encoder, finish(encoder), source=source)
+
+    def write(read: Callable[[], LoadedModel], graphs: Sequence[GraphPlan], first: GraphPlan) -> None:
+        if graphs[:1] != [first]:
+            raise ConfigError(f"the module is checked with {first.file}: let --graphs and --precision keep it")
+        export_model(read, destination, name or type(module).__name__, report, step, graphs)
+
     training = [each for each in module.modules() if each.training]
     module.eval()
     try:
         with torch.no_grad():
-            export_model(read, Path(destination), name or type(module).__name__, report, step, chosen)
-    except NotPackableError as error:
-        # What cannot be packed could be served padded, with another graph.
-        raise BundleError(f"the module cannot run on packed rows, without padding: {error}") from error
+            reason = "the module gives logits"
+            if head is None:
+                reason = "only padded graphs are wanted"
+                if packed or not padded:
+                    try:
+                        return write(read_packed, packed, MODULE_GRAPHS[0])
+                    except NotPackableError as error:
+                        reason = str(error)
+                        if not padded:
+                            raise BundleError(f"the module cannot run without padding: {error}") from error
+            try:
+                write(partial(read_padded, reason), padded, PADDED_GRAPHS[0])
+            except NotPackableError as error:
+                raise BundleError(f"the module cannot be traced: {error}") from error
     finally:
         for each in training:
             each.training = True

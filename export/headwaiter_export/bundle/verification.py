@@ -35,11 +35,12 @@ from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
 from headwaiter_export.graphs.ranges import SCORES
 from headwaiter_export.graphs.tracing import free_memory
-from headwaiter_proto.encoder_pb2 import PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP32, PRECISION_INT8, Isolation, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider
+from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.numeric_tolerances import (
     TOLERANCES,
     Difference,
@@ -59,9 +60,9 @@ Report = Callable[[str], object]
 _ATTENTION_MAX_ABS = 1e-5
 # Smallest accepted cosine of context vectors: contexts that are tiny beside others may be wrong at a small difference.
 _CONTEXT_MIN_COSINE = 0.99999
-# Memory for one copy of the scores of one sequence in the portable graph. The graph holds several copies, each with the
-# scores of all heads. No server of ours runs it.
-_PORTABLE_SCORES_BYTES = 1 << 28
+# Memory for one copy of the scores of one sequence in a padded graph. The graph holds several copies, each with the
+# scores of all heads.
+_PADDED_SCORES_BYTES = 1 << 28
 # float32 rounds larger attention scores by up to more than the tolerance of vectors, 1e-5.
 _LARGE_SCORE = 256
 # A trained model should keep at least this share of the nearest neighbours, and of the orders of scores, in int8:
@@ -69,8 +70,12 @@ _LARGE_SCORE = 256
 PROMISED_SHARE = 0.95
 
 
-def measure_graph(path: Path, provider: Provider, reference: Reference) -> Difference:
+def measure_graph(
+    path: Path, provider: Provider, reference: Reference, isolation: Isolation = ISOLATION_MIXED
+) -> Difference:
     """Run a graph on batches of one sequence and of several, and return its difference from PyTorch.
+
+    `isolation` says which sequences may share a batch.
 
     Raises:
         ProviderUnavailable: this machine cannot use the provider.
@@ -82,7 +87,9 @@ def measure_graph(path: Path, provider: Provider, reference: Reference) -> Diffe
     # Then each long sequence alone, and the shortest of them together with the shortest edges.
     long = list(range(SHORT_SEQUENCES, len(reference.sequences)))
     batches += [[i] for i in long] + [[*edges[:-1], i] for i in long[:1]]
-    outputs = [graph.run(pack([reference.sequences[i] for i in batch]), hidden=True) for batch in batches]
+    lengths = [len(sequence) for sequence in reference.sequences]
+    parts = [part for batch in batches for part in batches_of(batch, [lengths[i] for i in batch], isolation)]
+    outputs = [graph.run(pack([reference.sequences[i] for i in part]), hidden=True) for part in parts]
     expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
 
@@ -128,10 +135,11 @@ def check_graphs(
     magnitudes: Mapping[str, float],
     report: Report,
     step: Report,
+    isolation: Isolation = ISOLATION_MIXED,
 ) -> Parity:
     """Return the differences from PyTorch of all graphs that can run on this machine.
 
-    `magnitudes` are those of `ActivationRanges`.
+    `magnitudes` are those of `ActivationRanges`, and `isolation` says which sequences may share a batch.
 
     Raises:
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
@@ -144,8 +152,9 @@ def check_graphs(
         step(f"comparing {plan.file} with PyTorch")
         free_memory()
         try:
-            checked = _without_too_long(reference) if plan.lowering == LOWERING_PORTABLE else reference
-            measured = measure_graph(folder / plan.file, plan.provider, checked)
+            portable = plan.lowering == LOWERING_PORTABLE
+            checked = without_too_long(reference, reference.config.heads) if portable else reference
+            measured = measure_graph(folder / plan.file, plan.provider, checked, isolation)
         except ProviderUnavailable:
             device = plan.provider.upper()
             report(f"{plan.file}: not run, because this machine has no {device}; a server checks it at its start")
@@ -166,7 +175,9 @@ def check_graphs(
             lengths=sorted({len(sequence) for sequence in checked.sequences}),
             hidden_min_cosine=measured.hidden_min_cosine,
         )
-        report(f"{plan.file}: compared with PyTorch, {_describe(measured, plan.precision, reference.config)}")
+        gives_rows = reference.outputs[0].hidden is not None
+        described = _describe(measured, plan.precision, reference.config, gives_rows=gives_rows)
+        report(f"{plan.file}: compared with PyTorch, {described}")
     return parity
 
 
@@ -182,13 +193,15 @@ def _saturated_attention(magnitudes: Mapping[str, float]) -> str | None:
     )
 
 
-def _describe(measured: Difference, precision: Precision, config: EncoderConfig) -> str:
+def _describe(measured: Difference, precision: Precision, config: EncoderConfig, *, gives_rows: bool) -> str:
     """Describe what decides: the smallest cosine, and each difference that the precision limits by itself.
 
     `violation` compares the smaller one of an absolute and a relative difference.
     """
     tolerance = TOLERANCES[precision]
     kinds = [("hidden rows", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
+    if not gives_rows:
+        kinds.clear()
     if config.pooling is not Pooling.NONE:
         kinds.insert(0, ("vectors", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
     if config.head:
@@ -201,9 +214,9 @@ def _describe(measured: Difference, precision: Precision, config: EncoderConfig)
     return ", ".join([*differences, f"cosine at least {measured.min_cosine:.7f} (limit {tolerance.min_cosine:g})"])
 
 
-def _without_too_long(reference: Reference) -> Reference:
-    """Leave out the sequences whose scores would need too much memory in the portable graph."""
-    most_tokens = math.isqrt(_PORTABLE_SCORES_BYTES // (4 * reference.config.heads))
+def without_too_long(reference: Reference, cell_values: int) -> Reference:
+    """Leave out the sequences whose scores, `cell_values` for each pair, would need too much memory when padded."""
+    most_tokens = math.isqrt(_PADDED_SCORES_BYTES // (4 * max(1, cell_values)))
     return reference.only(lambda tokens: tokens <= max(most_tokens, SHORT_TOKENS))
 
 

@@ -25,6 +25,11 @@ class ScoreFunction(StrEnum):
     RELU = "relu"
 
 
+def usual_function(labels: int) -> ScoreFunction:
+    """Return how logits become scores in `TextClassificationPipeline` of transformers, for a number of labels."""
+    return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """A head computes logits from vectors x: W_2 norm(activation(W_1 x + b_1)) + b_2, or W_2 norm(x) + b_2.

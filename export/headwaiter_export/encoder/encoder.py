@@ -30,7 +30,13 @@ _POSITIONS = ("embedding.positions.table.weight", "decoder.embedding.positions.t
 
 
 class Encoder(nn.Module):
-    """A self-attention encoder: embedding, layers, pooling."""
+    """A self-attention encoder: embedding, layers, pooling.
+
+    Attributes:
+        gives_rows: whether `forward` returns hidden rows; only modules of the caller may give vectors or logits alone.
+    """
+
+    gives_rows = True
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -88,7 +94,7 @@ class Encoder(nn.Module):
         layout: AttentionLayout,
         token_types: Tensor | None = None,
         target: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Encode token ids [R], with their token types [R] (None for type 0), or features [R, feature_width].
 
         If the decoder takes a target, `tokens` and `layout` are those of the sources, and `target` has the token ids or

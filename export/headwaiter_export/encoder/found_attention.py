@@ -35,7 +35,7 @@ _WRAPPERS = (_PACKAGES[1], *(str(Path(torch.__file__).with_name(name)) for name 
 
 
 class NotPackableError(ValueError):
-    """A module cannot run on packed rows; the message says where in its code and why."""
+    """A module cannot run on packed rows, or be traced at all; the message says where in its code and why."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"{place}: {reason}" if place else reason)

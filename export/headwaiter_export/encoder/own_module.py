@@ -5,7 +5,7 @@ were one sequence, and the layout of the graph computes its attention, see `foun
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from typing_extensions import override
 from headwaiter_export.config.choices import Mask
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.after_pooling import build_modules
 from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError, place
@@ -32,14 +33,15 @@ class ModuleEncoder(Encoder):
     have no meaning, because the module has layers of its own.
     """
 
-    def __init__(self, config: EncoderConfig, module: nn.Module, found: Attentions) -> None:
+    def __init__(self, config: EncoderConfig, module: nn.Module, found: Attentions | None = None) -> None:
         # Without the constructor of Encoder, which would make layers.
         nn.Module.__init__(self)
         self.config = config
         self.module = module
         self.found = found
         self.layers = nn.ModuleList()
-        self.after_pooling = self.row_modules = nn.Sequential()
+        self.after_pooling = build_modules(config.after_pooling, config.pooling_width)
+        self.row_modules = nn.Sequential()
         self.decoder = self.attention_pooling = self.vocabulary_head = self.head = None
 
     @classmethod
@@ -55,9 +57,8 @@ class ModuleEncoder(Encoder):
             NotPackableError: the module cannot run on packed rows.
         """
         described = EncoderConfig(**choices, d_model=1, heads=1, layers=1, d_ff=0)
+        check_max_tokens(described)
         longest = described.max_tokens
-        if longest < 4:
-            raise ConfigError(f"max_tokens is {longest}: it must be 4 or more for a module")
         first, third = random_sequences(described, (longest, (longest + 1) // 2))
         second = _sequence_of_marks(described)
         width = run_module(module, torch.from_numpy(first)).shape[1]
@@ -83,6 +84,11 @@ class ModuleEncoder(Encoder):
         )
         return cls(config, module, found)
 
+    @override
+    def merge_dense(self) -> "ModuleEncoder":
+        """Return the same encoder, whose module no other encoder could compute."""
+        return self
+
     @property
     def class_name(self) -> str:
         """The class of the module."""
@@ -92,14 +98,26 @@ class ModuleEncoder(Encoder):
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         if isinstance(layout, SingleSequence):
             return run_module(self.module, tokens)
+        assert self.found is not None
         rows = PackedRows(self.found, layout, tokens.shape[0])
-        if not self.config.takes_tokens:
-            floats = (each.dtype for each in self.module.parameters() if each.is_floating_point())
-            tokens = tokens.to(next(floats, tokens.dtype))
+        tokens = self._cast_features(tokens)
         with rows:
             hidden = run_module(self.module, tokens)
         rows.finish()
         return hidden
+
+    def _cast_features(self, tokens: Tensor) -> Tensor:
+        """Return features in the precision of the module; token ids as they are."""
+        if self.config.takes_tokens:
+            return tokens
+        floats = (each.dtype for each in self.module.parameters() if each.is_floating_point())
+        return tokens.to(next(floats, tokens.dtype))
+
+
+def check_max_tokens(config: EncoderConfig) -> None:
+    """Check that sequences of several lengths can be compared."""
+    if config.max_tokens < 4:
+        raise ConfigError(f"max_tokens is {config.max_tokens}: it must be 4 or more for a module")
 
 
 def _sequence_of_marks(config: EncoderConfig) -> Sequence:
@@ -118,38 +136,58 @@ def run_module(module: nn.Module, tokens: Tensor) -> Tensor:
 
     If the module needs a second argument, that is a mask of ones [1, n].
     """
-    arguments = [tokens[None]]
-    if _required(module) > 1:
-        arguments.append(torch.ones(1, tokens.shape[0], dtype=torch.int64))
+    output = call_module(module, tokens[None], torch.ones(1, tokens.shape[0], dtype=torch.int64))
+    if output.ndim == 2 and output.shape[0] == 1:
+        raise NotPackableError("", "the module gives a vector for each sequence, and no rows")
+    if output.ndim != 3 or output.shape[0] != 1:
+        raise ConfigError(
+            f"the module gives {[*output.shape]} for one sequence of {tokens.shape[0]} tokens: let it return rows "
+            f"[1, {tokens.shape[0]}, width]"
+        )
+    return output[0]
+
+
+def call_module(
+    module: nn.Module, tokens: Tensor, mask: Tensor, token_types: Tensor | None = None, *, names_mask: bool = False
+) -> Tensor:
+    """Run a module on token ids [B, N], perhaps with token types, or features; return its only or first output.
+
+    If the module needs a second argument, that is the mask [B, N], 1 for tokens and 0 for padding. With `names_mask`,
+    it also gets the mask as its argument `attention_mask`, if it has one.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    arguments, named = [tokens], {} if token_types is None else {"token_type_ids": token_types}
+    if _required(parameters.values()) > 1:
+        arguments.append(mask)
+    elif names_mask and "attention_mask" in parameters:
+        named["attention_mask"] = mask
     try:
         with _without_fast_path():
-            output = module(*arguments)
+            output = module(*arguments, **named)
     except NotPackableError:
         raise
     except Exception as error:
         if torch.compiler.is_exporting():
             raise
         raise ConfigError(
-            f"the module fails on one sequence of {tokens.shape[0]} tokens ({place(error)}: {error!r:.300}): let it "
+            f"the module fails on one sequence of {tokens.shape[1]} tokens ({place(error)}: {error!r:.300}): let it "
             "take numbers in float32, or token ids, on the CPU, and all lengths up to max_tokens"
         ) from error
     if isinstance(output, Mapping):
-        output = output.get("last_hidden_state", output)
+        output = output.get("last_hidden_state", output.get("logits", output))
     elif isinstance(output, tuple | list) and output:
         output = output[0]
-    if not isinstance(output, Tensor) or output.ndim != 3 or output.shape[0] != 1:
-        shape = [*output.shape] if isinstance(output, Tensor) else type(output).__name__
+    if not isinstance(output, Tensor):
         raise ConfigError(
-            f"the module gives {shape} for one sequence of {tokens.shape[0]} tokens: let it return rows "
-            f"[1, {tokens.shape[0]}, width]"
+            f"the module gives an object of the class {type(output).__name__}: let it return a tensor, or a tuple that "
+            "begins with one"
         )
-    return output[0]
+    return output
 
 
-def _required(module: nn.Module) -> int:
+def _required(parameters: Iterable[inspect.Parameter]) -> int:
     """Return how many arguments a module needs."""
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = inspect.signature(module.forward).parameters.values()
     return sum(each.kind in kinds and each.default is each.empty for each in parameters)
 
 

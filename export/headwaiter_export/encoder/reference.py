@@ -51,7 +51,7 @@ class Reference:
         config: configuration of the encoder.
         sequences: token ids or features.
         outputs: for a sequence of n tokens, hidden [n, width], pooled [1, width], normalized if the encoder does so,
-            and logits.
+            and logits; None for those that the encoder does not give.
     """
 
     config: EncoderConfig
@@ -226,7 +226,9 @@ def run_in_pytorch(
         arrangement = layout(*map(len, (inputs[name] for name in ("tokens", "target") if name in inputs)))
         pooled, hidden, logits = encoder(layout=arrangement, **inputs)
         outputs = GraphOutputs(
-            None if pooled is None else pooled.numpy(), hidden.numpy(), None if logits is None else [logits.numpy()]
+            None if pooled is None else pooled.numpy(),
+            None if hidden is None else hidden.numpy(),
+            None if logits is None else [logits.numpy()],
         )
         results.append(normalize_outputs(encoder.config, outputs))
     return results

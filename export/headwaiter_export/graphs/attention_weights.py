@@ -76,5 +76,5 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
         return [f"{output}_{layer}" for layer in range(config.attention_layers) for output in ("weights", "context")]
 
     @override
-    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor | None, logits: Tensor | None = None) -> list[Tensor]:
         return self._weights_and_contexts

@@ -27,7 +27,9 @@ def in_float16(encoder: Encoder) -> Iterator[Encoder]:
     if not isinstance(encoder, ModuleEncoder):
         yield to_float16(encoder)
         return
-    tensors = {id(each): each for each in (*encoder.parameters(), *encoder.buffers()) if each.is_floating_point()}
+    named = (*encoder.named_parameters(), *encoder.named_buffers())
+    halved = (tensor for name, tensor in named if not name.startswith(FLOAT32_MODULES))
+    tensors = {id(each): each for each in halved if each.is_floating_point()}
     before = {key: tensor.data for key, tensor in tensors.items()}
     try:
         for tensor in tensors.values():

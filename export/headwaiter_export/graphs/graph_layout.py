@@ -67,13 +67,14 @@ class GraphLayout(AttentionLayout):
 
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
-        """Return the names of a graph's outputs."""
+        """Return the names of a graph's outputs, if the encoder gives rows."""
         pooled = [] if config.pooling is Pooling.NONE else ["pooled"]
         return [*pooled, "hidden", *([config.head.output] if config.head else [])]
 
-    def outputs(self, pooled: Tensor | None, hidden: Tensor, logits: Tensor | None = None) -> list[Tensor]:
+    def outputs(self, pooled: Tensor | None, hidden: Tensor | None, logits: Tensor | None = None) -> list[Tensor]:
         """Turn the encoder's results into the graph's outputs, in the order of `output_names`."""
-        return [output for output in (pooled, self.from_rows(hidden), logits) if output is not None]
+        rows = None if hidden is None else self.from_rows(hidden)
+        return [output for output in (pooled, rows, logits) if output is not None]
 
 
 def _target_axis(axis: str) -> str:

@@ -7,8 +7,9 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
         model = _trace_module(encoder, layout, inputs)
     else:
         model = _trace_layers(encoder, layout, inputs)
-    for output, name in zip(model.graph.outputs, layout.output_names(encoder.config), strict=True):
+    names = [name for name in layout.output_names(encoder.config) if name != "hidden" or encoder.gives_rows]
+    for output, name in zip(model.graph.outputs, names, strict=True):
         output.name = name
     for fuse in layout.FUSIONS:
         fuse(model)
@@ -118,10 +120,11 @@ def _trace_module(encoder: ModuleEncoder, layout: type[GraphLayout], inputs: dic
     """Trace a module of the caller as a whole."""
     axes = layout.input_axes(encoder.config)
     # Code that compares the number of rows with a limit limits a named size, but none of these.
-    dims = {**_DIMS, "tokens": Dim.DYNAMIC}
+    dims = {**_DIMS, **dict.fromkeys(layout.TOKEN_AXES, Dim.DYNAMIC)}
     dynamic = {"inputs": {name: {i: dims[axis] for i, axis in enumerate(axes[name])} for name in axes}}
     graph = _GraphModule(encoder, layout).eval()
-    with _silence(), torch.inference_mode():
+    # On some errors, the tracer prints the whole program.
+    with _silence(), redirect_stderr(StringIO()), torch.inference_mode():
         try:
             exported = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic, strict=False)
             program = torch.onnx.export(
@@ -130,7 +133,8 @@ def _trace_module(encoder: ModuleEncoder, layout: type[GraphLayout], inputs: dic
         except NotPackableError:
             raise
         except Exception as error:
-            reason = next(iter(str(error).splitlines()), "")
+            # Of an operator without a form in ONNX, the cause names the operator.
+            reason = next(iter(str(error.__cause__ or error).splitlines()), "")
             raise NotPackableError(
                 place(error), f"PyTorch cannot trace this ({type(error).__name__}: {reason})"
             ) from error
@@ -212,17 +216,20 @@ class _GraphModule(nn.Module):
         others = {} if target is None else {"target": layout.target.to_rows(target)}
         pooled, hidden, logits = self.encoder(tokens, layout, *types, **others)
         # The last output keeps all operators of the marked layers in the traced graph; `trace` removes this output.
-        kept = hidden
+        outputs = layout.outputs(pooled, hidden, logits)
+        kept = outputs[0] if hidden is None else hidden
         if self.encoder.decoder is not None and not self.encoder.config.decodes_rows and logits is not None:
+            assert hidden is not None
             kept = hidden.sum() + logits.sum()
-        return [*layout.outputs(pooled, hidden, logits), kept]
+        return [*outputs, kept]
 
 
 def _tidy(model: ir.Model) -> ir.Model:
     """Remove unused inputs, and the tracer's metadata, which contains paths of the exporting machine."""
     model.producer_name, model.producer_version = "headwaiter", version("headwaiter")
     for value in list(model.graph.inputs):
-        if not value.uses():
+        # A server tells a padded graph by its mask.
+        if not value.uses() and value.name != "attention_mask":
             model.graph.inputs.remove(value)
     # The tracer names values after operators, so the output of an operator `gather` has the name of an input.
     inputs = {value.name for value in model.graph.inputs}

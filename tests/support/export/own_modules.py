@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    ISOLATION_ONE_SEQUENCE,
+    Isolation,
+)
+
 VOCABULARY, WIDTH, HEADS, MAX_TOKENS = 60, 24, 3, 40
+LABELS = ("calm", "glad", "sad")
 
 # Computes the contexts [B, H, N, n] of queries, keys and values.
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -353,11 +362,33 @@ class Branch(Tokens):
         return x * 2 if ids[0, 0] > 0 else x
 
 
+class Pooled(Tokens):
+    """Gives one vector."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids).mean(1)
+
+
 class BakedLength(Tokens):
     """Depends on the number of rows as a number of Python."""
 
     def embed(self, ids: Tensor) -> Tensor:
         return super().embed(ids) * int(ids.shape[1])
+
+
+class BakedBatch(Pooled):
+    """Depends on the number of sequences as a number of Python."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return super().embed(ids) * int(ids.shape[0])
+
+
+class BranchByLength(Centred):
+    """Computes long sequences in another way."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x if ids.shape[1] < 9 else 2 * x
 
 
 class OtherBranch(Tokens):
@@ -375,30 +406,106 @@ class Static(Tokens):
         return self.embed(ids)
 
 
-class Pooled(Tokens):
-    """Gives one vector."""
+class MaskedTokens(Tokens):
+    """Gives its attention the mask of tokens."""
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return super().forward(ids).mean(1)
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        x = self.embed(ids)
+        for block in self.blocks:
+            block.attend = partial(self.masked, is_token=mask[:, None, None] > 0)  # type: ignore[assignment]
+            x = block(x)
+        return x
+
+    def masked(self, q: Tensor, k: Tensor, v: Tensor, is_token: Tensor) -> Tensor:
+        """Attend with a bias by content, and a cap."""
+        scores = 5 * torch.tanh(q @ k.transpose(-2, -1) / 5) + q[..., :1] * k[..., :1].transpose(-2, -1)
+        return scores.masked_fill(~is_token, -torch.inf).softmax(-1) @ v
 
 
+class MaskedConvolution(MaskedTokens):
+    """Mixes neighbouring rows, also with those of padding."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x + F.pad(x[:, 1:], (0, 0, 0, 1))
+
+
+class MaskedMixer(Tokens):
+    """Mixes rows by their mean, without attention, and names its mask."""
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embed(ids)
+        mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+        weights = (mask / mask.sum(1, keepdim=True))[..., None]
+        for block in self.blocks:
+            x = x + block.get_submodule("feed_forward")(x) * (weights * x).sum(1, keepdim=True)
+        return x
+
+
+class MaskedVectors(MaskedTokens):
+    """Gives one vector for each sequence."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        x = super().forward(ids, mask).masked_fill(mask[..., None] == 0, -torch.inf)
+        return x.amax(1)
+
+
+class ScaledByBatch(nn.Module):
+    """Has one scale for the features of all sequences, as dynamic quantization has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Round features."""
+        scale = x.abs().max() / 127
+        rows: Tensor = self.linear((x / scale).round() * scale)
+        return rows
+
+
+class Classifier(MaskedTokens):
+    """Gives logits of three labels, for each sequence or each token."""
+
+    def __init__(self, *, per_token: bool) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, 3)
+        self.per_token = per_token
+
+    def forward(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        x = super().forward(ids, mask)
+        return {"logits": self.head(x if self.per_token else x[:, 0])}
+
+
+# Modules that are padded, each with what it takes, the sequences that may share a batch, and words of the reason.
+PADDED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Isolation, str]] = {
+    "capped": (lambda: Tokens(capped), IDS, ISOLATION_ONE_LENGTH, "between the products and the softmax"),
+    "by_content": (lambda: Tokens(by_content), IDS, ISOLATION_ONE_LENGTH, "more than the distance"),
+    "first_row_everywhere": (lambda: Tokens(first_row_everywhere), IDS, ISOLATION_ONE_LENGTH, "more than the distance"),
+    "gated_weights": (lambda: Tokens(gated_weights), IDS, ISOLATION_ONE_LENGTH, "changed after the softmax"),
+    "linear": (lambda: Tokens(linear), IDS, ISOLATION_ONE_LENGTH, "attention that the export knows"),
+    "sigmoid": (lambda: Tokens(sigmoid), IDS, ISOLATION_ONE_LENGTH, "attention that the export knows"),
+    "mask_of_ids": (MaskOfIds, IDS, ISOLATION_ONE_LENGTH, "content"),
+    "convolution": (Convolution, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
+    "centred": (Centred, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
+    "positions_from_the_end": (PositionsFromTheEnd, IDS, ISOLATION_ONE_LENGTH, "its positions depend on the length"),
+    "static": (Static, IDS, ISOLATION_MIXED, "attention that the export knows"),
+    "pooled": (Pooled, IDS, ISOLATION_ONE_LENGTH, "a vector for each sequence"),
+    "masked": (MaskedTokens, IDS, ISOLATION_MIXED, "own_modules.py:"),
+    "masked_convolution": (MaskedConvolution, IDS, ISOLATION_ONE_LENGTH, "own_modules.py:"),
+    "masked_mixer": (MaskedMixer, IDS, ISOLATION_MIXED, "attention that the export knows"),
+    "masked_vectors": (MaskedVectors, IDS, ISOLATION_MIXED, "a vector for each sequence"),
+    "scaled_by_batch": (ScaledByBatch, FEATURES, ISOLATION_ONE_SEQUENCE, "attention that the export knows"),
+    "logits": (lambda: Classifier(per_token=False), {**IDS, "labels": LABELS}, ISOLATION_MIXED, "logits"),
+    "token_logits": (lambda: Classifier(per_token=True), {**IDS, "labels": LABELS}, ISOLATION_MIXED, "logits"),
+}
 # Modules that are refused, each with words of the reason.
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-    "capped": (lambda: Tokens(capped), ("own_modules.py:", "between the products and the softmax")),
-    "by_content": (lambda: Tokens(by_content), ("own_modules.py:", "more than the distance")),
-    "first_row_everywhere": (lambda: Tokens(first_row_everywhere), ("own_modules.py:", "more than the distance")),
-    "gated_weights": (lambda: Tokens(gated_weights), ("own_modules.py:", "changed after the softmax")),
-    "linear": (lambda: Tokens(linear), ("attention that the export knows",)),
-    "sigmoid": (lambda: Tokens(sigmoid), ("attention that the export knows",)),
-    "mask_of_ids": (MaskOfIds, ("own_modules.py:", "content")),
-    "branch": (Branch, ("own_modules.py:", "a tensor decides")),
-    "baked_length": (BakedLength, ("own_modules.py:", "the number of rows becomes a constant")),
+    "branch": (Branch, ("own_modules.py:", "cannot trace")),
+    "baked_length": (BakedLength, ("own_modules.py:", "the number of tokens becomes a constant")),
+    "baked_batch": (BakedBatch, ("own_modules.py:", "the number of sequences becomes a constant")),
     "other_branch": (OtherBranch, ("own_modules.py:",)),
-    "convolution": (Convolution, ("mixes rows outside attention",)),
-    "centred": (Centred, ("mixes rows outside attention",)),
-    "positions_from_the_end": (PositionsFromTheEnd, ("its positions depend on the length",)),
-    "static": (Static, ("attention that the export knows",)),
-    "pooled": (Pooled, ("[1, 40, width]",)),
+    "branch_by_length": (BranchByLength, ("own_modules.py:", "more than 8 tokens")),
 }
 
 

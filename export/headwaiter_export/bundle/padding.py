@@ -1,0 +1,170 @@
+"""Measure how a padded graph runs: how much sequences beside a sequence change its results, and its largest arrays."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.encoder.found_attention import NotPackableError
+from headwaiter_export.encoder.reference import (
+    EDGE_SEQUENCES,
+    Reference,
+    Sequence,
+    normalize_outputs,
+    random_sequences,
+)
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    ISOLATION_ONE_SEQUENCE,
+    PRECISION_FP32,
+    Isolation,
+)
+from headwaiter_proto.manifest_pb2 import Padding
+from headwaiter_server.runtime.errors import one_line
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, open_session, session_options
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
+from headwaiter_server.runtime.packing import PackedBatch, pack
+
+# Features of this size beside others change what depends on the largest number of a batch.
+_LARGE = 1e3
+# Tokens of the longer sequence on which arrays are measured. The shorter one has half of them.
+_MEASURED_TOKENS = 64
+
+# What the log says of each isolation.
+BATCHES = {
+    ISOLATION_MIXED: "batches hold all sequences, padded: neither padding nor other sequences change a result",
+    ISOLATION_ONE_LENGTH: "batches hold sequences of one length, because padding changes results",
+    ISOLATION_ONE_SEQUENCE: "batches hold one sequence, because other sequences change results",
+}
+
+_Lengths = Callable[[int], list[int]]
+
+
+def measure_padding(path: Path, reference: Reference, reason: str) -> Padding:
+    """Measure how a padded graph runs; `reason` says why it is padded.
+
+    Raises:
+        BundleError: the results of one sequence alone differ from the module's.
+    """
+    isolation = measure_isolation(path, reference)
+    half = min(reference.config.max_tokens, _MEASURED_TOKENS) // 2
+    shorter, longer = random_sequences(reference.config, (half, 2 * half))
+    token_values, cell_values = largest_arrays(path, (shorter, longer))
+    return Padding(isolation=isolation, reason=reason, token_values=token_values, cell_values=cell_values)
+
+
+def measure_isolation(path: Path, reference: Reference) -> Isolation:
+    """Return which sequences may share a batch of a padded graph.
+
+    Sequences may share a batch if each gets the module's results in it, and if no other sequence and no content of
+    padding changes a bit of them.
+
+    Raises:
+        BundleError: the results of one sequence alone differ from the module's.
+    """
+    graph, longest = EncoderGraph.open(path, "cpu", threads=1), min(reference.config.max_tokens, 2 * _MEASURED_TOKENS)
+    shortest = reference.config.min_tokens
+    checked = reference.only(lambda tokens: tokens <= longest)
+    if problem := _problem(graph, checked, lambda _: []):
+        raise BundleError(f"the graph of a sequence alone {problem}: a part of the module may depend on the length")
+    mixed: _Lengths = lambda tokens: [min(2 * tokens + 1, longest), shortest, longest, tokens]  # noqa: E731
+    if not _problem(graph, checked, mixed):
+        return ISOLATION_MIXED
+    if not _problem(graph, checked, lambda tokens: [tokens] * 3):
+        return ISOLATION_ONE_LENGTH
+    return ISOLATION_ONE_SEQUENCE
+
+
+def _problem(graph: EncoderGraph, reference: Reference, lengths_beside: _Lengths) -> str:
+    """Describe how sequences of these lengths beside one change its results; return an empty text if they do not."""
+    few = reference.short_sequences()
+    sequences = [*reference.sequences[:EDGE_SEQUENCES], *few.sequences]
+    for sequence, expected in zip(sequences, [*reference.outputs[:EDGE_SEQUENCES], *few.outputs], strict=True):
+        lengths = lengths_beside(len(sequence))
+        results = []
+        for seed in (2, 3):
+            beside: list[NDArray[Any]] = random_sequences(reference.config, lengths, seed)
+            if seed == 3 and not reference.config.takes_tokens:
+                beside = [rows * np.float32(_LARGE) for rows in beside]
+            batch = graph.prepare(pack([*beside[:1], sequence, *beside[1:]] if beside else [sequence]))
+            if seed == 3:
+                batch = _with_other_padding(batch)
+            results.append(_result(graph.run(batch, hidden=True), batch, place=min(1, len(beside))))
+        measured = difference(normalize_outputs(reference.config, results[0]), expected)
+        if broken := violation(measured, PRECISION_FP32):
+            return f"differs from the module: {broken}"
+        if _bytes(results[0]) != _bytes(results[1]):
+            return "changes with what is beside it"
+    return ""
+
+
+def _with_other_padding(batch: PackedBatch) -> PackedBatch:
+    """Return a prepared batch in which padding repeats the first row of its sequence instead of the last one."""
+    assert batch.inputs is not None
+    inputs: dict[str, NDArray[Any]] = dict(batch.inputs)
+    is_token = inputs["attention_mask"] > 0
+    for name in inputs.keys() & {"input_ids", "features"}:
+        shape = (*is_token.shape, *(1 for _ in inputs[name].shape[2:]))
+        inputs[name] = np.where(is_token.reshape(shape), inputs[name], inputs[name][:, :1])
+    return replace(batch, inputs=inputs)
+
+
+def _result(outputs: GraphOutputs, batch: PackedBatch, place: int) -> GraphOutputs:
+    """Return the outputs of one sequence of a batch."""
+    return GraphOutputs(
+        None if outputs.pooled is None else outputs.pooled[place : place + 1],
+        None if outputs.hidden is None else batch.split(outputs.hidden)[place],
+        None if outputs.logits is None else [outputs.logits[place]],
+    )
+
+
+def _bytes(outputs: GraphOutputs) -> list[bytes]:
+    arrays = [outputs.pooled, outputs.hidden, *(outputs.logits or ())]
+    return [array.tobytes() for array in arrays if array is not None]
+
+
+def check_float16(path: Path) -> None:
+    """Check that no operator of a padded graph in fp16 mixes precisions, which PyTorch traces all the same.
+
+    Raises:
+        NotPackableError: ONNX Runtime cannot load the graph.
+    """
+    try:
+        EncoderGraph.open(path, "cpu", threads=1)
+    except Exception as error:
+        raise NotPackableError("", f"ONNX Runtime cannot load the graph ({one_line(error)})") from error
+
+
+def largest_arrays(path: Path, sequences: tuple[Sequence, Sequence]) -> tuple[int, int]:
+    """Return the largest number of values of an array of a padded graph, per token and per pair of tokens.
+
+    An array of a·n + b·n² values for n tokens has a values per token and b per pair. The second sequence has twice the
+    length of the first.
+    """
+    model = onnx.load(path, load_external_data=False)
+    produced = {name for node in model.graph.node for name in node.output if name}
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in sorted(produced - {each.name for each in model.graph.output})
+    )
+    measured = path.with_suffix(".measured")
+    measured.write_bytes(model.SerializeToString())
+    try:
+        options = session_options(1)
+        session = open_session(measured, "cpu", options)
+        names = [each.name for each in session.get_inputs()]
+        shorter, longer = ([array.size for array in session.run(None, pack([each]).feeds(names))] for each in sequences)
+    finally:
+        measured.unlink()
+    n = len(sequences[0])
+    per_token, per_pair = 1, 0
+    for one, two in zip(shorter, longer, strict=True):
+        pairs = max(0, two - 2 * one) / (2 * n * n)
+        per_token = max(per_token, round(one / n - pairs * n))
+        per_pair = max(per_pair, round(pairs))
+    return per_token, per_pair

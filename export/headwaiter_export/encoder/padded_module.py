@@ -1,0 +1,145 @@
+"""A PyTorch module of the caller that runs on padded sequences, because it cannot run on packed rows.
+
+Shapes: B sequences of at most N tokens.
+"""
+
+from collections.abc import Sequence as Names
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import SymInt, Tensor
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
+from headwaiter_export.encoder.found_attention import NotPackableError, place
+from headwaiter_export.encoder.own_module import ModuleEncoder, call_module, check_max_tokens
+from headwaiter_export.encoder.reference import inputs_of, random_sequences
+
+
+class PaddedModuleEncoder(ModuleEncoder):
+    """A module that gives rows [B, N, width], vectors [B, width], or logits [B, labels] or [B, N, labels].
+
+    Attributes:
+        reason: why the module cannot run on packed rows.
+        gives_rows: whether the module gives rows, from which a pooling of ours makes vectors.
+    """
+
+    reason: str
+    gives_rows: bool
+
+    @classmethod
+    def padded(cls, module: Any, reason: str, head: HeadConfig | None = None, **choices: Any) -> "PaddedModuleEncoder":
+        """Run a module on one sequence to learn what it gives.
+
+        Args:
+            module: maps token ids [B, N] or features [B, N, width], and perhaps a mask [B, N], to its outputs.
+            reason: why the module cannot run on packed rows.
+            head: the labels of a module that gives logits; `per_token` follows from the logits.
+            choices: as in `ModuleEncoder.of`.
+
+        Raises:
+            ConfigError: the module cannot be run, or a choice is wrong.
+        """
+        if head is not None:
+            choices |= {"pooling": Pooling.NONE, "normalize": False}
+        described = EncoderConfig(**choices, d_model=1, heads=1, layers=1, d_ff=0)
+        check_max_tokens(described)
+        (longest,) = random_sequences(described, [described.max_tokens])
+        inputs = {name: rows[None] for name, rows in inputs_of(described, longest).items()}
+        mask = torch.ones(1, described.max_tokens, dtype=torch.int64)
+        output = call_module(module, mask=mask, **inputs, names_mask=True)
+        _check_output(output, described.max_tokens, None if head is None else head.labels)
+        if head is not None:
+            head = HeadConfig(head.labels, head.function, per_token=output.ndim == 3)
+        # A vector is the mean of one row.
+        pooling = described.pooling if output.ndim == 3 or head else Pooling.MEAN
+        width = output.shape[-1]
+        # Layers of the usual sizes with as many weights: how long a sequence takes decides which lengths are checked.
+        layers = max(1, sum(each.numel() for each in module.parameters()) // (12 * width**2))
+        config = EncoderConfig(
+            **{**choices, "pooling": pooling}, d_model=width, heads=1, layers=layers, d_ff=4 * width, head=head
+        )
+        encoder = cls(config, module)
+        encoder.reason, encoder.gives_rows = reason, output.ndim == 3 and head is None
+        return encoder
+
+    @override
+    def forward(
+        self,
+        tokens: Tensor,
+        layout: AttentionLayout,
+        token_types: Tensor | None = None,
+        target: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        if self.gives_rows:
+            return super().forward(tokens, layout, token_types)
+        output = self.encode(tokens, layout, token_types).float()
+        if self.config.head is None:
+            return output, None, None
+        return None, None, layout.from_rows(output) if self.config.head.per_token else output
+
+    @override
+    def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
+        """Return the rows [B · N, width], or the vectors or the logits of sequences."""
+        mask = layout.token_mask
+        if isinstance(layout, SingleSequence):
+            tokens, token_types = tokens[None], None if token_types is None else token_types[None]
+        if tokens.shape[:2] != mask.shape:
+            # PyTorch's tracer learns here that both have the same sizes.
+            raise ValueError(f"the mask has the shape {[*mask.shape]}, and the tokens {[*tokens.shape]}")
+        tokens = self._cast_features(tokens)
+        with _VariableSizes(tuple(mask.shape), self.config.max_tokens) as sizes:
+            output = call_module(self.module, tokens, mask.to(torch.int64), token_types, names_mask=True)
+            sizes.check()
+        return output.flatten(0, 1) if output.ndim == 3 else output
+
+
+class _VariableSizes(TorchFunctionMode):
+    """Check that a traced module computes all numbers of sequences and tokens in the same way."""
+
+    def __init__(self, sizes: tuple[int | SymInt, ...], max_tokens: int) -> None:
+        super().__init__()
+        self._max_tokens = max_tokens
+        self._sizes = {
+            name: size for name, size in zip(("sequences", "tokens"), sizes, strict=True) if isinstance(size, SymInt)
+        }
+
+    @override
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.check()
+        if self._sizes and func in (F.linear, F.layer_norm) and args[0].ndim == 3:
+            # As in packed graphs: a linear layer of two dimensions is traced to Gemm, which adds the bias, and ONNX
+            # Runtime would fuse norms of three dimensions with the sum before them, which is slow on CPUs.
+            x = args[0]
+            return func(x.flatten(0, 1), *args[1:], **(kwargs or {})).unflatten(0, x.shape[:2])
+        return func(*args, **(kwargs or {}))
+
+    def check(self) -> None:
+        for name, size in self._sizes.items():
+            expression = size.node.expr
+            if expression.is_number:
+                raise NotPackableError(place(), f"here or just before, the number of {name} becomes a constant")
+            # A comparison with a limit of the code leaves one side of the limit.
+            most = size.node.shape_env.bound_sympy(expression).upper
+            if name == "tokens" and most < self._max_tokens:
+                raise NotPackableError(
+                    place(), f"here or just before, the code treats sequences of more than {most} tokens in another way"
+                )
+
+
+def _check_output(output: Tensor, tokens: int, labels: Names[str] | None) -> None:
+    """Check what a module gives for one sequence."""
+    shapes = ([1, tokens, output.shape[-1]], [1, output.shape[-1]])
+    if [*output.shape] not in shapes:
+        raise ConfigError(
+            f"the module gives {[*output.shape]} for one sequence of {tokens} tokens: let it return rows "
+            f"[1, {tokens}, width] or a vector [1, width]"
+        )
+    if labels is not None and output.shape[-1] != len(labels):
+        raise ConfigError(f"the module gives {output.shape[-1]} logits, and there are {len(labels)} labels: name each")

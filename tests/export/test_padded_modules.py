@@ -1,0 +1,210 @@
+"""A module that cannot be packed is padded, with equal results in all batches that its bundle allows."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headwaiter_export import export_module
+from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.bundle.graphs import MODULE_GRAPHS, PADDED_GRAPHS, GraphPlan
+from headwaiter_export.bundle.padding import largest_arrays
+from headwaiter_export.cli import main
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
+from headwaiter_export.graphs.float16 import in_float16
+from headwaiter_export.graphs.padded import Padded
+from headwaiter_export.graphs.tracing import write_graph
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, POOLING_NONE, POOLING_OWN
+from headwaiter_proto.manifest_pb2 import LOWERING_PADDED
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
+from headwaiter_server.runtime.model import open_model
+from headwaiter_server.runtime.packing import pack
+from tests.support.export.helpers import cosines
+from tests.support.export.own_modules import (
+    IDS,
+    LABELS,
+    MAX_TOKENS,
+    PADDED,
+    REFUSED,
+    VOCABULARY,
+    Classifier,
+    MaskedTokens,
+    Tokens,
+    random_module,
+)
+from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_graphs")
+
+GRAPH = "padded.fp32.onnx"
+FP32: list[GraphPlan] = [MODULE_GRAPHS[0], PADDED_GRAPHS[0]]
+# Modules whose path through the export other modules take too.
+SIMILAR = ["by_content", "first_row_everywhere", "linear", "sigmoid", "mask_of_ids", "centred", "static"]
+LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1)
+
+
+def drawn(takes: dict[str, Any], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    if "vocabulary_size" in takes:
+        return [rng.integers(0, VOCABULARY, n) for n in lengths]
+    return [rng.standard_normal((n, takes["feature_width"]), np.float32) for n in lengths]
+
+
+@torch.inference_mode()
+def own_outputs(module: nn.Module, sequence: Array) -> Array:
+    """Return what a module itself gives for one sequence."""
+    tokens = torch.from_numpy(sequence)[None]
+    arguments = [tokens, torch.ones(tokens.shape[:2], dtype=torch.int64)]
+    output = module(*arguments) if isinstance(module, MaskedTokens) else module(tokens)
+    return (output["logits"] if isinstance(output, dict) else output)[0].numpy()  # type: ignore[no-any-return]
+
+
+def outputs_of(graph: EncoderGraph, sequences: list[Array]) -> list[Array]:
+    """Return the rows, the logits or the vector of each sequence of a batch."""
+    batch = pack(sequences)
+    outputs: GraphOutputs = graph.run(batch, hidden=True)
+    if outputs.logits is not None:
+        return [rows if len(rows) > 1 else rows[0] for rows in outputs.logits]
+    if outputs.hidden is None:
+        assert outputs.pooled is not None
+        return [*outputs.pooled]
+    return batch.split(outputs.hidden)
+
+
+def error(actual: list[Array], expected: list[Array]) -> float:
+    """Return the largest difference, relative to the largest number."""
+    scale = max(float(np.abs(each).max()) for each in expected)
+    return max(float(np.abs(one - other).max()) for one, other in zip(actual, expected, strict=True)) / scale
+
+
+@pytest.mark.parametrize("name", [*(name for name in PADDED if name not in SIMILAR), *exhaustive(*SIMILAR)])
+def test_a_padded_module_gives_its_own_results_in_the_batches_that_it_allows(name: str, tmp_path: Path) -> None:
+    make, takes, isolation, reason = PADDED[name]
+    module = random_module(make)
+    lines: list[str] = []
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, plans=FP32, report=lines.append, **takes)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert [(graph.file, graph.lowering) for graph in manifest.graphs] == [(GRAPH, LOWERING_PADDED)]
+    assert manifest.padding.isolation == isolation
+    assert reason in manifest.padding.reason
+    assert any(manifest.padding.reason in line for line in lines)
+    sequences = drawn(takes)
+    expected = [own_outputs(module, each) for each in sequences]
+    graph = EncoderGraph.open(tmp_path / "bundle" / GRAPH, "cpu", threads=1)
+    run = partial(outputs_of, graph)
+    assert error([run([each])[0] for each in sequences], expected) < 1e-6
+    equal = [i for i, each in enumerate(sequences) if len(each) == 9]
+    in_one_length = error(run([sequences[i] for i in equal]), [expected[i] for i in equal])
+    mixed = error(run(sequences), expected)
+    assert (in_one_length < 1e-6) == (isolation in (ISOLATION_MIXED, ISOLATION_ONE_LENGTH))
+    assert (mixed < 1e-6) == (isolation == ISOLATION_MIXED)
+    # A server runs the golden inputs in these batches alone.
+    model = open_model(tmp_path / "bundle", "cpu", "auto", threads=1)
+    assert model.graph_file == GRAPH
+    assert max(model.self_check.pooled_max_abs, model.self_check.logits_max_relative) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["masked", *exhaustive("masked_convolution", "masked_vectors")])
+def test_the_graph_in_fp16_gives_the_results_of_the_module(name: str, tmp_path: Path) -> None:
+    make, takes, *_ = PADDED[name]
+    module, sequences = random_module(make), drawn(takes, (9, 9, 9))
+    encoder = PaddedModuleEncoder.padded(module, "", None, max_tokens=MAX_TOKENS, **IDS)
+    with torch.no_grad(), in_float16(encoder) as half:
+        write_graph(half, Padded, tmp_path / "fp16.onnx")
+    rows = np.stack(outputs_of(EncoderGraph.open(tmp_path / "fp16.onnx", "cpu", threads=1), sequences))
+    assert cosines(rows.astype(np.float32), np.stack([own_outputs(module, each) for each in sequences])).min() > 0.999
+
+
+def test_a_module_of_two_precisions_has_no_graph_in_fp16(tmp_path: Path) -> None:
+    """The weights of its mixture are float32, because it divides whole numbers."""
+    lines: list[str] = []
+    module = random_module(PADDED["masked_mixer"][0])
+    export_module(module, tmp_path / "bundle", max_tokens=9, plans=PADDED_GRAPHS, report=lines.append, **IDS)
+    assert any("no fp16 graph" in line and "LayerNormalization" in line for line in lines)
+    assert [graph.file for graph in Bundle.open(tmp_path / "bundle").manifest.graphs] == [GRAPH]
+    assert not [*(tmp_path / "bundle").glob("*fp16*")]
+
+
+def test_a_model_of_logits_has_labels_and_no_vectors(tmp_path: Path) -> None:
+    module = random_module(partial(Classifier, per_token=True))
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, labels=LABELS, plans=FP32, **IDS)
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.pooling, manifest.width, manifest.without_rows) == (POOLING_NONE, 0, True)
+    assert (tuple(manifest.head.labels), manifest.head.per_token) == (LABELS, True)
+    with pytest.raises(ConfigError, match="3 logits"):
+        export_module(module, tmp_path / "other", max_tokens=MAX_TOKENS, labels=("one",), plans=FP32, **IDS)
+
+
+def test_a_module_of_vectors_gives_them_at_unit_length(tmp_path: Path) -> None:
+    module = random_module(PADDED["masked_vectors"][0])
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, normalize=True, plans=FP32, **IDS)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.pooling, bundle.manifest.normalized) == (POOLING_OWN, True)
+    vectors = bundle.golden().outputs.pooled
+    assert vectors is not None
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-6
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_module_that_cannot_be_traced_is_refused_with_place_and_reason(name: str, tmp_path: Path) -> None:
+    make, facts = REFUSED[name]
+    with pytest.raises((BundleError, ConfigError)) as refused:
+        export_module(random_module(make), tmp_path / "bundle", max_tokens=MAX_TOKENS, **IDS)
+    for fact in facts:
+        assert fact in str(refused.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_graphs_chosen_by_the_caller_are_packed_or_padded(tmp_path: Path) -> None:
+    export_module(random_module(Tokens), tmp_path / "padded", max_tokens=9, plans=PADDED_GRAPHS, **IDS)
+    assert {graph.file for graph in Bundle.open(tmp_path / "padded").manifest.graphs} == {GRAPH, "padded.fp16.onnx"}
+    with pytest.raises(BundleError, match=r"without padding: .*own_modules\.py:"):
+        export_module(random_module(MaskedTokens), tmp_path / "packed", max_tokens=9, plans=MODULE_GRAPHS, **IDS)
+
+
+def test_the_largest_arrays_are_measured_per_token_and_per_pair(tmp_path: Path) -> None:
+    """A block has rows of 40 numbers in its feed-forward part and of 48 before it is cut, and 3 heads."""
+    encoder = PaddedModuleEncoder.padded(random_module(MaskedTokens), "", max_tokens=MAX_TOKENS, **IDS)
+    with torch.no_grad():
+        write_graph(encoder, Padded, tmp_path / GRAPH)
+    files = {*tmp_path.iterdir()}
+    shorter, longer = drawn(IDS, (20, 40))
+    assert largest_arrays(tmp_path / GRAPH, (shorter, longer)) == (48, 3)
+    assert {*tmp_path.iterdir()} == files
+
+
+CODE = """
+import torch
+from torch import nn
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, x, attention_mask=None):
+        mask = torch.ones(x.shape[:2]) if attention_mask is None else attention_mask.float()
+        return self.linear((x * mask[..., None]).sum(1))
+
+def mixer():
+    return Mixer()
+"""
+
+
+def test_the_command_exports_a_module_of_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    flags = ["--feature-width", "8", "--max-tokens", "12", "--labels", *LABELS]
+    assert main(["module", f"{tmp_path / 'code.py'}:mixer", "-o", str(tmp_path / "bundle"), *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "padded: the module gives logits" in printed
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert (manifest.name, manifest.padding.isolation, len(manifest.graphs)) == ("mixer", ISOLATION_MIXED, 1)
+    # ONNX Runtime cannot run the mixer's product of float16 and float32.
+    assert "fp16: the bundle has no fp16 graph" in printed
