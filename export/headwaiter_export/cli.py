@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headwaiter_proto.manifest_pb2 import HubSource
 
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
-GRAPH_KINDS = ("packed-cpu", "packed-cuda", "portable", "attend")
+GRAPH_KINDS = ("packed-cpu", "packed-cuda", "padded", "portable", "attend")
 PRECISIONS = ("fp32", "fp16", "int8")
 # The choice of `--pooling` for sparse vectors.
 SPARSE = "splade"
@@ -61,9 +61,10 @@ def _export(options: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for torch, and works without the extra.
     from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.bundle.export import export_model
-    from headwaiter_export.bundle.graphs import chosen_plans
+    from headwaiter_export.bundle.graphs import EVERY_GRAPH, PADDED_GRAPHS, chosen_plans
     from headwaiter_export.bundle.own_module import export_module
     from headwaiter_export.checkpoints.json_files import CheckpointError
+    from headwaiter_export.checkpoints.reader import NoFamilyError
 
     name = options.default_name(options) if options.name is None else options.name
     try:
@@ -71,19 +72,48 @@ def _export(options: argparse.Namespace) -> int:
             # Before the progress below, because huggingface_hub shows its own.
             options.folder, options.source = _fetched(options.folder)
         with _Progress() as progress:
-            plans = chosen_plans(options.graphs, options.precision)
+            plans = chosen_plans(options.graphs, options.precision, (*EVERY_GRAPH, *PADDED_GRAPHS))
             reports: dict[str, Any] = {"report": progress.report, "step": progress.step, "plans": plans}
             if options.read is _read_module and ".py:" in options.config:
                 export_module(_load_module(options), options.output, name=name, **_module_choices(options), **reports)
             else:
-                read = partial(options.read, options, progress.report)
-                export_model(read, options.output, name, **reports)
+                read = partial(_read_family_model, options, progress.report)
+                unpadded = [each for each in plans if each in EVERY_GRAPH]
+                try:
+                    export_model(read, options.output, name, progress.report, progress.step, unpadded)
+                except NoFamilyError as error:
+                    _export_library_model(options, name, error, **reports)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
     # Without the flag, a server takes fp16 or fp32.
     flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
     print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")
     return 0
+
+
+def _read_family_model(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
+    """Read a model whose encoder is one of ours, which runs without padding."""
+    from headwaiter_export.bundle.graphs import chosen_plans
+
+    model: LoadedModel = options.read(options, report)
+    # Padded graphs alone would not do.
+    chosen_plans(options.graphs, options.precision)
+    return model
+
+
+def _export_library_model(options: argparse.Namespace, name: str, no_family: Exception, **reports: Any) -> None:
+    """Export a checkpoint whose type has no family, with the module of transformers."""
+    from headwaiter_export.bundle.own_module import export_encoder
+    from headwaiter_export.checkpoints.library_model import read_library_model
+
+    if options.pooling == SPARSE or options.question or options.words or options.route or options.adapter:
+        raise no_family
+    pooling = None if options.pooling is None else Pooling(options.pooling)
+    model = read_library_model(options.folder, no_family, pooling, options.normalize)
+    given = {"head": model.head, "source": options.source, **reports, **model.choices}
+    export_encoder(model.module, model.finish, options.output, name, **given)
+    for assumption in model.assumptions:
+        reports["report"](assumption)
 
 
 class _Progress:
@@ -216,7 +246,7 @@ def _module_choices(options: argparse.Namespace) -> dict[str, Any]:
         )
     if options.max_tokens is None:
         raise ConfigError("a module does not say how long a sequence may be: give --max-tokens")
-    names = ("vocabulary_size", "feature_width", "max_tokens", "pooling", "normalize", "tokenizer")
+    names = ("vocabulary_size", "feature_width", "max_tokens", "pooling", "normalize", "tokenizer", "labels")
     return {name: getattr(options, name) for name in names}
 
 
@@ -300,7 +330,8 @@ def _parser() -> argparse.ArgumentParser:
             choices=GRAPH_KINDS,
             nargs="+",
             default=GRAPH_KINDS,
-            help="graphs to write: for CPUs, for CUDA, for other runtimes, or for attention weights (default: all)",
+            help="graphs to write: for CPUs, for CUDA, with padding for a module that needs it, for other runtimes, or "
+            "for attention weights (default: all)",
         )
     return parser
 
@@ -308,7 +339,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     checkpoint = commands.add_parser(
         "checkpoint",
-        help="export a checkpoint of BERT, T5, Qwen3, ViT, Whisper or one of some thirty other families",
+        help="export a checkpoint folder of BERT, T5, Qwen3, ViT, Whisper or one of some thirty other families, or of "
+        "another model of texts that transformers knows",
         description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
         "that classifies.",
     )
@@ -373,6 +405,9 @@ def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         choices=(*ROW_POOLINGS, Pooling.NONE),
         default=Pooling.MEAN,
         help="how the rows of a sequence become one vector (default: mean)",
+    )
+    own.add_argument(
+        "--labels", nargs="+", default=(), metavar="LABEL", help="names of the labels of a module that gives logits"
     )
     own.add_argument("--normalize", action="store_true", help="scale pooled vectors to unit length")
     module.add_argument(

@@ -6,7 +6,7 @@ from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction
+from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction, usual_function
 
 # The endings of architectures whose head scores each sequence, and whose head scores each token.
 _SEQUENCE_ENDINGS = ("ForSequenceClassification", "ForImageClassification", "ForAudioClassification")
@@ -104,6 +104,25 @@ def read_head(config_json: CheckpointJson, family: Family, cross_encoder: Checkp
         bias=_has_bias(config_json, names, per_token=per_token),
         pad_id=_read_pad_id(config_json) if names.skips_padding and not per_token else None,
     )
+
+
+def read_library_head(config_json: CheckpointJson, cross_encoder: CheckpointJson) -> HeadConfig | None:
+    """Return the labels of a head whose logits transformers computes; None for an encoder without a head.
+
+    Raises:
+        CheckpointError: the head is of another kind.
+    """
+    with_head = _architectures_with_head(config_json)
+    if not with_head:
+        return None
+    per_token = with_head[0].endswith("ForTokenClassification")
+    if len(config_json.strings("architectures")) > 1 or not (
+        per_token or with_head[0].endswith("ForSequenceClassification")
+    ):
+        raise config_json.error("architectures", f"the export does not know the head: {_save_encoder(config_json)}")
+    labels = _read_labels(config_json)
+    function = ScoreFunction.SOFTMAX if per_token else read_function(config_json, cross_encoder, len(labels))
+    return HeadConfig(labels, function, per_token=per_token)
 
 
 def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson, default: Pooling) -> None:
@@ -212,7 +231,7 @@ def read_function(config_json: CheckpointJson, cross_encoder: CheckpointJson, la
         problem = config_json.choice("problem_type", _FUNCTION_OF_PROBLEM)
         # One score has no other scores to be compared with.
         return ScoreFunction.SIGMOID if problem is ScoreFunction.SOFTMAX and labels == 1 else problem
-    return ScoreFunction.SIGMOID if labels == 1 else ScoreFunction.SOFTMAX
+    return usual_function(labels)
 
 
 def _read_poolings(config_json: CheckpointJson, names: SequenceHead) -> tuple[Pooling, ...]:

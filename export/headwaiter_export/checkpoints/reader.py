@@ -81,6 +81,10 @@ _CUSTOM_KINDS = (
 )
 
 
+class NoFamilyError(CheckpointError):
+    """The model type of a checkpoint belongs to no family."""
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A model that is ready for export.
@@ -129,6 +133,7 @@ def read_checkpoint(
             becomes the default prompt.
 
     Raises:
+        NoFamilyError: no family has the model type; `library_model.py` may read the checkpoint.
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
     if is_onnx(str(folder)):
@@ -388,7 +393,11 @@ def _input_assumptions(
 
 def _read_family(config_json: CheckpointJson, *, with_head: bool, scores_words: bool) -> Family:
     """Return the family of a checkpoint, or raise CheckpointError if the checkpoint is not a supported encoder."""
-    family = config_json.choice("model_type", {**FAMILIES, **FEATURE_FAMILIES})
+    families = {**FAMILIES, **FEATURE_FAMILIES}
+    try:
+        family = config_json.choice("model_type", families)
+    except CheckpointError as error:
+        raise NoFamilyError(str(error)) from None
     family = family_of_fields(config_json) or family
     if "HF_ColBERT" in config_json.strings("architectures"):
         raise config_json.error("architectures", CONVERT_COLBERT)

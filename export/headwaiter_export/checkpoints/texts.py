@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers
 
+from headwaiter_export.checkpoints.families.model_types import TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.needed_files import TRANSFORMER_SETTINGS
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
@@ -20,6 +21,7 @@ from headwaiter_export.checkpoints.tokenizers.comparison import (
     check_against_transformers,
     check_tokenizer,
     contradictions,
+    library_tokenizer,
     reference_tokenizer,
 )
 from headwaiter_export.config.encoder import EncoderConfig
@@ -176,13 +178,12 @@ def read_text(
     _checked_settings(settings, fields, known_fields)
     if not config.takes_tokens:
         return None
-    path = find_tokenizer(folder, config_json)
-    if path is None:
+    path, tokenizer = _read_tokenizer(folder, config_json)
+    if path is None or tokenizer is None:
         assumptions.append(
             f"{folder} has neither tokenizer.json nor a known vocab.txt: the bundle will accept token ids, but no texts"
         )
         return None
-    tokenizer = build_tokenizer(path, config_json)
     text = _text_config(tokenizer, path, config)
     if chat_settings is not None:
         template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
@@ -219,6 +220,17 @@ def read_text(
         pair_template=template,
         first_text_keeps_more=pairs and is_python,
     )
+
+
+def _read_tokenizer(folder: Path, config_json: CheckpointJson) -> tuple[Path | None, Tokenizer | None]:
+    """Return the file of the vocabulary and the tokenizer; None if a checkpoint has none that runs without Python."""
+    if config_json.values["model_type"] in TOKENIZER_CLASSES:
+        path = find_tokenizer(folder, config_json)
+        return path, None if path is None else build_tokenizer(path, config_json)
+    # A model type without a family has a class that only transformers builds.
+    files = (folder / name for name in ("tokenizer.json", "vocab.txt"))
+    path = next((each for each in files if each.is_file()), None)
+    return path, None if path is None else library_tokenizer(folder, config_json)
 
 
 def _chat_template(

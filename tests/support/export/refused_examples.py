@@ -15,7 +15,6 @@ _MBART = {
     **{f"{stack}_attention_heads": 4 for stack in _STACKS},
     **{f"{stack}_ffn_dim": 64 for stack in _STACKS},
 }
-_NOT_READ = "the export does not read the family yet"
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,6 @@ REFUSED = (
         "position_embedding_type",
         settings={"position_embedding_type": "relative_key"},
     ),
-    Refused("XMOD", "facebook/xmod-base", "each language has an adapter", "Xmod", settings={"languages": ["en_XX"]}),
-    Refused("MobileBERT", "google/mobilebert-uncased", "its layers have a bottleneck", "MobileBert"),
     Refused("LayoutLM", "microsoft/layoutlm-base-uncased", "tokens have places on a page", "LayoutLM"),
     Refused("CANINE", "google/canine-s", "it reads characters, and shortens sequences", "Canine"),
     Refused(
@@ -82,18 +79,18 @@ REFUSED = (
         "allenai/longformer-base-4096",
         "some tokens attend to all others, with projections of their own",
         "Longformer",
+        "modeling_longformer.py:",
         settings={"attention_window": 4},
     ),
-    Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird"),
-    Refused("FNet", "google/fnet-base", "it has no attention", "FNet"),
+    Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird", "attention_type"),
     Refused(
         "Qwen3 with experts",
         "Qwen/Qwen3-30B-A3B",
         "the feed-forward block has experts",
         "Qwen3Moe",
+        "cannot trace",
         settings={"num_key_value_heads": 2},
     ),
-    Refused("GPT-2, and other decoders that are rarely embedders", "openai-community/gpt2", _NOT_READ, "GPT2"),
     Refused(
         "heads of multiple choice",
         "",
@@ -116,7 +113,7 @@ REFUSED = (
         "ViTMAE",
         settings={"image_size": 32, "patch_size": 8},
     ),
-    Refused("ConvNeXT", "facebook/convnext-base-224", "it has no attention", "ConvNext"),
+    Refused("ConvNeXT", "facebook/convnext-base-224", "it takes images, and has no attention", "ConvNext"),
     Refused(
         "static embeddings",
         "StaticEmbedding of sentence-transformers",

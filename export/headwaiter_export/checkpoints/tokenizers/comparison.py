@@ -157,6 +157,19 @@ def reference_tokenizer(folder: Path, config_json: CheckpointJson) -> Any | None
         return AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
 
 
+def library_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer | None:
+    """Return the tokenizer of `AutoTokenizer` itself; None without `transformers`, or if it is Python code.
+
+    Raises:
+        CheckpointError: `transformers` cannot read the tokenizer.
+    """
+    backend = getattr(reference_tokenizer(folder, config_json), "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return None
+    with refuse_errors(lambda reason: _unusable(folder, reason)):
+        return Tokenizer.from_str(backend.to_str())
+
+
 def _reference_name() -> str:
     from transformers import __version__
 

@@ -1,0 +1,226 @@
+"""Read a checkpoint of a model type without a family: a module of transformers, the library, computes its results.
+
+The tokenizer, the pooling, the modules after it and the labels of a head are read as for the families.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
+from headwaiter_export.checkpoints.modules_json import Modules, check_widths, read_modules, read_weights
+from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
+from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.own_module import ModuleEncoder, call_module
+
+# The fields of configurations that limit the positions of a sequence.
+_POSITION_FIELDS = ("max_position_embeddings", "n_positions")
+# Most tokens of a model without such a limit.
+_DEFAULT_TOKENS = 512
+# Tensors that no result depends on.
+_UNUSED = ("pooler.", "embeddings.position_ids")
+
+
+@dataclass(frozen=True, eq=False)
+class LibraryModel:
+    """A model whose module is one of transformers.
+
+    Attributes:
+        module: maps token ids [B, N] and a mask to rows or logits.
+        head: the labels of a module that gives logits.
+        choices: what the module takes, and what follows it, as in `ModuleEncoder.of`.
+        assumptions: what the export took for granted or left out, one line each.
+    """
+
+    module: nn.Module
+    head: HeadConfig | None
+    choices: dict[str, Any]
+    assumptions: list[str]
+    _modules: Modules
+    _config_json: CheckpointJson
+    _has_modules: bool
+    _texts: list[TextConfig | None] = field(default_factory=list)
+
+    def finish(self, encoder: ModuleEncoder) -> TextConfig | None:
+        """Give an encoder of the module the weights of the modules after its pooling; return the tokenizer.
+
+        Raises:
+            CheckpointError: a file of these modules or of the tokenizer cannot be read or does not fit.
+        """
+        check_widths(self._modules.after_pooling, encoder.config.pooling_width)
+        shapes = {name: tuple(tensor.shape) for name, tensor in encoder.after_pooling.state_dict().items()}
+        weights = read_weights(self._modules, {f"after_pooling.{name}": shape for name, shape in shapes.items()})
+        encoder.load_state_dict(weights, strict=False)
+        if not self._texts:
+            self._texts.append(self._read_text(encoder))
+        return self._texts[0]
+
+    def _read_text(self, encoder: ModuleEncoder) -> TextConfig | None:
+        folder, modules = self._modules.transformer, self._modules
+        text = read_text(folder, self._config_json, encoder.config, self.assumptions, has_modules=self._has_modules)
+        if text is None or modules.prompts is None:
+            return text
+        text = with_prompts(text, modules.prompts, self._config_json, None, None, pooled=modules.pools_prompt)
+        if text.pooling_skips_prompt and (encoder.config.after_pooling or encoder.config.concatenated):
+            raise CheckpointError(
+                f"the pooling of {folder.parent} has include_prompt False, and other modules or poolings beside it: "
+                "remove the prompts to serve texts without prompts"
+            )
+        return text
+
+
+def read_library_model(
+    folder: Path, no_family: Exception, pooling: Pooling | None = None, normalize: bool | None = None
+) -> LibraryModel:
+    """Read a checkpoint whose model type transformers knows; `pooling` and `normalize` as in `read_checkpoint`.
+
+    `no_family` is the error of `read_checkpoint`, which is raised if transformers does not know the type either.
+
+    Raises:
+        CheckpointError: transformers is not installed or cannot read the checkpoint, or a setting is not supported.
+    """
+    has_modules = is_present(folder / "modules.json")
+    modules = read_modules(folder) if has_modules else Modules(folder)
+    folder = modules.transformer
+    config_json = CheckpointJson.read(folder / "config.json")
+    kind = config_json.values.get("model_type")
+    if not isinstance(kind, str):
+        raise no_family
+    special = modules.splade or modules.mask or modules.logit_score or modules.pools_itself or modules.truncated_width
+    if special:
+        raise CheckpointError(
+            f"{folder}: a model of the type {kind}, which has no family of its own, may have a pooling and Dense, "
+            "LayerNorm and Normalize after it: remove truncate_dim and other modules"
+        )
+    # Code of the checkpoint never runs, and the last two fields name other files.
+    config_json.require(
+        dict.fromkeys(("auto_map", "quantization_config", "configuration_files", "transformers_weights"))
+    )
+    head = None if modules.pooling else read_library_head(config_json, modules.cross_encoder)
+    if head is None and pooling is None and modules.pooling is None:
+        check_is_encoder(config_json, modules.cross_encoder, Pooling.MEAN)
+    module = _load(folder, config_json, head, no_family)
+    assumptions = [f"the module {type(module).__name__} of transformers computes the results"]
+    chosen = Pooling.NONE if head else pooling or modules.pooling or Pooling.MEAN
+    if not head and not pooling and not modules.pooling:
+        assumptions.append(f"the checkpoint names no pooling: {chosen}; --pooling chooses another")
+    embedding = module.get_input_embeddings()  # type: ignore[operator]
+    choices: dict[str, Any] = {
+        "vocabulary_size": embedding.num_embeddings,
+        "max_tokens": _max_tokens(module, embedding, assumptions),
+        "pooling": chosen,
+        "concatenated": modules.concatenated if chosen is Pooling.CONCATENATED else (),
+        "normalize": chosen is not Pooling.NONE and (modules.normalize if normalize is None else normalize),
+        "after_pooling": () if chosen is Pooling.NONE else tuple(each.module for each in modules.after_pooling),
+    }
+    if head is not None:
+        choices["token_types"] = _token_types(module, folder, config_json)
+    return LibraryModel(module, head, choices, assumptions, modules, config_json, has_modules)
+
+
+def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no_family: Exception) -> nn.Module:
+    """Return the module of transformers in float32."""
+    kind = config_json.values["model_type"]
+    try:
+        import transformers
+    except ImportError:
+        raise CheckpointError(
+            f"{config_json.path} has the model type {kind!r}, whose code is in transformers: pip install transformers, "
+            "and export again"
+        ) from None
+    if kind not in transformers.CONFIG_MAPPING:
+        raise no_family
+    auto: Any = transformers.AutoModel
+    if head is not None:
+        auto = transformers.AutoModelForSequenceClassification
+        if head.per_token:
+            auto = transformers.AutoModelForTokenClassification
+    with (
+        _without_messages(transformers.logging),
+        refuse_errors(lambda reason: f"{folder}: transformers cannot read the model ({reason}): save it again"),
+    ):
+        module, found = auto.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    if module.config.is_encoder_decoder:
+        raise config_json.error("model_type", "the export knows no decoders of this type beside an encoder")
+    if "bbox" in inspect.signature(module.forward).parameters:
+        raise config_json.error("model_type", "its tokens have places on a page, which no request can give")
+    if getattr(module.config, "attention_type", None) == "block_sparse":
+        # The module changes itself: after a short sequence, it attends to all tokens of long ones, too.
+        raise config_json.error("attention_type", "the export knows only 'original_full'")
+    for name in sorted({*found["missing_keys"], *(each[0] for each in found["mismatched_keys"])}):
+        if not name.startswith(_UNUSED):
+            raise CheckpointError(
+                f"{folder} lacks the tensor {name}, or has it in another shape, and transformers draws it at random: "
+                "save the whole model"
+            )
+    table = None
+    with suppress(NotImplementedError):
+        table = module.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        raise config_json.error("model_type", "the export reads only models of token ids, besides its own families")
+    loaded: nn.Module = module.eval()
+    return loaded
+
+
+@contextmanager
+def _without_messages(log: Any) -> Iterator[None]:
+    """Suppress warnings and progress bars of transformers: what matters is an error here."""
+    verbosity, has_bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if has_bar:
+            log.enable_progress_bar()
+
+
+def _max_tokens(module: nn.Module, embedding: nn.Embedding, assumptions: list[str]) -> int:
+    """Return the largest length that a module can run: positions of some begin after the id of padding."""
+    config: Any = module.config
+    limit = next((getattr(config, name) for name in _POSITION_FIELDS if getattr(config, name, None)), None)
+    if limit is None:
+        assumptions.append(f"config.json limits no positions: sequences have at most {_DEFAULT_TOKENS} tokens")
+        return _DEFAULT_TOKENS
+    reserved = (embedding.padding_idx if embedding.padding_idx is not None else -1) + 1
+    for tokens in (limit, limit - reserved):
+        # Without padding tokens, which have no position in some models.
+        ids = torch.full((1, tokens), reserved % embedding.num_embeddings)
+        if _runs(module, ids):
+            return int(tokens)
+    raise CheckpointError(f"{type(module).__name__} of transformers cannot run sequences of {limit} tokens: correct it")
+
+
+@torch.inference_mode()
+def _runs(module: nn.Module, ids: Tensor) -> bool:
+    try:
+        call_module(module, ids, torch.ones_like(ids), names_mask=True)
+    except ConfigError:
+        return False
+    return True
+
+
+def _token_types(module: nn.Module, folder: Path, config_json: CheckpointJson) -> int:
+    """Return the number of token types, if the tokenizer gives the module types; otherwise 0."""
+    reference = reference_tokenizer(folder, config_json)
+    takes = "token_type_ids" in inspect.signature(module.forward).parameters
+    if not takes or reference is None or "token_type_ids" not in reference.model_input_names:
+        return 0
+    return int(getattr(module.config, "type_vocab_size", 0))

@@ -1,0 +1,251 @@
+"""A checkpoint of a type without a family is computed by transformers' own module, in graphs that equal it."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
+from tokenizers import Tokenizer, processors
+
+from headwaiter_export.cli import main
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, POOLING_CLS, POOLING_MEAN, POOLING_NONE
+from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PADDED, Manifest
+from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
+from headwaiter_server.runtime.isolation import batches_of
+from headwaiter_server.runtime.packing import pack
+from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json, write_modules_json
+from tests.support.export.helpers import assert_close_to_scale
+from tests.support.oracle import Array
+from tests.support.tiers import exhaustive
+
+pytestmark = pytest.mark.usefixtures("runs_graphs", "runs_transformers")
+
+SIZES: dict[str, Any] = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+MOBILE = {**SIZES, "embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
+CONVOLUTION = {**SIZES, "embedding_size": 32}
+# XLM-R's positions begin after the id of padding.
+XMOD = {**SIZES, "languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 1}
+SQUEEZE = {**SIZES, "embedding_size": 32, **dict.fromkeys(("q_groups", "k_groups", "v_groups"), 2)}
+TEXTS = ["the bread is fresh", "rain", "a table for two please", "rain falls on the stone table", "fresh"]
+
+
+def save(folder: Path, kind: str, fields: dict[str, Any], ending: str = "Model", **more: Any) -> Any:
+    """Save a model of transformers with a tokenizer."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**fields, **more)
+    model = getattr(transformers, f"{kind}{ending}")(config).eval()
+    randomize(model)
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"})
+    return model
+
+
+def export(folder: Path, *flags: str) -> Manifest:
+    """Export a checkpoint in float32 for CPUs, and return the manifest of the bundle."""
+    graphs = ["--graphs", "packed-cpu", "padded", "--precision", "fp32"]
+    assert main(["checkpoint", str(folder), "-o", str(folder / "bundle"), *flags, *graphs]) == 0
+    return Bundle.open(folder / "bundle").manifest
+
+
+def run(folder: Path, sequences: list[Array]) -> list[GraphOutputs]:
+    """Run a graph in one batch, or in the batches that its manifest allows."""
+    manifest = Bundle.open(folder / "bundle").manifest
+    graph = EncoderGraph.open(folder / "bundle" / manifest.graphs[0].file, "cpu", threads=1)
+    batches = batches_of(sequences, [*map(len, sequences)], manifest.padding.isolation)
+    return [graph.run(pack(batch), hidden=True) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "most", "lowering", "isolation"),
+    [
+        ("MobileBert", MOBILE, 64, LOWERING_PADDED, ISOLATION_ONE_LENGTH),
+        ("Xmod", XMOD, 62, LOWERING_PADDED, ISOLATION_MIXED),
+        *exhaustive(
+            ("ConvBert", CONVOLUTION, 64, LOWERING_PADDED, ISOLATION_ONE_LENGTH),
+            ("SqueezeBert", SQUEEZE, 64, LOWERING_PACKED_CPU, 0),
+        ),
+    ],
+)
+def test_a_type_without_a_family_gives_the_rows_of_transformers(
+    kind: str, fields: dict[str, Any], most: int, lowering: int, isolation: int, tmp_path: Path
+) -> None:
+    model = save(tmp_path, kind, fields)
+    manifest = export(tmp_path)
+    assert (manifest.max_tokens, manifest.pooling) == (most, POOLING_MEAN)
+    assert [graph.lowering for graph in manifest.graphs] == [lowering]
+    assert (manifest.padding.isolation, manifest.reference_module) == (isolation, f"{kind}Model")
+    rng = np.random.default_rng(0)
+    sequences: list[Array] = [rng.integers(2, len(VOCABULARY), n) for n in (5, 5, 1, 30, most, 2)]
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(each)[None]).last_hidden_state[0].numpy() for each in sequences]
+    outputs = run(tmp_path, sequences)
+    rows = [each.hidden for each in outputs if each.hidden is not None]
+    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
+def test_deberta_without_its_family_equals_the_bundle_of_the_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disentangled: dict[str, Any] = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+    save(tmp_path, "DebertaV2", SIZES, **disentangled, position_biased_input=False)
+    sequences: list[Array] = [np.arange(2, 2 + n) for n in (40, 3, 17, 1)]
+    export(tmp_path, "--pooling", "cls")
+    (family,) = run(tmp_path, sequences)
+    (tmp_path / "bundle").rename(tmp_path / "family")
+    for tables in ("FAMILIES", "TOKENIZER_CLASSES"):
+        for module in (sys.modules[f"headwaiter_export.checkpoints.{name}"] for name in ("reader", "texts")):
+            if hasattr(module, tables):
+                known = {name: each for name, each in getattr(module, tables).items() if name != "deberta-v2"}
+                monkeypatch.setattr(module, tables, known)
+    manifest = export(tmp_path, "--pooling", "cls")
+    assert (manifest.padding.isolation, manifest.pooling) == (ISOLATION_MIXED, POOLING_CLS)
+    (own,) = run(tmp_path, sequences)
+    assert own.pooled is not None
+    assert family.pooled is not None
+    assert_close_to_scale(own.pooled, family.pooled, 1e-5)
+
+
+def encoded(folder: Path, texts: list[str] | list[tuple[str, str]]) -> list[Array]:
+    """Return the token ids of texts in a bundle."""
+    tokenizer = Tokenizer.from_file(str(folder / "bundle" / "tokenizer.json"))
+    encodings = tokenizer.encode_batch(texts)
+    if Bundle.open(folder / "bundle").manifest.token_types:
+        return [np.stack([each.ids, each.type_ids], axis=1) for each in encodings]
+    return [np.array(each.ids) for each in encodings]
+
+
+def test_tokenizer_pooling_and_the_modules_after_it_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    save(tmp_path, "MobileBert", MOBILE)
+    write_modules_json(tmp_path, "models.Transformer", "models.Pooling", "models.Dense", "models.Normalize")
+    write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": False})
+    write_json(tmp_path / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
+    torch.manual_seed(1)
+    dense = Dense(32, 8)
+    randomize(dense)
+    fields = {"in_features": 32, "out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh"}
+    write_json(tmp_path / "2_Dense" / "config.json", fields)
+    safetensors.torch.save_file(dense.state_dict(), tmp_path / "2_Dense" / "model.safetensors")
+    (tmp_path / "3_Normalize").mkdir()
+    manifest = export(tmp_path)
+    assert (manifest.pooling, manifest.normalized, manifest.width, manifest.hidden_width) == (POOLING_CLS, True, 8, 32)
+    assert manifest.max_text_tokens == 32
+    outputs = run(tmp_path, encoded(tmp_path, TEXTS))
+    vectors = np.concatenate([each.pooled for each in outputs if each.pooled is not None])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    # Each text alone: padding changes what MobileBERT gives.
+    expected = [SentenceTransformer(str(tmp_path)).encode(each) for each in TEXTS]
+    assert_close_to_scale(vectors, np.stack(expected), 1e-5)
+
+
+def test_a_head_gives_the_logits_of_transformers_for_pairs_with_their_types(tmp_path: Path) -> None:
+    save(tmp_path, "MobileBert", MOBILE, "ForSequenceClassification", num_labels=1)
+    pairs = {"single": "[CLS] $A [SEP]", "pair": "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"}
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokens = [(token, VOCABULARY.index(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(**pairs, special_tokens=tokens)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_input_names": names}
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    manifest = export(tmp_path)
+    assert (manifest.pooling, manifest.token_types, manifest.takes_pairs) == (POOLING_NONE, 2, True)
+    assert (manifest.without_rows, list(manifest.head.labels)) == (True, ["LABEL_0"])
+    asked = [("fresh bread", each) for each in TEXTS]
+    outputs = run(tmp_path, encoded(tmp_path, asked))
+    logits = np.concatenate([rows for each in outputs for rows in each.logits or ()])
+    scorer = CrossEncoder(str(tmp_path), activation_fn=torch.nn.Identity())
+    expected = np.concatenate([scorer.predict([each]) for each in asked])
+    assert_close_to_scale(logits[:, 0], expected, 1e-5)
+
+
+@pytest.mark.exhaustive
+def test_a_head_of_tokens_gives_the_logits_of_transformers(tmp_path: Path) -> None:
+    labels = {"id2label": {0: "O", 1: "PLACE", 2: "NAME"}, "label2id": {"O": 0, "PLACE": 1, "NAME": 2}}
+    model = save(tmp_path, "ConvBert", CONVOLUTION, "ForTokenClassification", **labels)
+    manifest = export(tmp_path)
+    assert (manifest.head.per_token, list(manifest.head.labels)) == (True, ["O", "PLACE", "NAME"])
+    sequences: list[Array] = [np.arange(2, 2 + n) for n in (7, 7, 20)]
+    logits = np.concatenate([rows for each in run(tmp_path, sequences) for rows in each.logits or ()])
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(each)[None]).logits[0].numpy() for each in sequences]
+    assert_close_to_scale(logits, np.concatenate(expected), 1e-6)
+
+
+def without(tensor: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        tensors = safetensors.torch.load_file(folder / "model.safetensors")
+        del tensors[tensor]
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    return remove
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "facts"),
+    [
+        (without("embeddings.LayerNorm.weight"), (), ["embeddings.LayerNorm.weight", "random"]),
+        (None, ("--pooling", "splade"), ["model_type", "mobilebert"]),
+        (None, ("--graphs", "portable"), ["padded.fp32", "--graphs"]),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_line(
+    change: Callable[[Path], None] | None,
+    flags: tuple[str, ...],
+    facts: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save(tmp_path, "MobileBert", MOBILE)
+    if change is not None:
+        change(tmp_path)
+    capsys.readouterr()
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), *flags]) == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    for fact in facts:
+        assert fact in printed
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        ({"model_type": "unheard_of"}, ["model_type", "unheard_of", "bert"]),
+        ({"model_type": "mobilebert", "auto_map": {"AutoModel": "code.Model"}}, ["auto_map"]),
+        ({"model_type": "mobilebert", "architectures": ["MobileBertForQuestionAnswering"]}, ["architectures"]),
+        ({"model_type": "mobilebert", "architectures": ["MobileBertForMaskedLM"]}, ["--pooling"]),
+    ],
+)
+def test_a_configuration_that_the_export_cannot_follow_is_refused(
+    fields: dict[str, Any], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "config.json", fields)
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+    printed = capsys.readouterr().err
+    for fact in facts:
+        assert fact in printed
+
+
+def test_without_transformers_the_message_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "mobilebert"})
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+    assert "pip install transformers" in capsys.readouterr().err
