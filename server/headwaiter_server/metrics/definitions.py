@@ -41,8 +41,8 @@ _TOKENS = tuple(float(2**power) for power in range(18))
 _SEQUENCES = tuple(float(2**power) for power in range(13))
 _RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 _ERROR_RATIOS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-# The error reasons that `refused` never counts.
-_NO_REFUSALS = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
+# Reasons of errors that seldom come before the queue, so that their series of `refused` need not begin at 0.
+_NO_SERIES_AT_START = {"INFERENCE_FAILED", "DEADLINE_EXCEEDED", "CANCELLED"}
 # The creation times of counters would double the size of the page, and dashboards do not use them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -137,7 +137,7 @@ class ServerMetrics:
             "headwaiter_refused", "Requests refused before they entered the queue.", ["reason"], registry=registry
         )
         # Each reason starts at 0: Prometheus' rate() does not see the first increase of a series that starts at 1.
-        for reason in ERROR_BY_REASON.keys() - _NO_REFUSALS:
+        for reason in ERROR_BY_REASON.keys() - _NO_SERIES_AT_START:
             self.refused.labels(reason)
         self.inflight = Gauge("headwaiter_inflight_requests", "Requests in progress.", registry=registry)
         # The page of metrics adds up the series of all processes, so each process has a series of its own.

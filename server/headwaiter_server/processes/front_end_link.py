@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import pickle
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 # A front end that has not opened a tokenizer after this time hangs.
 _PREPARE_S = 60.0
-# A front end that has not answered for this time hangs.
-HUNG_S = 30.0
+# A front end that has sent nothing for this time hangs. It is asked for its counts every few seconds.
+_SILENT_S = 30.0
 _COUNT_TIMEOUT_S = 1.0
 
 
@@ -71,7 +72,7 @@ class FrontEndLink(Link):
 
     async def publish(self, versions: list[VersionStatus], current: list[int], *, started: bool, leaving: bool) -> None:
         """Tell the front end which models answer requests, or close the link."""
-        await self._call_or_close(HUNG_S, "publish", versions, current, started, leaving)
+        await self._call_or_close(_SILENT_S, "publish", versions, current, started, leaving)
 
     async def _call_or_close(self, timeout_s: float, method: str, *arguments: Any) -> None:
         waits, loop = True, asyncio.get_running_loop()
@@ -91,6 +92,12 @@ class FrontEndLink(Link):
         finally:
             waits = False
             timer.cancel()
+
+    def close_if_silent(self) -> None:
+        """Close the link to a front end that hangs; the supervisor then starts the front end again."""
+        if time.monotonic() - self.heard_s > _SILENT_S and not self.closed.done():
+            log.error("%s has not answered for %g s, and is started again", self.other, _SILENT_S)
+            self.close()
 
     async def count(self) -> None:
         """Read what the front end has counted; keep the latest counts if it does not answer soon."""

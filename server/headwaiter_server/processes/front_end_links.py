@@ -17,14 +17,14 @@ from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.metrics.sums import EndedCounts, SummedMetrics, Version
 from headwaiter_server.metrics.totals import Totals
 from headwaiter_server.models.served_model import ModelFacts
-from headwaiter_server.processes.front_end_link import HUNG_S, FrontEndLink
+from headwaiter_server.processes.front_end_link import FrontEndLink
 from headwaiter_server.processes.link import Link, Methods
 
 log = logging.getLogger(__name__)
 
 # The counts of a front end are read at this interval, so that a killed one loses few of them; reading them may take a
 # tenth of the time.
-_COUNT_INTERVAL_S, _COUNT_SHARE = 0.5, 0.1
+_COUNT_INTERVAL_S, _LONGEST_COUNT_INTERVAL_S, _COUNT_SHARE = 0.5, 7.5, 0.1
 
 
 class FrontEndLinks:
@@ -149,16 +149,15 @@ class FrontEndLinks:
     async def _count_forever(self, link: FrontEndLink) -> None:
         counting_s = 0.0
         while not link.closed.done():
-            pause_s = max(_COUNT_INTERVAL_S, min(counting_s / _COUNT_SHARE, HUNG_S / 4))
+            pause_s = max(_COUNT_INTERVAL_S, min(counting_s / _COUNT_SHARE, _LONGEST_COUNT_INTERVAL_S))
             await asyncio.wait({link.closed}, timeout=pause_s)
             # A front end that starts has counted nothing, and answers late.
             if link in self._joined:
                 started_s = time.monotonic()
                 await link.count()
                 counting_s = time.monotonic() - started_s
-            if time.monotonic() - link.heard_s > HUNG_S and not link.closed.done():
-                log.error("%s has not answered for %g s, and is started again", link.other, HUNG_S)
-                link.close()
+            # After the counts: after a pause of this process, their answer is the first sign of life.
+            link.close_if_silent()
 
     async def _count_all(self) -> None:
         await asyncio.gather(*(link.count() for link in tuple(self._joined)))

@@ -1,4 +1,7 @@
-"""Start the processes of the front ends, watch them, and stop them."""
+"""Start the processes of the front ends, start those again that have ended, and stop them.
+
+`front_end_link.py` ends the link to a front end that hangs.
+"""
 
 import asyncio
 import errno

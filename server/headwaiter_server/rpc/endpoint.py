@@ -24,7 +24,7 @@ from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.aio_memory import end_with_error
 from headwaiter_server.rpc.incoming import IncomingMessages
 
-# A caller that has not taken a reply after this time loses the reply.
+# A caller that has not taken a reply after this time loses the reply; a stream ends (`rpc/stream.py`).
 DELIVERY_S = 60.0
 # The numbers of failed attempts that a caller may send.
 _DEVICE_FAILURES = frozenset(map(str, range(100)))

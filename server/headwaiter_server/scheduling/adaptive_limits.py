@@ -37,7 +37,7 @@ class AdaptiveLimits:
         self._patience_batches = _FIRST_PATIENCE_BATCHES // 2
         # Number of large batches that have succeeded since the share changed.
         self._succeeded_batches = 0
-        self._suspected_count = 0
+        self._halving_count = 0
 
     def set_budget(self, tokens: int) -> None:
         """Change the token budget of the largest limits."""
@@ -46,18 +46,18 @@ class AdaptiveLimits:
         self._update()
 
     @contextmanager
-    def suspected(self, shape: Shape) -> Iterator[None]:
+    def halved_for(self, shape: Shape) -> Iterator[None]:
         """Halve the limits while the block bisects a failed batch, if the batch may have been too large.
 
         Without this, further large batches would fail until the halves of the first one have run.
         """
-        suspected = self._is_large(shape)
-        self._suspected_count += suspected
+        halves = self._is_large(shape)
+        self._halving_count += halves
         self._update()
         try:
             yield
         finally:
-            self._suspected_count -= suspected
+            self._halving_count -= halves
             self._update()
 
     def note_success(self, shape: Shape) -> None:
@@ -88,7 +88,7 @@ class AdaptiveLimits:
         self._update()
 
     def _update(self) -> None:
-        self.current = self.largest.scaled(self._share / (2 if self._suspected_count else 1))
+        self.current = self.largest.scaled(self._share / (2 if self._halving_count else 1))
 
     def _is_large(self, shape: Shape) -> bool:
         return self._usage(shape) >= self._share / 2

@@ -1,13 +1,14 @@
-"""Find out whether a batch failed because of faulty sequences or because of its size."""
+"""Find out whether a batch failed because of faulty sequences, because of its size, or because its device died."""
 
 from dataclasses import dataclass, field
 
+from headwaiter_proto.rules.errors import InferenceFailed
 from headwaiter_server.concurrency.worker_thread import NeverRan
 from headwaiter_server.runtime.errors import DeviceLost
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.observer import FailureCause
 from headwaiter_server.scheduling.queued_request import Batch, Sequence, shape_of
-from headwaiter_server.scheduling.request_errors import inference_failed
+from headwaiter_server.scheduling.request_errors import device_failed_request, inference_failed
 from headwaiter_server.scheduling.worker import Worker
 
 
@@ -78,3 +79,19 @@ async def _run_again(queue: ModelQueue, worker: Worker, part: Batch, found: Diag
     found.ran.update(result.sequences if result else ())
     queue.hand_out(part, result)
     return None
+
+
+def fail_on_dead_device(batch: Batch) -> None:
+    """Fail the requests of the sequences that have started to run.
+
+    The caller sends a request to another replica, except if its sequence is a suspect: a suspect ran alone.
+    """
+    for sequence in batch:
+        if sequence.is_suspect and not sequence.is_queued:
+            problem = (
+                f"devices failed twice while they ran sequence {sequence.index}: change or leave out this sequence"
+            )
+            # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
+            sequence.request.fail_whole(InferenceFailed(problem, sequence=sequence.index))
+        elif not sequence.is_queued:
+            sequence.request.fail(device_failed_request())

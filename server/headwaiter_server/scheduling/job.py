@@ -18,7 +18,7 @@ class Job(NamedTuple):
         values: token ids [n] or features [n, d_in] of each sequence.
         hidden: whether the answer includes hidden rows.
         deadline_s: deadline on `time.monotonic`, which all processes of a host share; infinity without a deadline.
-        priority: bulk work yields to interactive work that arrives within 20 s.
+        priority: see `Priority`.
         failures: errors of sequences that must not run, by index. With a mapping, even an empty one, the answer may be
             partial: the request does not fail when further sequences fail.
         device_failures: number of devices of other servers that died while they ran the request.

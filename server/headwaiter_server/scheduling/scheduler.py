@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from headwaiter_proto.rules.errors import InferenceFailed, Unavailable
+from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.concurrency.background_tasks import BackgroundTasks
 from headwaiter_server.concurrency.wake_up import WakeUp
 from headwaiter_server.concurrency.worker_thread import NeverRan
@@ -34,7 +34,7 @@ from headwaiter_server.scheduling.admission import QueueLimits, WaitEstimate, ad
 from headwaiter_server.scheduling.batch_result import BatchResult
 from headwaiter_server.scheduling.batch_wait import ENOUGH_SEQUENCES, BatchWait, yield_core
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
-from headwaiter_server.scheduling.failed_batches import bisect
+from headwaiter_server.scheduling.failed_batches import bisect, fail_on_dead_device
 from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.scheduling.model_queue import ModelQueue
@@ -44,7 +44,6 @@ from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence, shape_of
 from headwaiter_server.scheduling.request_errors import (
     deadline_passed,
-    device_failed_request,
     is_late,
     shutting_down,
 )
@@ -235,7 +234,7 @@ class Scheduler:
                 # All sessions of one GPU die together, so what other workers run may have killed the device, too.
                 for batch in self._running:
                     if not batch.worker.dead:
-                        _fail_batch_on_dead_device(batch.sequences)
+                        fail_on_dead_device(batch.sequences)
             for queue in self._queues:
                 queue.fail(Unavailable("a device failed, and the server ends: send the request to another replica"))
             raise
@@ -263,7 +262,7 @@ class Scheduler:
             self._running.remove(batch)
             error = batch.result.exception()
             if isinstance(error, DeviceLost):
-                _fail_batch_on_dead_device(batch.sequences)
+                fail_on_dead_device(batch.sequences)
                 raise error
             if isinstance(error, NeverRan):
                 continue  # The batch on which the device was lost ends the scheduler.
@@ -338,10 +337,10 @@ class Scheduler:
             DeviceLost: the device died or hangs; the requests of the batch have failed.
         """
         try:
-            with queue.limits.suspected(shape_of(batch)):
+            with queue.limits.halved_for(shape_of(batch)):
                 found = await bisect(queue, worker, batch, error)
         except DeviceLost:
-            _fail_batch_on_dead_device(batch)
+            fail_on_dead_device(batch)
             raise
         except NeverRan:
             return
@@ -353,19 +352,3 @@ class Scheduler:
     def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
         busy_s = self._devices.busy_s(now_s, queue.sessions)
         return WaitEstimate(queue.backlog, queue.queued_tokens, busy_s, partial(self._queues.others_s, queue))
-
-
-def _fail_batch_on_dead_device(batch: Batch) -> None:
-    """Fail the requests of the sequences that have started to run.
-
-    The caller sends a request to another replica, except if its sequence is a suspect: a suspect ran alone.
-    """
-    for sequence in batch:
-        if sequence.is_suspect and not sequence.is_queued:
-            problem = (
-                f"devices failed twice while they ran sequence {sequence.index}: change or leave out this sequence"
-            )
-            # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
-            sequence.request.fail_whole(InferenceFailed(problem, sequence=sequence.index))
-        elif not sequence.is_queued:
-            sequence.request.fail(device_failed_request())

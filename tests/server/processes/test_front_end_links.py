@@ -164,7 +164,7 @@ async def test_a_front_end_that_cannot_open_a_tokenizer_is_closed(engine: Engine
 async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_end_links, "HUNG_S", 1.0)
+    monkeypatch.setattr(front_end_link, "_SILENT_S", 1.0)
     monkeypatch.setattr(front_end_links, "_COUNT_INTERVAL_S", 0.05)
     monkeypatch.setattr(front_end_link, "_COUNT_TIMEOUT_S", 0.05)
     slow = FrontEnd()

@@ -105,6 +105,6 @@ def test_a_single_sequence_says_nothing_about_the_limits() -> None:
 )
 def test_the_limits_are_halved_until_the_cause_of_a_failure_is_known(lengths: list[int], tokens: int) -> None:
     limits = AdaptiveLimits(LARGEST)
-    with limits.suspected(Shape.of(lengths)):
+    with limits.halved_for(Shape.of(lengths)):
         assert limits.current.tokens == tokens
     assert limits.current == LARGEST
