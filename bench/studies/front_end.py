@@ -39,7 +39,7 @@ _POLL_S = 0.3
 # The answers to these requests are about 400 MB.
 _UNREAD_REQUESTS = 200
 _ABANDONED_REQUESTS, _DEADLINE_S = 20, 0.2
-# After this number of requests, the cost correction no longer depends on the last pause.
+# After this number of requests, the learnt cost no longer depends on the last pause.
 _REQUESTS_AFTER_PAUSE = 40
 _QUEUED, _SEQUENCES_RUN = "headwaiter_queue_sequences", "headwaiter_batch_sequences_sum"
 _PLANNED = "headwaiter_batches_closed_total"

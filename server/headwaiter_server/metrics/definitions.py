@@ -99,7 +99,8 @@ class ModelMetrics:
             "batch_limits_ratio", "Current batch limits / limits before serving; less than 1 if memory is short."
         )
         self.cost_correction = self._gauge(
-            "cost_correction_ratio", "Median of measured / predicted time of the latest batches."
+            "cost_correction_ratio",
+            "Median of measured time / time predicted by the cost measured before serving, of the latest batches.",
         )
         self.service_rate = self._gauge(
             "service_tokens_per_second", "Tokens per second of full batches, measured before serving."

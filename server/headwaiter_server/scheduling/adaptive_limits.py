@@ -1,4 +1,4 @@
-"""Lower the batch limits after a batch was too large for memory, and raise them again carefully."""
+"""Lower the batch limits after a batch was too large for memory, raise them again carefully, and follow the cost."""
 
 import logging
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from headwaiter_server.runtime.errors import one_line
-from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape, next_budget
 
 log = logging.getLogger(__name__)
 
@@ -16,22 +16,29 @@ _RAISE_FACTOR = 2**0.5
 # after each further one, up to 1,024. So in the long run, at most about one in a thousand large batches fails.
 _FIRST_PATIENCE_BATCHES = 16
 _MAX_PATIENCE_BATCHES = 1024
+# The token budget may change after this number of batches of at least this share of it: smaller batches do not tell how
+# long full ones take.
+_BUDGET_BATCHES, _BUDGET_SHARE = 32, 0.25
 
 
 class AdaptiveLimits:
     """The batch limits that hold now. A batch is *large* if it takes at least half of them.
 
     Args:
+        largest: the limits that hold at first.
         model: names the model in the log.
+        largest_budget_tokens: the largest token budget that may follow from the batches that run; 0 stands for that of
+            `largest`.
 
     Attributes:
         largest: the limits without any failure for want of memory.
         current: the limits that the next batch must keep.
     """
 
-    def __init__(self, largest: BatchLimits, model: str = "the model") -> None:
+    def __init__(self, largest: BatchLimits, model: str = "the model", largest_budget_tokens: int = 0) -> None:
         self.largest = self.current = largest
-        self._model = model
+        self._model, self._largest_budget_tokens = model, max(largest.tokens, largest_budget_tokens)
+        self._budget_batches = 0
         # The current share of the largest limits.
         self._share = 1.0
         self._patience_batches = _FIRST_PATIENCE_BATCHES // 2
@@ -39,11 +46,15 @@ class AdaptiveLimits:
         self._succeeded_batches = 0
         self._halving_count = 0
 
-    def set_budget(self, tokens: int) -> None:
-        """Change the token budget of the largest limits."""
-        padded_tokens = max(self.largest.padded_tokens, tokens)
-        self.largest = replace(self.largest, tokens=tokens, padded_tokens=padded_tokens)
-        self._update()
+    def follow_cost(self, cost: CostModel, ran: Shape) -> None:
+        """Count a batch that ran; after enough of them, take the token budget that follows from the learnt cost."""
+        budget = self.largest.tokens
+        self._budget_batches += ran.tokens >= _BUDGET_SHARE * budget
+        if self._budget_batches == _BUDGET_BATCHES:
+            self._budget_batches = 0
+            tokens = next_budget(cost, budget, self._largest_budget_tokens)
+            self.largest = replace(self.largest, tokens=tokens, padded_tokens=max(self.largest.padded_tokens, tokens))
+            self._update()
 
     @contextmanager
     def halved_for(self, shape: Shape) -> Iterator[None]:

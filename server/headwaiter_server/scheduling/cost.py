@@ -4,8 +4,8 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
-from statistics import median, median_low
+from itertools import combinations
+from statistics import median
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,27 +14,16 @@ from numpy.typing import NDArray
 # A larger token budget is worth its latency if it gives over 3 % more throughput in at least three of four rounds.
 _MIN_SPEEDUP = 1 / 0.97
 _MIN_WIN_RATIO = 0.75
-# The weight of what was known before, for each coefficient, in samples: enough to decide what the samples leave open.
-_PRIOR_WEIGHT = 0.06
-# A coefficient that was 0 before may still take this share of the seconds.
-_LEAST_SHARE = 0.02
 # Batches of serving may change the token budget: a larger one must give this much more throughput, and a smaller one
 # may lose this much.
 _WORTH_DOUBLING, _WORTH_HALVING = 1.05, 0.985
 _SMALLEST_BUDGET_TOKENS = 128
 _TYPICAL_TOKENS = 48
-# The ratio follows the latest batches; 16 of 31 decide the median.
-_RATIO_BATCHES = 31
-# Between two fits of the terms, a device runs at least this many batches, for at least this many seconds. A fit takes
-# over 1 ms, which is longer than many batches.
-_FIT_INTERVAL_BATCHES, _FIT_INTERVAL_S = 32, 0.25
-# Batches of similar shape: the latest of them are kept, so that many small batches do not displace the few large ones.
-_SIMILAR_BATCHES = 32
-# Batches of at least this share of a full batch tell how long full batches take. Until one has run, the time of a full
-# batch follows the speed of smaller ones by about this factor, once the terms are fitted.
-_LARGE_SHARE, _MOST_SCALING = 0.25, 2.0
-# Batches that took this many times as long as most batches of similar shape, or this part, were disturbed.
-_OUTLIER_RATIO = 1.5
+# A batch corrects this share of the error of its prediction: a higher share would follow the noise. No batch counts as
+# longer or shorter by more than the factor, so that one disturbed batch changes a prediction by at most 5 %.
+_CORRECTED_SHARE, _LARGEST_FACTOR = 0.2, 1.25
+# The ratio and the error are medians over the latest batches; 16 of 31 decide.
+_LATEST_BATCHES = 31
 
 
 class Shape(NamedTuple):
@@ -145,11 +134,6 @@ class BatchLimits:
         """Return N of a batch whose longest sequence has this length."""
         return -(-longest_tokens // self.length_step) * self.length_step
 
-    def full_shape(self) -> Shape:
-        """Return the shape of a full batch of typical sequences."""
-        length = min(_TYPICAL_TOKENS, self.tokens)
-        return Shape.of([length] * max(1, min(self.tokens // length, self.padded_tokens // length, self.sequences)))
-
     def scaled(self, share: float) -> "BatchLimits":
         """Return limits for a share of the memory, at least 1 each; what has no limit still has none."""
         tokens, cells, padded_tokens = (
@@ -190,38 +174,11 @@ class Sample:
     seconds: float
 
 
-def fit(
-    samples: Sequence[Sample],
-    *,
-    variable_length: bool = False,
-    prior: CostModel | None = None,
-    anchor: Sample | None = None,
-) -> CostModel:
-    """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient.
-
-    A `prior` decides what the samples leave open: if all batches have the same shape, for example, they do not tell one
-    term from another. An `anchor` counts as much as all samples together: below a certain size, batches take the same
-    time whatever their size, and from them alone it would follow that large batches take no longer either.
-    """
-    rows = np.array([_terms(sample.shape, variable_length) for sample in samples], float)
-    seconds = np.array([sample.seconds for sample in samples])
-    relative, targets = rows / seconds[:, None], np.ones(len(samples))
-    if anchor is not None:
-        weight = len(samples) ** 0.5
-        anchored = weight * np.array([_terms(anchor.shape, variable_length)]) / anchor.seconds
-        relative, targets = np.vstack([relative, anchored]), np.append(targets, weight)
-    terms = np.flatnonzero(rows.any(axis=0))
-    fitted = np.zeros(rows.shape[1])
-    if prior is not None:
-        before = np.array([prior.launch_s, prior.token_s, prior.padded_s, prior.cell_s, prior.hidden_row_s])
-        fitted = before
-        scale = np.maximum(before[terms], _LEAST_SHARE * seconds.mean() / rows[:, terms].mean(axis=0))
-        relative = np.vstack([relative, np.zeros((len(terms), rows.shape[1]))])
-        relative[-len(terms) :, terms] = _PRIOR_WEIGHT * np.diag(1 / scale)
-        targets = np.append(targets, _PRIOR_WEIGHT * before[terms] / scale)
-    fitted[terms] = _least_squares(relative[:, terms], targets)
-    launch_s, token_s, padded_s, cell_s, hidden_row_s = fitted.tolist()
-    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length, hidden_row_s)
+def fit(samples: Sequence[Sample], *, variable_length: bool = False) -> CostModel:
+    """Fit the cost model to measured batches by least squares of the relative error, with no negative coefficient."""
+    relative = [np.array(_counts(sample.shape, variable_length)[:4]) / sample.seconds for sample in samples]
+    launch_s, token_s, padded_s, cell_s = _least_squares(np.array(relative), np.ones(len(samples))).tolist()
+    return CostModel(launch_s, token_s, padded_s, cell_s, variable_length)
 
 
 def _least_squares(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -237,7 +194,7 @@ def _least_squares(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> N
     return best
 
 
-def _terms(shape: Shape, variable_length: bool) -> list[int]:
+def _counts(shape: Shape, variable_length: bool) -> list[int]:
     """Return the numbers that the cost model multiplies by its coefficients for a batch of this shape."""
     padded_tokens = shape.sequences * shape.longest_tokens
     cells = shape.needed_cells if variable_length else padded_tokens * shape.longest_tokens
@@ -292,42 +249,34 @@ def next_budget(cost: CostModel, budget: int, largest: int) -> int:
 
 
 class LearntCost:
-    """The cost model from start-up, and what the batches since then have taught.
+    """The cost model from start-up, corrected by the batches that have run since.
 
-    The start may have been disturbed by other processes, and so may the present. Two things are learnt: the terms of
-    the cost model, by fitting them again and again to the latest batches of every shape, and between two fits the
-    median of measured / predicted over the latest 31 batches, which is quicker. Until large batches run, what the start
-    measured for a full batch holds, but for a factor of about two.
+    The start may have been disturbed by other processes, and so may the present. Each batch therefore changes the terms
+    such that a fifth of the error of its prediction disappears, by the least change in proportion to the terms
+    (normalised least mean squares). The terms that take most of the batch's time change most, and a term that the batch
+    does not have does not change. A batch that mainly consists of its launch changes only the launch: below a certain
+    size, batches take the same time whatever their size, and would teach that tokens take no time.
 
     Attributes:
         cost: predicts the seconds of a batch.
-        batch_count: number of batches since the start.
-        fitted_count: number of fits since the start.
     """
 
-    def __init__(self, cost: CostModel, full: Shape | None = None) -> None:
-        """Start with the cost that was measured, or learnt by the version before, and the shape of a full batch."""
-        self._start = self._fitted = self.cost = cost
-        self._full = full
-        self._level = 1.0
-        self.batch_count = self.fitted_count = 0
-        # Batches since the latest fit, and their seconds.
-        self._unfitted_batches, self._unfitted_s = 0, 0.0
-        # Full of ones at first, so one slow batch changes nothing, and a lasting change shows after 16 batches.
-        self._to_start = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
-        self._to_fitted = deque([1.0] * _RATIO_BATCHES, _RATIO_BATCHES)
-        self._latest = deque[Sample](maxlen=_RATIO_BATCHES)
-        self._similar: dict[tuple[int, int, bool], deque[Sample]] = {}
+    def __init__(self, cost: CostModel) -> None:
+        """Start with the cost that was measured, or learnt by the version before."""
+        self._start = self.cost = cost
+        # Full of ones at first, so that one slow batch does not change their median.
+        self._ratios = deque([1.0] * _LATEST_BATCHES, _LATEST_BATCHES)
+        self._errors = deque[float](maxlen=_LATEST_BATCHES)
 
     @property
     def ratio(self) -> float:
         """Median of measured / predicted by the cost model from start-up; 2 on a machine of half the speed."""
-        return median(self._to_start)
+        return median(self._ratios)
 
     @property
     def error_ratio(self) -> float:
         """Median of |predicted − measured| / measured over the latest batches; 0 before the first batch."""
-        return error_ratio(self._fitted, self._latest) if self._latest else 0.0
+        return median(self._errors) if self._errors else 0.0
 
     def own_work_s(self, shape: Shape) -> float:
         """Return the seconds that a request takes alone on a device, without padding."""
@@ -335,61 +284,21 @@ class LearntCost:
 
     def note_batch(self, shape: Shape, compute_s: float) -> float:
         """Learn from the duration of a batch on the device; return the duration that was predicted before."""
-        predicted_s, start_s = self.cost.seconds(*shape), self._start.seconds(*shape)
+        cost = self.cost
+        predicted_s, start_s = cost.seconds(*shape), self._start.seconds(*shape)
         if compute_s <= 0 or start_s <= 0:
             return predicted_s
-        sample = Sample(shape, compute_s)
-        similar = (shape.sequences.bit_length(), shape.tokens.bit_length(), shape.hidden)
-        self._similar.setdefault(similar, deque(maxlen=_SIMILAR_BATCHES)).append(sample)
-        self._latest.append(sample)
-        self._to_start.append(compute_s / start_s)
-        self._to_fitted.append(_ratio(sample, self._fitted))
-        self.batch_count += 1
-        self._unfitted_batches += 1
-        self._unfitted_s += compute_s
-        if self._unfitted_batches >= _FIT_INTERVAL_BATCHES and self._unfitted_s >= _FIT_INTERVAL_S:
-            self._fit()
-        self.cost = self._fitted.scaled(median(self._to_fitted))
+        self._ratios.append(compute_s / start_s)
+        self._errors.append(abs(predicted_s - compute_s) / compute_s)
+        terms = (cost.launch_s, cost.token_s, cost.padded_s, cost.cell_s, cost.hidden_row_s)
+        counts = _counts(shape, cost.variable_length)
+        parts_s = [term * count for term, count in zip(terms, counts, strict=True)]
+        if parts_s[0] > predicted_s / 2:
+            parts_s[1:] = [0.0] * 4
+        counted_s = min(max(compute_s, predicted_s / _LARGEST_FACTOR), predicted_s * _LARGEST_FACTOR)
+        step = _CORRECTED_SHARE * (counted_s - predicted_s) / sum(part_s * part_s for part_s in parts_s)
+        launch_s, token_s, padded_s, cell_s, hidden_row_s = (
+            term * (1 + step * part_s) for term, part_s in zip(terms, parts_s, strict=True)
+        )
+        self.cost = CostModel(launch_s, token_s, padded_s, cell_s, cost.variable_length, hidden_row_s)
         return predicted_s
-
-    def _fit(self) -> None:
-        """Fit the terms; what no batch tells follows the ratio of all batches to the start.
-
-        That ratio is always taken to the start, and not to the fit before, because its errors would multiply.
-        """
-        steady = list(chain.from_iterable(map(self._steady, self._similar.values())))
-        level = median(_ratio(sample, self._start) for sample in steady)
-        prior = self._fitted.scaled(level / self._level)
-        anchor = self._anchor(steady, level)
-        self._fitted = fit(steady, variable_length=prior.variable_length, prior=prior, anchor=anchor)
-        self._level = level
-        self.fitted_count += 1
-        self._unfitted_batches, self._unfitted_s = 0, 0.0
-        self._to_fitted.extend(_ratio(sample, self._fitted) for sample in self._latest)
-
-    def _anchor(self, samples: Sequence[Sample], level: float) -> Sample | None:
-        """Return what the start predicts for a full batch; None if batches of a similar size have run."""
-        if self._full is None:
-            return None
-        largest_tokens = max(sample.shape.tokens for sample in samples)
-        if largest_tokens >= _LARGE_SHARE * self._full.tokens:
-            return None
-        factor = min(max(level, 1 / _MOST_SCALING), _MOST_SCALING)
-        return Sample(self._full, factor * self._start.seconds(*self._full))
-
-    def _steady(self, similar: deque[Sample]) -> list[Sample]:
-        """Return the batches of similar shape that took as long as most of them."""
-        ratios = [_ratio(sample, self._fitted) for sample in similar]
-        # A ratio that occurs, so that at least one batch is left.
-        usual = median_low(ratios)
-        return [
-            sample
-            for sample, ratio in zip(similar, ratios, strict=True)
-            if usual / _OUTLIER_RATIO <= ratio <= usual * _OUTLIER_RATIO
-        ]
-
-
-def _ratio(sample: Sample, cost: CostModel) -> float:
-    """Return measured / predicted; 1 for a batch that takes no time by a cost model which knows only hidden rows."""
-    predicted_s = cost.seconds(*sample.shape)
-    return sample.seconds / predicted_s if predicted_s > 0 else 1.0

@@ -9,7 +9,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.admission import Backlog
 from headwaiter_server.scheduling.batch_result import MAX_BATCHES, BatchResult, RecentBatch, recent_batch
-from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost, next_budget
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, LearntCost
 from headwaiter_server.scheduling.job import Interval
 from headwaiter_server.scheduling.observer import Observer, TraceBatch
 from headwaiter_server.scheduling.pending import Pending
@@ -64,8 +64,7 @@ class ModelQueue:
             session.on_run(0.0)  # An idle device is shown as idle, and not left out.
         self.pending, self.requests = Pending(), set[QueuedRequest]()
         self.queued_sequences = self.queued_tokens = 0
-        self.learnt, self.limits = LearntCost(cost, limits.full_shape()), AdaptiveLimits(limits, name)
-        self._largest_budget_tokens = max(limits.tokens, largest_budget_tokens)
+        self.learnt, self.limits = LearntCost(cost), AdaptiveLimits(limits, name, largest_budget_tokens)
         self.recent_batches = deque[RecentBatch](maxlen=MAX_BATCHES)
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
@@ -134,11 +133,8 @@ class ModelQueue:
             sequence.request.fail(deadline_passed())
         if result:
             compute_s = result.times.run.seconds
-            fits = self.learnt.fitted_count
             predicted_s = self.learnt.note_batch(result.shape, compute_s)
-            if self.learnt.fitted_count > fits:
-                budget = next_budget(self.learnt.cost, self.limits.largest.tokens, self._largest_budget_tokens)
-                self.limits.set_budget(budget)
+            self.limits.follow_cost(self.learnt.cost, result.shape)
             self.observer.batch_ran(result.shape, predicted_s, compute_s, result.times.packing.seconds)
             self.recent_batches.append(recent_batch(result, predicted_s))
             if self.trace_batch is not None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
-from headwaiter_server.scheduling.cost import BatchLimits, Shape
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 
 LARGEST = BatchLimits(tokens=1000, cells=100_000, padded_tokens=2000)
 
@@ -107,4 +107,28 @@ def test_the_limits_are_halved_until_the_cause_of_a_failure_is_known(lengths: li
     limits = AdaptiveLimits(LARGEST)
     with limits.halved_for(Shape.of(lengths)):
         assert limits.current.tokens == tokens
+    assert limits.current == LARGEST
+
+
+@pytest.mark.parametrize(("launch_s", "tokens"), [(1.0, 500), (30.0, 1000), (200.0, 2000)])
+def test_the_token_budget_follows_the_cost_after_32_large_batches_and_small_ones_do_not_count(
+    launch_s: float, tokens: int
+) -> None:
+    cost = CostModel(launch_s=launch_s, token_s=1.0, padded_s=0.0, cell_s=0.0)
+    limits = AdaptiveLimits(LARGEST, largest_budget_tokens=2000)
+    for batch_tokens, batches in ((250, 31), (249, 100)):
+        for _ in range(batches):
+            limits.follow_cost(cost, batch_of(batch_tokens))
+    assert limits.current == LARGEST
+    limits.follow_cost(cost, batch_of(250))
+    assert limits.current.tokens == tokens
+    assert limits.current.padded_tokens == LARGEST.padded_tokens
+
+
+@pytest.mark.parametrize("largest_budget_tokens", [0, 1999])
+def test_the_token_budget_stays_below_its_limit(largest_budget_tokens: int) -> None:
+    cost = CostModel(launch_s=200.0, token_s=1.0, padded_s=0.0, cell_s=0.0)
+    limits = AdaptiveLimits(LARGEST, largest_budget_tokens=largest_budget_tokens)
+    for _ in range(100):
+        limits.follow_cost(cost, batch_of(1000))
     assert limits.current == LARGEST

@@ -1,32 +1,39 @@
-"""Predicted times follow the batches that run: soon in their scale, later in their terms; outliers do not count."""
+"""Predicted times follow the batches that run: in their scale and in their terms, and little after a single batch."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from statistics import median
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwaiter_server.scheduling import cost
 from headwaiter_server.scheduling.cost import CostModel, LearntCost, Shape
 
 COST = CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.0)
 UNEVEN = Shape.of([4, 2])
 # A launch, 6 tokens, and 2 × 4 padded tokens.
 UNEVEN_S, UNEVEN_PADDING_S = 1 + 3 + 2, 0.5
-A_MAJORITY = 16
 
 
-def test_after_a_majority_of_slow_batches_slow_batches_are_predicted() -> None:
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_lasting_change_of_speed_is_predicted_after_twenty_batches(factor: float) -> None:
     learnt = LearntCost(COST)
     assert learnt.own_work_s(UNEVEN) == UNEVEN_S - UNEVEN_PADDING_S
-    predicted_s = [learnt.note_batch(UNEVEN, 3 * UNEVEN_S) for _ in range(A_MAJORITY + 1)]
-    assert predicted_s == [UNEVEN_S] * A_MAJORITY + [3 * UNEVEN_S]
-    assert learnt.cost.seconds(*UNEVEN) == 3 * UNEVEN_S
-    assert learnt.own_work_s(UNEVEN) == 3 * (UNEVEN_S - UNEVEN_PADDING_S)
+    assert learnt.note_batch(UNEVEN, factor * UNEVEN_S) == UNEVEN_S
+    for _ in range(19):
+        learnt.note_batch(UNEVEN, factor * UNEVEN_S)
+    assert learnt.cost.seconds(*UNEVEN) == pytest.approx(factor * UNEVEN_S, rel=0.1)
+    assert learnt.own_work_s(UNEVEN) == pytest.approx(factor * (UNEVEN_S - UNEVEN_PADDING_S), rel=0.15)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.5, 2.0, 1e3])
+def test_one_disturbed_batch_changes_a_prediction_by_five_percent_at_most(factor: float) -> None:
+    learnt = LearntCost(COST)
+    learnt.note_batch(UNEVEN, factor * UNEVEN_S)
+    assert learnt.cost.seconds(*UNEVEN) == pytest.approx(UNEVEN_S, rel=0.0501)
+    assert learnt.error_ratio == pytest.approx(abs(1 - factor) / factor)
 
 
 def _ratio_after(*ratios: float) -> float:
@@ -82,6 +89,10 @@ def batches(count: int, seed: int) -> Iterator[Shape]:
         yield Shape.of([random.randint(max(1, longest * 3 // 4), longest) for _ in range(random.randint(1, 16))])
 
 
+def median_error(learnt: LearntCost, true: CostModel) -> float:
+    return median(abs(learnt.cost.seconds(*shape) / true.seconds(*shape) - 1) for shape in batches(100, 100))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_within_200_batches_the_terms_recover_from_a_start_that_was_disturbed(seed: int) -> None:
     learnt, random = LearntCost(DISTURBED), Random(seed)
@@ -89,55 +100,53 @@ def test_within_200_batches_the_terms_recover_from_a_start_that_was_disturbed(se
         learnt.note_batch(shape, TRUE.seconds(*shape) * random.gauss(1.0, 0.03))
     # The planner compares the cost of padding with that of a launch.
     assert learnt.cost.launch_s == pytest.approx(TRUE.launch_s, rel=0.25)
-    assert learnt.cost.padded_s / learnt.cost.launch_s < DISTURBED.padded_s / DISTURBED.launch_s / 2
-    errors = [abs(learnt.cost.seconds(*shape) / TRUE.seconds(*shape) - 1) for shape in batches(100, seed + 100)]
-    assert median(errors) < 0.03
+    assert learnt.cost.padded_s < DISTURBED.padded_s
+    assert median_error(learnt, TRUE) < 0.03
 
 
-def test_what_the_batches_leave_open_stays_as_it_was() -> None:
-    learnt = LearntCost(TRUE)
-    alone = Shape.of([12])
-    for _ in range(500):
-        learnt.note_batch(alone, 2 * TRUE.seconds(*alone))
-    for shape in batches(100, 0):
-        assert learnt.cost.seconds(*shape) == pytest.approx(2 * TRUE.seconds(*shape), rel=0.01)
-
-
-@pytest.mark.parametrize("level", [0.1, 1.0, 10.0])
-def test_small_batches_do_not_say_how_long_full_batches_take(level: float) -> None:
-    full, random = Shape.of([48] * 40), Random(1)
-    learnt = LearntCost(DISTURBED, full)
-    # Below a certain size, reading the weights takes longer than computing.
-    alone_s = level * DISTURBED.seconds(*Shape.of([12]))
-    for _ in range(1000):
-        learnt.note_batch(Shape.of([random.randint(3, 15)]), alone_s * random.gauss(1.0, 0.03))
-    assert 0.3 < learnt.cost.seconds(*full) / DISTURBED.seconds(*full) < 3.3
-    for shape in (Shape.of([5]), Shape.of([12])):
-        assert learnt.cost.seconds(*shape) == pytest.approx(alone_s, rel=0.5)
-
-
-def test_what_large_batches_take_is_learnt_however_wrong_the_start_was() -> None:
-    learnt = LearntCost(DISTURBED.scaled(10), Shape.of([48] * 5))
+def test_a_start_that_was_ten_times_too_slow_is_forgotten_within_200_batches() -> None:
+    learnt = LearntCost(DISTURBED.scaled(10))
     for shape in batches(200, 1):
         learnt.note_batch(shape, TRUE.seconds(*shape))
-    for shape in batches(100, 2):
-        assert learnt.cost.seconds(*shape) == pytest.approx(TRUE.seconds(*shape), rel=0.05)
+    assert median_error(learnt, TRUE) < 0.05
 
 
-def test_batches_that_were_disturbed_do_not_change_the_terms() -> None:
-    learnt, random = LearntCost(TRUE), Random(7)
-    for shape in batches(400, 7):
-        learnt.note_batch(shape, TRUE.seconds(*shape) * (5 if random.random() < 0.2 else 1))
-    for shape in batches(100, 8):
-        assert learnt.cost.seconds(*shape) == pytest.approx(TRUE.seconds(*shape), rel=0.05)
+def test_a_launch_of_a_quarter_in_small_batches_alone_is_learnt_within_200_batches() -> None:
+    """As when the kernels of small batches are started together, in a CUDA graph."""
+    replayed, learnt = replace(TRUE, launch_s=TRUE.launch_s / 4), LearntCost(TRUE)
+    small, large = Shape.of([6, 5]), Shape.of([30] * 16)
+    for number in range(200):
+        if number % 4:
+            learnt.note_batch(small, replayed.seconds(*small))
+        else:
+            learnt.note_batch(large, TRUE.seconds(*large))
+    assert learnt.cost.seconds(*small) == pytest.approx(replayed.seconds(*small), rel=0.05)
+    assert learnt.cost.seconds(*large) == pytest.approx(TRUE.seconds(*large), rel=0.1)
+    assert learnt.cost.launch_s < TRUE.launch_s / 2
 
 
-def test_what_no_batch_tells_keeps_its_scale_however_many_uneven_batches_run() -> None:
+@pytest.mark.parametrize("level", [1.0, 10.0])
+def test_small_batches_do_not_say_how_long_full_batches_take(level: float) -> None:
+    full, random = Shape.of([48] * 40), Random(1)
+    learnt = LearntCost(DISTURBED)
+    # Below a certain size, reading the weights takes longer than computing.
+    alone_s = level * DISTURBED.seconds(*Shape.of([12]))
+    for _ in range(10_000):
+        learnt.note_batch(Shape.of([random.randint(3, 15)]), alone_s * random.gauss(1.0, 0.03))
+    assert 0.5 < learnt.cost.seconds(*full) / DISTURBED.seconds(*full) < 5
+    for shape in (Shape.of([5]), Shape.of([12])):
+        assert learnt.cost.seconds(*shape) == pytest.approx(alone_s, rel=0.25)
+
+
+def test_no_term_drifts_however_many_uneven_batches_run_and_a_term_that_none_has_stays() -> None:
     true, random = replace(TRUE, hidden_row_s=1e-5), Random(3)
     learnt = LearntCost(true)
     for shape in batches(6400, 3):
         learnt.note_batch(shape, true.seconds(*shape) * random.lognormvariate(0.0, 0.2))
-    assert learnt.cost.hidden_row_s == pytest.approx(true.hidden_row_s, rel=0.2)
+    assert median_error(learnt, true) < 0.15
+    assert learnt.cost.launch_s == pytest.approx(true.launch_s, rel=0.3)
+    assert true.padded_s / 2 < learnt.cost.padded_s < 2 * true.padded_s
+    assert learnt.cost.hidden_row_s == true.hidden_row_s
 
 
 PHASES: dict[str, Callable[[Random], Shape]] = {
@@ -175,40 +184,13 @@ def test_many_small_batches_do_not_displace_what_large_batches_have_taught() -> 
     learnt = LearntCost(DISTURBED)
     for shape in (*batches(200, 1), *[Shape.of([8])] * 2000):
         learnt.note_batch(shape, TRUE.seconds(*shape))
-    for shape in batches(100, 2):
-        assert learnt.cost.seconds(*shape) == pytest.approx(TRUE.seconds(*shape), rel=0.05)
+    assert median_error(learnt, TRUE) < 0.05
 
 
 def test_the_cost_of_hidden_rows_is_learnt() -> None:
     true = replace(TRUE, hidden_row_s=5e-5)
-    learnt = LearntCost(DISTURBED)
+    learnt = LearntCost(replace(DISTURBED, hidden_row_s=1.5e-4))
     for number, shape in enumerate(batches(200, 1)):
         each = shape._replace(hidden=number % 2 == 0)
         learnt.note_batch(each, true.seconds(*each))
-    assert learnt.cost.hidden_row_s == pytest.approx(true.hidden_row_s, rel=0.05)
-
-
-def test_a_fit_that_knows_only_hidden_rows_ends_in_no_division_by_zero() -> None:
-    only_rows = CostModel(launch_s=0.0, token_s=0.0, padded_s=0.0, cell_s=0.0, hidden_row_s=1e-5)
-    learnt = LearntCost(DISTURBED)
-    with patch.object(cost, "fit", lambda *_, **__: only_rows):
-        for shape in batches(64, 1):
-            learnt.note_batch(shape, TRUE.seconds(*shape))
-    assert learnt.fitted_count == 2
-
-
-def test_batches_that_take_either_a_short_or_a_long_time_are_learnt_too() -> None:
-    learnt, shape = LearntCost(TRUE), Shape.of([12])
-    for number in range(64):
-        learnt.note_batch(shape, TRUE.seconds(*shape) * (10 if number % 2 else 1))
-    assert learnt.fitted_count == 2
-    assert 1 <= learnt.cost.seconds(*shape) / TRUE.seconds(*shape) <= 10.001
-
-
-def test_one_second_of_short_batches_is_fitted_at_most_four_times() -> None:
-    learnt, shape = LearntCost(TRUE.scaled(0.05)), Shape.of([8])
-    batch_s = learnt.cost.seconds(*shape)
-    for _ in range(int(1 / batch_s)):
-        learnt.note_batch(shape, batch_s)
-    assert learnt.batch_count > 5_000
-    assert 1 <= learnt.fitted_count <= 4
+    assert learnt.cost.hidden_row_s == pytest.approx(true.hidden_row_s, rel=0.1)
