@@ -4,12 +4,11 @@ from dataclasses import dataclass, replace
 
 from headwaiter_server.models.calibration import KnownCost
 from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.runtime.batch_timing import TYPICAL_TOKENS
 from headwaiter_server.runtime.model import ModelDescription
 from headwaiter_server.scheduling.attention_queue import AttentionWeightsQueue
 from headwaiter_server.scheduling.cost import Calibration
 from headwaiter_server.scheduling.model_queue import ModelQueue
-
-_TYPICAL_TOKENS = 48
 
 
 @dataclass(eq=False)
@@ -29,7 +28,7 @@ class RunningModel(ServedModel):
     def known_cost(self) -> KnownCost:
         """The cost that the batches have taught, for a new version of the model."""
         learnt, limits = self.queue.learnt, self.queue.limits.largest
-        full_s = learnt.cost.in_full_batches_s(limits.tokens, _TYPICAL_TOKENS, limits.tokens, limits.sequences)
+        full_s = learnt.cost.in_full_batches_s(limits.tokens, TYPICAL_TOKENS, limits.tokens, limits.sequences)
         rate = limits.tokens / full_s
         calibration = replace(
             self.calibration,

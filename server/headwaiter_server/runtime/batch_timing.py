@@ -14,7 +14,7 @@ from headwaiter_server.runtime.packing import pack
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 
 # Token budgets are compared on batches of typical sequences, which have this length.
-_TYPICAL_TOKENS = 48
+TYPICAL_TOKENS = 48
 # Each measurement of a budget runs at least this many tokens: a longer run is less sensitive to disturbances.
 _COMPARED_TOKENS = 256
 _BUDGET_ROUNDS = 9
@@ -62,7 +62,7 @@ def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, 
 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
-    length = min(_TYPICAL_TOKENS, manifest.max_tokens)
+    length = min(TYPICAL_TOKENS, manifest.max_tokens)
     batch = (length,) * max(1, min(tokens // length, MAX_BATCH_SEQUENCES))
     return batch if may_run(manifest, batch) else batch[:1]
 

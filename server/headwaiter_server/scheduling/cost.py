@@ -11,6 +11,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_server.runtime.batch_timing import TYPICAL_TOKENS
+
 # A larger token budget is worth its latency if it gives over 3 % more throughput in at least three of four rounds.
 _MIN_SPEEDUP = 1 / 0.97
 _MIN_WIN_RATIO = 0.75
@@ -18,7 +20,6 @@ _MIN_WIN_RATIO = 0.75
 # may lose this much.
 _WORTH_DOUBLING, _WORTH_HALVING = 1.05, 0.985
 _SMALLEST_BUDGET_TOKENS = 128
-_TYPICAL_TOKENS = 48
 # A batch corrects this share of the error of its prediction: a higher share would follow the noise. No batch counts as
 # longer or shorter by more than the factor, so that one disturbed batch changes a prediction by at most 5 %.
 _CORRECTED_SHARE, _LARGEST_FACTOR = 0.2, 1.25
@@ -238,7 +239,7 @@ def next_budget(cost: CostModel, budget: int, largest: int) -> int:
     """
 
     def tokens_per_s(tokens: int) -> float:
-        return tokens / cost.in_full_batches_s(tokens, _TYPICAL_TOKENS, tokens)
+        return tokens / cost.in_full_batches_s(tokens, TYPICAL_TOKENS, tokens)
 
     if 2 * budget <= largest and tokens_per_s(2 * budget) > _WORTH_DOUBLING * tokens_per_s(budget):
         return 2 * budget
