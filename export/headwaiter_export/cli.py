@@ -1,6 +1,6 @@
 """The command `headwaiter-export`.
 
-Its commands `checkpoint`, `module` and `preset` differ in how they read the encoder. All end in `export_model`.
+Its commands `checkpoint`, `onnx`, `module` and `preset` differ in how they read the encoder. All end in `write_bundle`.
 """
 
 import argparse
@@ -72,6 +72,8 @@ def _export(options: argparse.Namespace) -> int:
             # Before the progress below, because huggingface_hub shows its own.
             options.folder, options.source = _fetched(options.folder)
         with _Progress() as progress:
+            if options.read is None:
+                return _export_onnx(options, name, progress)
             plans = chosen_plans(options.graphs, options.precision, (*EVERY_GRAPH, *PADDED_GRAPHS))
             reports: dict[str, Any] = {"report": progress.report, "step": progress.step, "plans": plans}
             if options.read is _read_module and ".py:" in options.config:
@@ -88,6 +90,25 @@ def _export(options: argparse.Namespace) -> int:
     # Without the flag, a server takes fp16 or fp32.
     flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
     print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")
+    return 0
+
+
+def _export_onnx(options: argparse.Namespace, name: str, progress: "_Progress") -> int:
+    from headwaiter_export.bundle.onnx_file import export_onnx
+    from headwaiter_export.checkpoints.onnx_folder import OnnxChoices, find_onnx
+    from headwaiter_export.checkpoints.reader import read_checkpoint
+
+    choices = OnnxChoices(
+        dict(options.outputs),
+        None if options.pooling is None else Pooling(options.pooling),
+        options.normalize,
+        options.labels,
+        options.max_tokens,
+        options.vocabulary_size,
+    )
+    read = None if options.pytorch is None else partial(read_checkpoint, options.pytorch)
+    export_onnx(find_onnx(options.file), options.output, name, choices, progress.report, progress.step, read)
+    print(f"{options.output} is ready: headwaiter-server {options.output}")
     return 0
 
 
@@ -303,21 +324,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_version()
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_checkpoint(commands)
+    _add_onnx(commands)
     _add_module(commands)
     _add_preset(commands)
     for name, command in commands.choices.items():
         default = {
             "checkpoint": "the name of FOLDER",
+            "onnx": "the name of the folder or the file",
             "module": "the name of CONFIG.json or FUNCTION",
             "preset": "NAME",
         }[name]
-        operands = {"checkpoint": "FOLDER", "module": "CONFIG.json WEIGHTS.safetensors", "preset": "NAME"}[name]
+        operands = {
+            "checkpoint": "FOLDER",
+            "onnx": "MODEL.onnx",
+            "module": "CONFIG.json WEIGHTS.safetensors",
+            "preset": "NAME",
+        }[name]
         # First in the usage, because --precision and --graphs would take a word after them for one of their values.
         command.usage = f"%(prog)s {operands} -o BUNDLE [OPTION ...]"
         if name == "module":
             command.usage += "\n       %(prog)s FILE.py:FUNCTION --max-tokens N -o BUNDLE [OPTION ...]"
         command.add_argument("-o", "--output", type=Path, required=True, metavar="BUNDLE", help="folder to create")
         command.add_argument("--name", help=f"name of the model in requests and replies (default: {default})")
+        if name == "onnx":
+            continue
         command.add_argument(
             "--precision",
             choices=PRECISIONS,
@@ -381,6 +411,62 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
         metavar="NAME",
         help="for jina-embeddings-v3: the adapter to merge into the weights, such as retrieval.query",
     )
+
+
+def _add_onnx(commands: "argparse._SubParsersAction[CommandParser]") -> None:
+    command = commands.add_parser(
+        "onnx",
+        help="export an ONNX file as optimum, sentence-transformers or PyTorch wrote it",
+        description="Export an ONNX file, whose results the server gives. The tokenizer, the pooling, prompts, labels "
+        "and limits are those of the files beside it, as for `checkpoint`.",
+    )
+    command.set_defaults(read=None, default_name=_name_of_onnx)
+    command.add_argument(
+        "file", type=Path, metavar="MODEL.onnx", help="the file, or a folder that has it, perhaps in its folder onnx"
+    )
+    command.add_argument(
+        "--pooling",
+        choices=(*ROW_POOLINGS, Pooling.NONE),
+        help="how hidden rows become one vector (default: as in the file, otherwise as the files beside it say)",
+    )
+    command.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="scale pooled vectors to unit length, or leave their length (default: as for --pooling)",
+    )
+    command.add_argument(
+        "--outputs",
+        nargs="+",
+        type=_kind_and_name,
+        default=(),
+        metavar="KIND=NAME",
+        help="the output to serve, for names of unknown meaning; KIND is hidden, pooled or logits",
+    )
+    command.add_argument("--labels", nargs="+", default=(), metavar="LABEL", help="names of the labels of logits")
+    command.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of a sequence")
+    command.add_argument("--vocabulary-size", type=int, metavar="N", help="number of token ids")
+    command.add_argument(
+        "--pytorch",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the checkpoint that the file was made of: its results in PyTorch are compared with the file's",
+    )
+
+
+def _kind_and_name(text: str) -> tuple[str, str]:
+    kind, separator, name = text.partition("=")
+    if not (kind and separator and name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KIND=NAME: write, for example, hidden=last_hidden_state")
+    return kind, name
+
+
+def _name_of_onnx(options: argparse.Namespace) -> str:
+    """Return the name of the folder, or of a file with another name than usual."""
+    path: Path = options.file.resolve()
+    if path.suffix != ".onnx":
+        return path.name
+    folder = path.parent.parent if path.parent.name == "onnx" else path.parent
+    return folder.name if path.stem == "model" else path.stem
 
 
 def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:

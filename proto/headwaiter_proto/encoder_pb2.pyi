@@ -107,6 +107,12 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_STATE_READY: _ClassVar[ModelState]
     MODEL_STATE_DRAINING: _ClassVar[ModelState]
     MODEL_STATE_FAILED: _ClassVar[ModelState]
+
+class ReferenceSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REFERENCE_SOURCE_UNSPECIFIED: _ClassVar[ReferenceSource]
+    REFERENCE_SOURCE_ONNX_FILE: _ClassVar[ReferenceSource]
+    REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH: _ClassVar[ReferenceSource]
 DATA_TYPE_UNSPECIFIED: DataType
 DATA_TYPE_FLOAT32: DataType
 DATA_TYPE_FLOAT16: DataType
@@ -175,6 +181,9 @@ MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
 MODEL_STATE_DRAINING: ModelState
 MODEL_STATE_FAILED: ModelState
+REFERENCE_SOURCE_UNSPECIFIED: ReferenceSource
+REFERENCE_SOURCE_ONNX_FILE: ReferenceSource
+REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH: ReferenceSource
 
 class Head(_message.Message):
     __slots__ = ("labels", "function", "per_token")
@@ -723,7 +732,7 @@ class BatchCost(_message.Message):
     def __init__(self, launch_s: _Optional[float] = ..., token_s: _Optional[float] = ..., padded_row_s: _Optional[float] = ..., cell_s: _Optional[float] = ..., variable_length: bool = ..., error_ratio: _Optional[float] = ..., service_tokens_per_s: _Optional[float] = ..., remembered: bool = ..., hidden_row_s: _Optional[float] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes", "isolation", "padding_reason")
+    __slots__ = ("provider", "requested_provider", "fallback_reason", "precision", "graph", "token_budget", "cell_budget", "self_check", "cost", "longest_sequence_bytes", "isolation", "padding_reason", "reference_source")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_PROVIDER_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -736,6 +745,7 @@ class Execution(_message.Message):
     LONGEST_SEQUENCE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     PADDING_REASON_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_SOURCE_FIELD_NUMBER: _ClassVar[int]
     provider: str
     requested_provider: str
     fallback_reason: str
@@ -748,7 +758,8 @@ class Execution(_message.Message):
     longest_sequence_bytes: int
     isolation: Isolation
     padding_reason: str
-    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., padding_reason: _Optional[str] = ...) -> None: ...
+    reference_source: ReferenceSource
+    def __init__(self, provider: _Optional[str] = ..., requested_provider: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., precision: _Optional[_Union[Precision, str]] = ..., graph: _Optional[str] = ..., token_budget: _Optional[int] = ..., cell_budget: _Optional[int] = ..., self_check: _Optional[_Union[SelfCheck, _Mapping]] = ..., cost: _Optional[_Union[BatchCost, _Mapping]] = ..., longest_sequence_bytes: _Optional[int] = ..., isolation: _Optional[_Union[Isolation, str]] = ..., padding_reason: _Optional[str] = ..., reference_source: _Optional[_Union[ReferenceSource, str]] = ...) -> None: ...
 
 class Prompt(_message.Message):
     __slots__ = ("name", "text", "tokens", "max_tokens", "expanded_tokens", "expansion_id", "skiplist_ids")

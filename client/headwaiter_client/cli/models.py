@@ -20,6 +20,11 @@ _BATCHES = {
     pb.ISOLATION_ONE_LENGTH: "batches hold sequences of one length",
     pb.ISOLATION_ONE_SEQUENCE: "batches hold one sequence",
 }
+# What the results were compared with, if not with PyTorch alone.
+_COMPARED = {
+    pb.REFERENCE_SOURCE_ONNX_FILE: "the ONNX file; PyTorch was not asked",
+    pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH: "the ONNX file, and PyTorch gave the same results",
+}
 
 
 def add_to(commands: Commands) -> None:
@@ -168,6 +173,8 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
             f"{cost.launch_s * 1e3:.3g} ms per batch, {cost.token_s * 1e6:.3g} µs per token, "
             f"{cost.cell_s * 1e9:.3g} ns per attention cell ({source}, ±{cost.error_ratio:.1%})"
         )
+    if compared := _COMPARED.get(execution.reference_source):
+        rows["compared with"] = compared
     if execution.padding_reason:
         rows["padding"] = f"{_BATCHES.get(execution.isolation, 'batches are padded')}: {execution.padding_reason}"
     if execution.longest_sequence_bytes:

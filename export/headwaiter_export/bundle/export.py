@@ -60,8 +60,10 @@ from headwaiter_proto.encoder_pb2 import (
     PRECISION_FP16,
     PRECISION_FP32,
     PRECISION_INT8,
+    REFERENCE_SOURCE_UNSPECIFIED,
     Head,
     ImageFormat,
+    ReferenceSource,
     SoundFormat,
     TargetFormat,
 )
@@ -124,11 +126,20 @@ def export_model(
     The encoder is not in memory while ONNX Runtime runs the graphs, if nothing but the result of `read` refers to it.
     `step` is called with what begins now.
     """
+    plans = EVERY_GRAPH if plans is None else plans
+    write_bundle(
+        lambda folder: _write_graphs(read, plans, folder, report, step, compare), destination, name, report, step
+    )
+
+
+def write_bundle(
+    write: Callable[[Path], "Written"], destination: Path, name: str, report: Report, step: Report
+) -> None:
+    """Complete the bundle whose graphs `write` writes to a folder; `export_model` describes the other arguments."""
     _check_name(name)
     with atomic_folder(destination) as folder, _one_thread():
         step("reading the model")
-        plans = EVERY_GRAPH if plans is None else plans
-        written = _write_graphs(read, plans, folder, report, step, compare)
+        written = write(folder)
         padding = _check_graphs(written, folder, report, step)
         _write_json(written.manifest(name, folder, padding), folder / MANIFEST)
 
@@ -145,7 +156,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Written:
+class Written:
     """The graphs that were written, and what is needed to check and to describe them, without the encoder.
 
     Attributes:
@@ -159,6 +170,7 @@ class _Written:
         source: `LoadedModel.source`.
         padding_reason: why the graphs are padded; empty for other graphs.
         gives_rows: whether the graphs give hidden rows.
+        compared_with: where the outputs of the reference come from.
     """
 
     config: EncoderConfig
@@ -175,6 +187,7 @@ class _Written:
     source: HubSource | None
     padding_reason: str
     gives_rows: bool
+    compared_with: ReferenceSource = REFERENCE_SOURCE_UNSPECIFIED
 
     def _most_entries(self) -> int:
         """Return the most numbers other than 0 in a pooled vector of the reference."""
@@ -245,6 +258,7 @@ class _Written:
             image=self.image,
             sound=self.sound,
             reference_module=self.module,
+            reference_source=self.compared_with,
             source=self.source,
             target=TargetFormat(start_id=config.decoder.start_id) if config.decoder and config.takes_target else None,
             head=_head(config.head) if config.head else None,
@@ -300,11 +314,12 @@ def _write_graphs(
     report: Report,
     step: Report,
     compare: OwnCode | None,
-) -> _Written:
+) -> Written:
     """Write the graphs of a model; the model is out of memory when the function returns."""
     model = read()
     encoder, text = model.encoder, model.text
-    _check_room(encoder, plans, folder)
+    weights = sum(tensor.numel() for tensor in encoder.state_dict().values())
+    check_room(sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.precision for plan in plans}), folder)
     step("computing the reference in PyTorch")
     ranges = ActivationRanges(encoder)
     with ranges.watch(encoder):
@@ -312,7 +327,7 @@ def _write_graphs(
     if compare is not None:
         report(compare_with_code(compare, reference))
     checked = reference.with_long_sequences(encoder)
-    _check_finite(checked)
+    check_finite(checked)
     chosen = _suitable_plans(plans, ranges, report)
     sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config)
     folded, float32_layers, measured = encoder.fold_temperatures().merge_dense(), list[str](), None
@@ -352,7 +367,7 @@ def _write_graphs(
             continue
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
-    return _Written(
+    return Written(
         encoder.config,
         text,
         model.image,
@@ -370,7 +385,7 @@ def _write_graphs(
     )
 
 
-def _check_graphs(written: _Written, folder: Path, report: Report, step: Report) -> Padding | None:
+def _check_graphs(written: Written, folder: Path, report: Report, step: Report) -> Padding | None:
     """Compare the graphs with PyTorch, write the golden inputs and what was measured, and return how graphs pad."""
     reference, padding = written.reference, None
     if written.module:
@@ -382,7 +397,8 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
     elif written.module:
         check_packing(folder / written.plans[0].file, reference)
     isolation = padding.isolation if padding else ISOLATION_MIXED
-    parity = check_graphs(written.plans, folder, reference, written.ranges.magnitudes, report, step, isolation)
+    source = "the ONNX file" if written.compared_with else "PyTorch"
+    parity = check_graphs(written.plans, folder, reference, written.ranges.magnitudes, report, step, isolation, source)
     if written.sentences is not None:
         parity.sentences = SENTENCES
         step("comparing sentences")
@@ -398,22 +414,20 @@ def _check_graphs(written: _Written, folder: Path, report: Report, step: Report)
     return padding
 
 
-def _check_finite(reference: Reference) -> None:
-    """Check that PyTorch's outputs are numbers, which no graph could be compared with otherwise."""
+def check_finite(reference: Reference) -> None:
+    """Check that the outputs are numbers, which no graph could be compared with otherwise."""
     for sequence, outputs in zip(reference.sequences, reference.outputs, strict=True):
         for name, values in (("hidden", outputs.hidden), ("pooled", outputs.pooled), ("logits", outputs.logits)):
             arrays = values if isinstance(values, list) else [values]
             if not all(np.isfinite(each).all() for each in arrays if each is not None):
                 raise BundleError(
-                    f"PyTorch gives {name} outputs with NaN or infinity for a sequence of {len(sequence)} tokens: "
+                    f"the model gives {name} outputs with NaN or infinity for a sequence of {len(sequence)} tokens: "
                     "correct the weights"
                 )
 
 
-def _check_room(encoder: Encoder, plans: Collection[GraphPlan], folder: Path) -> None:
-    """Check that the disk has room for the weights of all precisions."""
-    weights = sum(tensor.numel() for tensor in encoder.state_dict().values())
-    needed = sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.precision for plan in plans})
+def check_room(needed: int, folder: Path) -> None:
+    """Check that the disk has room for the weights of all precisions, in bytes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise BundleError(

@@ -68,6 +68,13 @@ PADDED_GRAPHS = (
 )
 
 
+# The graph of an ONNX file, in the precision of the file. Servers on CPUs run each, which was compared on a CPU.
+ONNX_GRAPHS = {
+    precision: GraphPlan(f"padded.{name}.onnx", Padded, LOWERING_PADDED, precision, "cpu")
+    for name, precision in (("fp32", PRECISION_FP32), ("fp16", PRECISION_FP16), ("int8", PRECISION_INT8))
+}
+
+
 # In the order in which they are written: int8, which takes the most memory, finds memory that is not fragmented yet.
 WEIGHTS_FILES = {
     PRECISION_INT8: "weights.int8.bin",

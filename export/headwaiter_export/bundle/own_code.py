@@ -25,8 +25,10 @@ OwnCode = Callable[[Sequence], Mapping[str, Any]]
 _OUTPUTS = ("hidden", "pooled", "logits")
 
 
-def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
+def compare_with_code(own_code: OwnCode, reference: Reference, source: str = "your code") -> str:
     """Compare an encoder's outputs with those of its owner's code for the same sequences; describe the differences.
+
+    `source` is what errors call the code.
 
     Raises:
         BundleError: the outputs differ by more than the tolerance of fp32, or have another shape.
@@ -36,16 +38,16 @@ def compare_with_code(own_code: OwnCode, reference: Reference) -> str:
         outputs: object = own_code(sequence)
         if not isinstance(outputs, Mapping):
             raise BundleError(
-                f"your code returns a {type(outputs).__name__}: return a dictionary with any of {', '.join(_OUTPUTS)}"
+                f"{source} returns a {type(outputs).__name__}: return a dictionary with any of {', '.join(_OUTPUTS)}"
             )
         for name, rows in outputs.items():
             given.setdefault(name, []).append(np.atleast_2d(np.asarray(rows)))
     try:
         joined = {name: np.concatenate(parts) for name, parts in given.items()}
     except ValueError as error:
-        raise BundleError(f"the outputs of your code do not fit together ({error}): return arrays of rows") from None
+        raise BundleError(f"the outputs of {source} do not fit together ({error}): return arrays of rows") from None
     outputs = _without_sources(concatenate(reference.outputs), reference.sequences, reference.config)
-    return _compare("your code", outputs, joined, targets_alone=reference.config.takes_target)
+    return _compare(source, outputs, joined, targets_alone=reference.config.takes_target)
 
 
 def compare_with_file(path: Path, encoder: Encoder) -> str:

@@ -136,10 +136,12 @@ def check_graphs(
     report: Report,
     step: Report,
     isolation: Isolation = ISOLATION_MIXED,
+    source: str = "PyTorch",
 ) -> Parity:
-    """Return the differences from PyTorch of all graphs that can run on this machine.
+    """Return the differences from the reference of all graphs that can run on this machine.
 
-    `magnitudes` are those of `ActivationRanges`, and `isolation` says which sequences may share a batch.
+    `magnitudes` are those of `ActivationRanges`, `isolation` says which sequences may share a batch, and `source` is
+    what messages call the reference.
 
     Raises:
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.
@@ -149,7 +151,7 @@ def check_graphs(
     if longest < most:
         report(f"graphs are checked on sequences of up to {longest:,} tokens: {most:,} would take too long")
     for plan in plans:
-        step(f"comparing {plan.file} with PyTorch")
+        step(f"comparing {plan.file} with {source}")
         free_memory()
         try:
             portable = plan.lowering == LOWERING_PORTABLE
@@ -177,7 +179,7 @@ def check_graphs(
         )
         gives_rows = reference.outputs[0].hidden is not None
         described = _describe(measured, plan.precision, reference.config, gives_rows=gives_rows)
-        report(f"{plan.file}: compared with PyTorch, {described}")
+        report(f"{plan.file}: compared with {source}, {described}")
     return parity
 
 

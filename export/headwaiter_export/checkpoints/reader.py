@@ -59,11 +59,13 @@ from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_proto.encoder_pb2 import ImageFormat, SoundFormat
 from headwaiter_proto.manifest_pb2 import HubSource
-from headwaiter_proto.model_source import ONNX_ADVICE, is_onnx
+from headwaiter_proto.model_source import is_onnx
 from headwaiter_server.runtime.bundle import MANIFEST
 
 # Reads weights that have files of their own, given the shapes of all tensors in `Encoder.state_dict()`.
 ReadWeights: TypeAlias = Callable[[Mapping[str, tuple[int, ...]]], dict[str, Tensor]]
+# Makes an encoder of a configuration, and of such weights.
+MakeEncoder: TypeAlias = Callable[[EncoderConfig, ReadWeights], Encoder]
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
@@ -115,6 +117,7 @@ def read_checkpoint(
     sparse: bool = False,
     route: str | None = None,
     adapter: str | None = None,
+    make_encoder: MakeEncoder | None = None,
 ) -> LoadedModel:
     """Read a checkpoint folder.
 
@@ -131,13 +134,15 @@ def read_checkpoint(
         adapter: which adapter of a model with adapters of several tasks to merge into its weights, such as
             "retrieval.query"; None for none. If the checkpoint has a prompt of this name and no default prompt, it
             becomes the default prompt.
+        make_encoder: makes the encoder of an ONNX file, for its configuration, instead of one with the weights of the
+            checkpoint.
 
     Raises:
         NoFamilyError: no family has the model type; `library_model.py` may read the checkpoint.
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
     if is_onnx(str(folder)):
-        raise CheckpointError(f"{folder} is {ONNX_ADVICE}")
+        raise CheckpointError(f"{folder} is an ONNX file: export it with headwaiter-export onnx {folder}")
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the folder of a checkpoint, or OWNER/NAME on a hub")
     if is_present(folder / MANIFEST) and not is_present(folder / "config.json"):
@@ -273,7 +278,10 @@ def read_checkpoint(
         words = question.word_ids(Tokenizer.from_str(text.tokenizer))
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
-    encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words, adapter)
+    if make_encoder is not None:
+        encoder = make_encoder(config, read_added)
+    else:
+        encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words, adapter)
     return LoadedModel(encoder, text, image, sound, tuple(assumptions))
 
 

@@ -90,7 +90,7 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
         output.name = name
     for fuse in layout.FUSIONS:
         fuse(model)
-    return _tidy(model)
+    return tidy(model)
 
 
 def _trace_layers(encoder: Encoder, layout: type[GraphLayout], inputs: dict[str, dict[str, Tensor]]) -> ir.Model:
@@ -224,7 +224,7 @@ class _GraphModule(nn.Module):
         return [*outputs, kept]
 
 
-def _tidy(model: ir.Model) -> ir.Model:
+def tidy(model: ir.Model) -> ir.Model:
     """Remove unused inputs, and the tracer's metadata, which contains paths of the exporting machine."""
     model.producer_name, model.producer_version = "headwaiter", version("headwaiter")
     for value in list(model.graph.inputs):

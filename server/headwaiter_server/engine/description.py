@@ -27,6 +27,7 @@ def description(running: RunningModel, requested_provider: str) -> pb.GetModelRe
             longest_sequence_bytes=model.longest_sequence_bytes,
             isolation=padding.isolation,
             padding_reason=padding.reason,
+            reference_source=model.bundle.manifest.reference_source,
             self_check=pb.SelfCheck(sequences=model.self_check_sequences, **model.self_check.published()),
             cost=pb.BatchCost(
                 launch_s=cost.launch_s,

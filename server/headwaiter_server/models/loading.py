@@ -46,11 +46,13 @@ class LoadedModel:
                 f"about {model.longest_sequence_bytes / 2**20:,.0f} MiB for one sequence of "
                 f"{model.bundle.manifest.max_tokens:,} tokens, "
             )
+        reference = "the ONNX file" if model.bundle.manifest.reference_source else "PyTorch"
         return (
             f"{model.bundle.manifest.name} {model.bundle.digest[:12]} with {model.graph_file} on {model.provider}"
             f"{fallback}, at most {calibration.limits.tokens:,} tokens per batch, "
             f"{calibration.service_tokens_per_s:,.0f} tokens per second ({source}, median error "
-            f"{calibration.error_ratio:.1%}), {longest}smallest cosine to PyTorch {model.self_check.min_cosine:.7f}"
+            f"{calibration.error_ratio:.1%}), {longest}smallest cosine to {reference} "
+            f"{model.self_check.min_cosine:.7f}"
         )
 
 

@@ -273,14 +273,19 @@ def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
 
 
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
-    layout = _ATTENTION_LAYOUTS[provider]
+    layout, is_onnx_file = _ATTENTION_LAYOUTS[provider], bundle.manifest.reference_source != 0
     graphs = {graph.precision: graph for graph in bundle.manifest.graphs if graph.lowering == layout}
     if not any(graph.lowering in _ATTENTION_LAYOUTS.values() for graph in bundle.manifest.graphs):
         # Both providers run padded graphs, but fp16 is slow on CPUs.
         others = {PRECISION_FP16 if provider == "cpu" else PRECISION_INT8}
+        if provider == "cpu" and is_onnx_file:
+            others = set()
         padded = [graph for graph in bundle.manifest.graphs if graph.lowering == LOWERING_PADDED]
         graphs = {graph.precision: graph for graph in padded if graph.precision not in others}
     wanted = _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider])
+    if is_onnx_file and precision == "auto":
+        # An ONNX file has one precision.
+        wanted = next(iter(graphs), wanted)
     if wanted in graphs:
         return graphs[wanted]
     reason = ""

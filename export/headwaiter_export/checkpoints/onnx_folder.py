@@ -1,0 +1,209 @@
+"""Read what the files beside an ONNX file say of it: sequences, texts, pooling and labels.
+
+They are those of the checkpoint that the file was made of, and are read as for `headwaiter-export checkpoint`. A file
+may also stand alone: then the caller says what the file itself does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.heads import read_function, unnamed_labels
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
+from headwaiter_export.checkpoints.modules_json import Modules, read_modules
+from headwaiter_export.checkpoints.reader import LoadedModel, ReadWeights, read_checkpoint
+from headwaiter_export.checkpoints.texts import TextConfig, read_tokenizer, with_prompts
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.head import HeadConfig, usual_function
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
+from headwaiter_export.encoder.onnx_file import IDS, OnnxFile
+from headwaiter_proto.model_source import is_onnx
+
+_SETTINGS = ("config.json", "modules.json", "tokenizer.json")
+# The names of the limit of a sequence in config.json, besides those of the families that the export knows.
+_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+@dataclass(frozen=True)
+class OnnxChoices:
+    """What a caller says of an ONNX file that has no files beside it, or instead of them.
+
+    Attributes:
+        outputs: names of outputs, by kind: hidden, pooled or logits.
+        pooling: how hidden rows become one vector.
+        normalize: whether vectors are scaled to unit length.
+        labels: names of the labels of logits.
+        max_tokens: most tokens of a sequence.
+        vocabulary_size: number of token ids.
+    """
+
+    outputs: Mapping[str, str]
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    labels: Sequence[str] = ()
+    max_tokens: int | None = None
+    vocabulary_size: int | None = None
+
+
+def find_onnx(path: Path) -> Path:
+    """Return an ONNX file, or that of a folder, which may be in its folder `onnx`.
+
+    Raises:
+        CheckpointError: there is no such file, or there are several.
+    """
+    if path.is_file():
+        return path
+    files = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
+    usual = [each for each in files if each.name == "model.onnx"]
+    if len(files) == 1 or usual:
+        return (usual or files)[0]
+    if files:
+        names = ", ".join(str(each.relative_to(path)) for each in files)
+        raise CheckpointError(f"{path} has several ONNX files, {names}: name one of them")
+    raise CheckpointError(f"{path} is neither an ONNX file nor a folder that has one: correct the path")
+
+
+def settings_folder(file: Path) -> Path:
+    """Return the folder with the settings of an ONNX file: its own folder, or the one above its folder `onnx`."""
+    beside, above = file.resolve().parent, file.resolve().parent.parent
+    if beside.name == "onnx" and not any(is_present(beside / name) for name in _SETTINGS[:2]):
+        return above
+    return beside
+
+
+def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
+    """Read an ONNX file, and the settings beside it.
+
+    Raises:
+        CheckpointError: a setting cannot be reproduced.
+        ConfigError: the file cannot be served, or a choice does not fit it.
+    """
+    file, folder, lines = OnnxFile.open(path), settings_folder(path), list[str]()
+    outputs = file.known_outputs(choices.outputs)
+    config_json = CheckpointJson.read_if_present(folder / "config.json")
+    used: list[OnnxUse] = []
+
+    def make_encoder(described: EncoderConfig, read_added: ReadWeights) -> OnnxEncoder:
+        described = _with_choices(described, choices)
+        use = choose_output(file, outputs, described, choices.pooling, choices.normalize)
+        used.append(use)
+        encoder = OnnxEncoder.of_file(file, described, use)
+        if added := read_added({name: tuple(each.shape) for name, each in encoder.state_dict().items()}):
+            encoder.load_state_dict(added)
+        return encoder
+
+    if config_json.values.get("model_type") in {**FAMILIES, **FEATURE_FAMILIES}:
+        model = read_checkpoint(folder, choices.pooling, choices.normalize, make_encoder=make_encoder)
+    else:
+        model = _read_alone(file, folder, config_json, choices, outputs, make_encoder)
+    assert isinstance(model.encoder, OnnxEncoder)
+    (use,) = used
+    text, config = model.text, model.encoder.config
+    if text is not None and text.pairs and config.head is None:
+        text = replace(text, pairs=False, pair_template=None, first_text_keeps_more=False)
+    others = [name for name in file.outputs if name != use.output and not (use.found and name in outputs.values())]
+    lines += [f"{use.output} is served{f' with the pooling {config.pooling}' if use.kind == 'hidden' else ''}"]
+    lines += [use.found] if use.found else []
+    lines += [f"the outputs {', '.join(others)} are left out"] if others else []
+    kept = [each for each in model.assumptions if not each.startswith("hidden rows do not depend on")]
+    return replace(model, text=text, assumptions=(*kept, *lines))
+
+
+def _with_choices(described: EncoderConfig, choices: OnnxChoices) -> EncoderConfig:
+    """Return a description with what the caller said."""
+    changed: dict[str, Any] = {}
+    if choices.labels:
+        changed["head"] = HeadConfig(tuple(choices.labels), usual_function(len(choices.labels)))
+    if choices.max_tokens is not None:
+        changed["max_tokens"] = choices.max_tokens
+    if choices.vocabulary_size is not None:
+        changed["vocabulary_size"] = choices.vocabulary_size
+    return replace(described, **changed) if changed else described
+
+
+def _read_alone(
+    file: OnnxFile,
+    folder: Path,
+    config_json: CheckpointJson,
+    choices: OnnxChoices,
+    outputs: Mapping[str, str],
+    make_encoder: Any,
+) -> LoadedModel:
+    """Read a file without a config.json, or with that of a family that the export does not know."""
+    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
+    lines, head, normalize = list[str](), None, modules.normalize
+    if "logits" in outputs:
+        head = _head(file, outputs["logits"], config_json, modules)
+    elif modules.pooling is None and choices.pooling is None and "pooled" not in outputs:
+        lines.append("no file names a pooling: mean; --pooling chooses another")
+    limit, source = _limit(folder, config_json, choices)
+    sizes: dict[str, Any] = {"vocabulary_size": choices.vocabulary_size or file.vocabulary_size()}
+    if file.features is not None:
+        sizes = {"feature_width": file.inputs[file.features].shape[-1] or 0}
+    elif not sizes["vocabulary_size"]:
+        raise CheckpointError(f"{file.path} does not show how many token ids there are: give --vocabulary-size")
+    described = EncoderConfig(
+        **sizes,
+        max_tokens=limit,
+        d_model=1,
+        heads=1,
+        layers=1,
+        d_ff=0,
+        pooling=modules.pooling or Pooling.MEAN,
+        normalize=normalize,
+        token_types=2 if head is not None and "token_type_ids" in file.inputs else 0,
+    )
+    described = replace(described, head=head) if head else described
+    lines.append(f"sequences have at most {limit:,} tokens, {source}")
+    encoder: Encoder = make_encoder(described, lambda _: {})
+    text = _read_text(folder, encoder.config, config_json, modules, lines) if IDS in file.inputs else None
+    return LoadedModel(encoder, text, assumptions=tuple(lines))
+
+
+def _head(file: OnnxFile, output: str, config_json: CheckpointJson, modules: Modules) -> HeadConfig | None:
+    """Return the labels that config.json names, or numbered ones for as many as the output has."""
+    width = file.outputs[output].shape[-1] if file.outputs[output].shape else None
+    names = config_json.values.get("id2label")
+    if isinstance(names, dict) and names:
+        labels = tuple(str(names.get(str(number), "")) for number in range(len(names)))
+    elif width:
+        labels = unnamed_labels(width)
+    else:
+        return None
+    return HeadConfig(labels, read_function(config_json, modules.cross_encoder, len(labels)))
+
+
+def _limit(folder: Path, config_json: CheckpointJson, choices: OnnxChoices) -> tuple[int, str]:
+    if choices.max_tokens is not None:
+        return choices.max_tokens, "as --max-tokens says"
+    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    for source, names in ((tokenizer, ("model_max_length",)), (config_json, _LIMITS)):
+        for name in names:
+            if (limit := source.limit(name)) is not None and limit < 1 << 20:
+                return int(limit), f"{name} of {source.path.name}"
+    raise CheckpointError(f"no file in {folder} says how long a sequence may be: give --max-tokens")
+
+
+def _read_text(
+    folder: Path, config: EncoderConfig, config_json: CheckpointJson, modules: Modules, lines: list[str]
+) -> TextConfig | None:
+    path = folder / "tokenizer.json"
+    if not is_present(path):
+        lines.append(f"{folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
+        return None
+    text = read_tokenizer(path, config)
+    if modules.prompts is not None:
+        text = with_prompts(text, modules.prompts, config_json, None, None, pooled=modules.pools_prompt)
+    return replace(text, pairs=config.head is not None)
+
+
+def holds_onnx(path: Path) -> bool:
+    """Return whether a path is an ONNX file, or a folder that has one and no weights of PyTorch."""
+    if is_onnx(str(path)):
+        return True
+    has_weights = any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))
+    return path.is_dir() and not has_weights and any((*path.glob("*.onnx"), *path.glob("onnx/*.onnx")))

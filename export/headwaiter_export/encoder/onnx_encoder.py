@@ -1,0 +1,195 @@
+"""An ONNX file of the caller as an encoder: the file computes the outputs, as the reference and in the graph.
+
+Poolings that the file does not contain are ours, and so are modules after them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import override
+
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.head import HeadConfig
+from headwaiter_export.encoder.attention_layout import AttentionLayout
+from headwaiter_export.encoder.onnx_file import OnnxFile
+from headwaiter_export.encoder.own_module import check_max_tokens
+from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
+from headwaiter_export.encoder.reference import Sequence, random_sequences
+from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
+from headwaiter_proto.rules.pooling import POOLINGS, pool
+
+_REASON = "an ONNX file is served with its own attention, which needs padding"
+# Far above the rounding errors of a pooling in float16, and far below the difference between two poolings.
+_POOLING_ERROR = 2e-3
+# Tokens of the sequences on which the pooling of a file is found.
+_COMPARED_TOKENS = (29, 17, 5)
+
+
+class OnnxEncoder(PaddedModuleEncoder):
+    """An ONNX file that gives rows [B, N, width], vectors [B, width], or logits [B, labels] or [B, N, labels].
+
+    Attributes:
+        file: the file.
+        output: the name of its output that is served.
+    """
+
+    def __init__(self, config: EncoderConfig, file: OnnxFile, output: str, *, gives_rows: bool) -> None:
+        super().__init__(config, nn.Identity())
+        self.file, self.output, self.gives_rows, self.reason = file, output, gives_rows, _REASON
+
+    @classmethod
+    def of_file(cls, file: OnnxFile, described: EncoderConfig, use: "OnnxUse") -> "OnnxEncoder":
+        """Run a file on one sequence to learn the sizes of what it gives.
+
+        Args:
+            file: the file.
+            described: what the files beside it say of the sequences it takes, and of what follows its rows.
+            use: which output is served, and what follows it.
+
+        Raises:
+            ConfigError: the file does not run, or gives other sizes.
+        """
+        check_max_tokens(described)
+        (longest,) = random_sequences(described, [described.max_tokens])
+        (output,) = _run(file, [use.output], described, longest)
+        tokens = len(longest)
+        shapes = {"pooled": [2], "hidden": [3], "logits": [2, 3]}[use.kind]
+        if output.ndim not in shapes or (output.ndim == 3 and output.shape[1] != tokens):
+            raise ConfigError(
+                f"{file.path} gives {use.output} of the shape {[*output.shape]} for one sequence of {tokens:,} tokens: "
+                "name other outputs with --outputs"
+            )
+        width, head = output.shape[-1], use.head
+        if use.kind == "logits":
+            if head is None or len(head.labels) != width:
+                labels = "none" if head is None else len(head.labels)
+                raise ConfigError(
+                    f"{file.path} gives {width:,} logits, and the files beside it name {labels} labels: name each with "
+                    "--labels"
+                )
+            head = HeadConfig(head.labels, head.function, per_token=output.ndim == 3)
+        else:
+            head = None
+        pooling = use.pooling if use.kind == "hidden" else Pooling.MEAN if use.kind == "pooled" else Pooling.NONE
+        # Layers of the usual sizes with as many weights: how long a sequence takes decides which lengths are checked.
+        layers = max(1, (file.values - described.vocabulary_size * width) // (12 * width**2))
+        config = EncoderConfig(
+            vocabulary_size=described.vocabulary_size,
+            token_types=described.token_types,
+            feature_width=described.feature_width,
+            max_tokens=described.max_tokens,
+            fixed_length=described.fixed_length,
+            prefix_rows=described.prefix_rows,
+            d_model=width,
+            heads=1,
+            layers=layers,
+            d_ff=4 * width,
+            pooling=pooling,
+            after_pooling=described.after_pooling if use.kind == "hidden" and pooling is not Pooling.NONE else (),
+            normalize=use.normalize and head is None,
+            head=head,
+        )
+        return cls(config, file, use.output, gives_rows=use.kind == "hidden")
+
+    @property
+    @override
+    def class_name(self) -> str:
+        """Empty: no module of the caller is asked."""
+        return ""
+
+    @override
+    def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
+        """Return the rows [n, width] of one sequence, or its vector or logits [1, width]."""
+        types = None if token_types is None else token_types.numpy()
+        (output,) = self.file.run([self.output], self._rows(tokens.numpy()), types)
+        rows = torch.from_numpy(output.astype(np.float32))
+        return rows[0] if rows.ndim == 3 else rows
+
+    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows
+
+
+@dataclass(frozen=True)
+class OnnxUse:
+    """Which output of a file is served, and what follows it.
+
+    Attributes:
+        kind: hidden, pooled or logits.
+        output: its name.
+        pooling: how hidden rows become one vector.
+        normalize: whether vectors are scaled to unit length.
+        head: the labels of logits.
+        found: what was found numerically, for the log; empty if nothing was looked for.
+    """
+
+    kind: str
+    output: str
+    pooling: Pooling = Pooling.NONE
+    normalize: bool = False
+    head: HeadConfig | None = None
+    found: str = ""
+
+
+def choose_output(
+    file: OnnxFile,
+    outputs: Mapping[str, str],
+    described: EncoderConfig,
+    pooling: Pooling | None,
+    normalize: bool | None,
+) -> OnnxUse:
+    """Choose the output of a file to serve.
+
+    Args:
+        file: the file.
+        outputs: the names of its known outputs, by kind.
+        described: what the files beside it say.
+        pooling: the pooling that the caller chose; None for that of the file, or of the files beside it.
+        normalize: whether vectors are scaled to unit length, as the caller chose; None as for `pooling`.
+    """
+    head = described.head
+    if "logits" in outputs and (head is not None or len(outputs) == 1):
+        return OnnxUse("logits", outputs["logits"], head=head)
+    scaled = described.normalize if normalize is None else normalize
+    if "pooled" not in outputs or ("hidden" in outputs and pooling is not None):
+        own = Pooling.MEAN if described.pooling is Pooling.NONE and described.head else described.pooling
+        return OnnxUse("hidden", outputs["hidden"], pooling or own, scaled)
+    name = outputs["pooled"]
+    found, is_unit = _find_pooling(file, [outputs[kind] for kind in ("hidden", "pooled") if kind in outputs], described)
+    length = ", of unit length" if is_unit else ""
+    scaled = is_unit if normalize is None else normalize
+    if found is None:
+        return OnnxUse("pooled", name, normalize=scaled, found=f"{name} is the file's own vector{length}")
+    return OnnxUse("hidden", outputs["hidden"], found, scaled, found=f"{name} is the pooling {found}{length}")
+
+
+def _find_pooling(file: OnnxFile, names: list[str], described: EncoderConfig) -> tuple[Pooling | None, bool]:
+    """Return which pooling of a file's rows gives its vectors, and whether these have unit length.
+
+    `names` are the outputs of rows, if there are any, and of vectors. None stands for no pooling of ours.
+    """
+    lengths = [min(n, described.max_tokens) for n in _COMPARED_TOKENS]
+    runs = [_run(file, names, described, each) for each in random_sequences(described, lengths)]
+    vectors = np.stack([outputs[-1][0].astype(np.float64) for outputs in runs])
+    is_unit = bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=_POOLING_ERROR))
+    if len(names) == 1 or any(outputs[0].shape[-1] != vectors.shape[1] for outputs in runs):
+        return None, is_unit
+    for each in POOLINGS:
+        pooled = np.stack([pool(outputs[0][0], each) for outputs in runs]).astype(np.float64)
+        if is_unit:
+            pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
+        if np.abs(pooled - vectors).max() <= _POOLING_ERROR * np.abs(vectors).max():
+            return Pooling(ProtoPooling.Name(each).removeprefix("POOLING_").lower()), is_unit
+    return None, is_unit
+
+
+def _run(file: OnnxFile, names: list[str], described: EncoderConfig, sequence: Sequence) -> list[NDArray[Any]]:
+    if described.token_types:
+        return file.run(names, sequence[:, 0], sequence[:, 1])
+    return file.run(names, sequence)

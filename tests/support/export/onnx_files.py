@@ -1,0 +1,118 @@
+"""Small ONNX files, as optimum, sentence-transformers and PyTorch write them from a checkpoint."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tests.support.checkpoints import VOCABULARY, save_bert, save_tokenizer
+from tests.support.oracle import Array
+
+MAX_TOKENS = 64
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class Pooled(nn.Module):
+    """Gives rows and a vector of unit length, like the files of optimum's exporter for sentence-transformers."""
+
+    def __init__(self, model: nn.Module, pooling: str = "mean", *, unit: bool = True, dense: bool = False) -> None:
+        super().__init__()
+        self.model, self.pooling, self.unit = model, pooling, unit
+        self.dense = nn.Linear(32, 20) if dense else nn.Identity()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self.model(input_ids, attention_mask, token_type_ids)[0]
+        mask = attention_mask[:, :, None].float()
+        if self.pooling == "mean":
+            vectors = (rows * mask).sum(1) / mask.sum(1)
+        elif self.pooling == "cls":
+            vectors = rows[:, 0]
+        else:
+            vectors = torch.where(mask > 0, rows, -torch.inf).amax(1)
+        vectors = self.dense(vectors)
+        return rows, nn.functional.normalize(vectors, dim=-1) if self.unit else vectors
+
+
+class FirstOutput(nn.Module):
+    """Gives the first output of a model of transformers, and takes what the file is to take."""
+
+    def __init__(self, model: nn.Module, inputs: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.inputs = model, inputs
+
+    def forward(self, *arguments: Tensor) -> Tensor:
+        output: Tensor = self.model(**dict(zip(self.inputs, arguments, strict=True)))[0]
+        return output
+
+
+def write_onnx(
+    module: nn.Module,
+    path: Path,
+    inputs: tuple[str, ...] = TEXT_INPUTS,
+    outputs: tuple[str, ...] = ("last_hidden_state",),
+    opset: int = 18,
+    *,
+    dynamic: bool = True,
+) -> Path:
+    """Write a module of token ids as an ONNX file."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    ids = torch.randint(0, len(VOCABULARY), (2, 7), generator=torch.Generator().manual_seed(0))
+    values = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+        "position_ids": torch.arange(7).expand(2, 7).clone(),
+    }
+    module = module if isinstance(module, Pooled) else FirstOutput(module, inputs)
+    sizes = {0: "batch", 1: "sequence"}
+    axes = {
+        name: {i: size for i, size in sizes.items() if i == 0 or name != "sentence_embedding"}
+        for name in (*inputs, *outputs)
+    }
+    with warnings.catch_warnings():
+        # The older exporter wrote most of the files that there are.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module.eval(),
+            tuple(values[name] for name in inputs),
+            str(path),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=axes if dynamic else None,
+            opset_version=opset,
+            dynamo=False,
+        )
+    return path
+
+
+def save_files(folder: Path, opset: int = 18, **settings: Any) -> Path:
+    """Save a BERT with its tokenizer and settings, and its ONNX file in place of its weights."""
+    model = save_bert(folder, **settings)
+    (folder / "model.safetensors").unlink()
+    save_tokenizer(folder)
+    return write_onnx(model, folder / "onnx" / "model.onnx", opset=opset)
+
+
+def run_file(path: Path, output: str, ids: Array, types: Array | None = None) -> NDArray[Any]:
+    """Return what ONNX Runtime alone gives for one sequence."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feeds = {
+        "input_ids": ids[None],
+        "attention_mask": np.ones((1, len(ids)), np.int64),
+        "token_type_ids": np.zeros((1, len(ids)), np.int64) if types is None else types[None],
+        "position_ids": np.arange(len(ids))[None],
+    }
+    (result,) = session.run([output], {each.name: feeds[each.name] for each in session.get_inputs()})
+    return result[0]  # type: ignore[no-any-return]
+
+
+def with_weights_beside(path: Path) -> None:
+    """Move the weights of a file to another file beside it."""
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
