@@ -1,23 +1,44 @@
 """A bundle of an ONNX file gives what ONNX Runtime alone gives for the file, one sequence at a time."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
+    ISOLATION_ONE_SEQUENCE,
+    POOLING_CLS,
+    POOLING_LAST,
+    POOLING_MAX,
     POOLING_MEAN,
+    POOLING_OWN,
+    PRECISION_FP16,
     PRECISION_FP32,
+    PRECISION_INT8,
     REFERENCE_SOURCE_ONNX_FILE,
     REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH,
+    Pooling,
 )
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import VOCABULARY, save_bert, save_sentence_transformer, save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale
-from tests.support.export.onnx_files import MAX_TOKENS, run_file, save_files
+from tests.support.export.onnx_files import (
+    MAX_TOKENS,
+    Pooled,
+    run_file,
+    save_classifier,
+    save_files,
+    with_weights_beside,
+    write_onnx,
+)
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -56,6 +77,135 @@ def test_a_file_of_rows_is_served_with_the_pooling_beside_it(opset: int, tmp_pat
         expected = run_file(file, "last_hidden_state", ids)
         assert_close_to_scale(rows, expected, 1e-6)
         assert_close_to_scale(vector, expected.mean(0), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "pooling", "normalized"),
+    [
+        ({}, POOLING_MEAN, True),
+        ({"pooling": "max", "unit": False}, POOLING_MAX, False),
+        ({"pooling": "cls"}, POOLING_CLS, True),
+        ({"dense": True}, POOLING_OWN, True),
+    ],
+    ids=str,
+)
+def test_a_pooling_inside_the_file_is_found(
+    vectors: dict[str, Any], pooling: Pooling, normalized: bool, tmp_path: Path
+) -> None:
+    save_tokenizer(tmp_path)
+    module = Pooled(save_bert(tmp_path), **vectors)
+    file = write_onnx(module, tmp_path / "model.onnx", outputs=("token_embeddings", "sentence_embedding"))
+    model = exported(file)
+    manifest, sequences = model.bundle.manifest, drawn()
+    assert (manifest.pooling, manifest.normalized) == (pooling, normalized)
+    pooled = model.graph.run(pack(sequences), hidden=False).pooled
+    assert pooled is not None
+    for vector, ids in zip(pooled, sequences, strict=True):
+        length = np.linalg.norm(vector) if normalized else 1
+        assert_close_to_scale(vector / length, run_file(file, "sentence_embedding", ids), 1e-6)
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_a_file_of_logits_is_served_with_its_labels(per_token: bool, tmp_path: Path) -> None:
+    kind = "BertForTokenClassification" if per_token else "BertForSequenceClassification"
+    model = save_classifier(tmp_path, kind)
+    save_tokenizer(tmp_path)
+    file = write_onnx(model, tmp_path / "model.onnx", outputs=("logits",))
+    served = exported(file)
+    manifest = served.bundle.manifest
+    assert [*manifest.head.labels] == ["calm", "glad", "sad"]
+    assert (manifest.head.per_token, manifest.without_rows, manifest.takes_pairs) == (per_token, True, True)
+    types = manifest.token_types
+    sequences = [np.stack([ids, ids % 2], axis=1) if types else ids for ids in drawn()]
+    logits = served.graph.run(pack(sequences), hidden=False).logits
+    assert logits is not None
+    for each, rows in zip(sequences, logits, strict=True):
+        expected = run_file(file, "logits", *each.T) if types else run_file(file, "logits", each)
+        assert_close_to_scale(rows, np.atleast_2d(expected), 1e-6)
+
+
+def test_int8_runs_one_sequence_at_a_time_and_equals_the_file_in_every_bit(tmp_path: Path) -> None:
+    file = save_files(tmp_path)
+    quantize_dynamic(file, tmp_path / "onnx" / "model_qint8.onnx")
+    served = exported(tmp_path / "onnx" / "model_qint8.onnx")
+    assert served.precision == PRECISION_INT8
+    assert served.bundle.manifest.padding.isolation == ISOLATION_ONE_SEQUENCE
+    for ids in drawn():
+        hidden = served.graph.run(pack([ids]), hidden=True).hidden
+        assert hidden is not None
+        expected = run_file(tmp_path / "onnx" / "model_qint8.onnx", "last_hidden_state", ids)
+        np.testing.assert_array_equal(hidden, expected)
+
+
+def test_fp16_inside_equals_the_file_in_every_bit(tmp_path: Path) -> None:
+    file = save_files(tmp_path)
+    onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True), file)
+    served = exported(tmp_path)
+    assert served.precision == PRECISION_FP16
+    for ids in drawn():
+        hidden = served.graph.run(pack([ids]), hidden=True).hidden
+        assert hidden is not None
+        np.testing.assert_array_equal(hidden, run_file(file, "last_hidden_state", ids))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ("input_ids",),
+        ("input_ids", "attention_mask"),
+        ("input_ids", "attention_mask", "position_ids"),
+        *exhaustive((("input_ids", "position_ids"),), (("attention_mask", "token_type_ids", "input_ids"),)),
+    ],
+    ids=str,
+)
+def test_a_file_may_take_any_of_the_usual_inputs_and_have_its_weights_beside_it(
+    inputs: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = write_onnx(save_bert(tmp_path), tmp_path / "model.onnx", inputs)
+    with_weights_beside(file)
+    served = exported(file)
+    assert served.bundle.manifest.max_text_tokens == 0
+    isolation = served.bundle.manifest.padding.isolation
+    assert (isolation == ISOLATION_MIXED) == ("attention_mask" in inputs)
+    for ids in drawn():
+        hidden = served.graph.run(pack([ids]), hidden=True).hidden
+        assert hidden is not None
+        assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+
+
+def test_a_file_alone_is_described_by_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_onnx(save_bert(tmp_path / "checkpoint"), tmp_path / "rows.onnx", outputs=("states",))
+    assert main(["onnx", str(file), "-o", str(tmp_path / "bundle")]) == 1
+    assert "states" in capsys.readouterr().err
+    assert main(["onnx", str(file), "-o", str(tmp_path / "bundle"), "--outputs", "hidden=states"]) == 1
+    assert "--max-tokens" in capsys.readouterr().err
+    served = exported(file, "--outputs", "hidden=states", "--max-tokens", "40", "--pooling", "last", "--normalize")
+    manifest = served.bundle.manifest
+    assert (manifest.name, manifest.vocabulary_size, manifest.max_tokens) == ("rows", len(VOCABULARY), 40)
+    assert (manifest.pooling, manifest.normalized) == (POOLING_LAST, True)
+
+
+def test_files_that_a_server_cannot_run_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_bert(tmp_path)
+    fixed = write_onnx(model, tmp_path / "fixed.onnx", dynamic=False)
+    custom = onnx.load(write_onnx(model, tmp_path / "custom.onnx"))
+    custom.graph.node[0].domain, custom.graph.node[0].op_type = "of.mine", "Special"
+    onnx.save(custom, tmp_path / "custom.onnx")
+    past = onnx.load(write_onnx(model, tmp_path / "past.onnx"))
+    past.graph.input.append(helper.make_tensor_value_info("past_key_values.0", onnx.TensorProto.FLOAT, ["b", 2, "n"]))
+    onnx.save(past, tmp_path / "past.onnx")
+    (tmp_path / "damaged.onnx").write_bytes(b"no graph")
+    for file, fact in (
+        (fixed, "input_ids of the shape [2, 7]"),
+        (tmp_path / "custom.onnx", "Special of of.mine"),
+        (tmp_path / "past.onnx", "past_key_values.0"),
+        (tmp_path / "damaged.onnx", "damaged.onnx"),
+        (tmp_path / "missing.onnx", "missing.onnx"),
+        (tmp_path, "several ONNX files"),
+    ):
+        assert main(["onnx", str(file), "-o", str(tmp_path / "bundle")]) == 1
+        assert fact in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_file_is_compared_with_pytorch_if_its_checkpoint_is_there(tmp_path: Path) -> None:

@@ -181,6 +181,9 @@ class WeightsFile:
             assert tensor is not None
             if tensor.nbytes > _INLINE_BYTES:
                 initializer.const_value = self._store(tensor)
+            elif isinstance(tensor, ir.ExternalTensor):
+                # Of a file of the caller, whose small tensors are in another file too.
+                initializer.const_value = ir.tensor(tensor.numpy(), name=tensor.name)
         path.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
     def _store(self, tensor: ir.TensorProtocol) -> ir.ExternalTensor:

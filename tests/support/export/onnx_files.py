@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.support.checkpoints import VOCABULARY, save_bert, save_tokenizer
+from tests.support.checkpoints import VOCABULARY, randomize, save_bert, save_tokenizer
 from tests.support.oracle import Array
 
 MAX_TOKENS = 64
@@ -97,6 +98,20 @@ def save_files(folder: Path, opset: int = 18, **settings: Any) -> Path:
     (folder / "model.safetensors").unlink()
     save_tokenizer(folder)
     return write_onnx(model, folder / "onnx" / "model.onnx", opset=opset)
+
+
+def save_classifier(folder: Path, kind: str) -> transformers.PreTrainedModel:
+    """Save a BERT with a head of three labels, without its weights."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
+    labels = {0: "calm", 1: "glad", 2: "sad"}
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY), max_position_embeddings=MAX_TOKENS, id2label=labels, architectures=[kind], **sizes
+    )
+    model: transformers.PreTrainedModel = getattr(transformers, kind)(config).eval()
+    randomize(model)
+    config.save_pretrained(folder)
+    return model
 
 
 def run_file(path: Path, output: str, ids: Array, types: Array | None = None) -> NDArray[Any]:
