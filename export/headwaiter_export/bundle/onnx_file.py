@@ -11,12 +11,16 @@ import numpy as np
 
 from headwaiter_export.bundle.export import Written, check_finite, check_room, write_bundle
 from headwaiter_export.bundle.graphs import ONNX_GRAPHS, WEIGHTS_FILES
+from headwaiter_export.bundle.onnx_folder import OnnxChoices, read_onnx
 from headwaiter_export.bundle.own_code import compare_with_code
-from headwaiter_export.bundle.verification import Report
-from headwaiter_export.checkpoints.onnx_folder import OnnxChoices, read_onnx
+from headwaiter_export.bundle.sentences import tokenize
+from headwaiter_export.bundle.verification import MeasuredSentences, Report
 from headwaiter_export.checkpoints.reader import LoadedModel
-from headwaiter_export.encoder.onnx_encoder import OnnxEncoder
-from headwaiter_export.encoder.reference import Reference, Sequence, run_in_pytorch
+from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, run_in_pytorch
+from headwaiter_export.graphs.int8 import nearest
+from headwaiter_export.graphs.onnx_encoder import OnnxEncoder
 from headwaiter_export.graphs.onnx_graph import served_graph
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import WeightsFile
@@ -63,7 +67,7 @@ def export_onnx(
         assert isinstance(model.encoder, OnnxEncoder)
         for line in model.assumptions:
             report(line)
-        return _write(model, model.encoder, folder, report, step, read_pytorch)
+        return _write(model, model.encoder, choices, folder, report, step, read_pytorch)
 
     write_bundle(write, destination, name, report, step)
 
@@ -71,6 +75,7 @@ def export_onnx(
 def _write(
     model: LoadedModel,
     encoder: OnnxEncoder,
+    choices: OnnxChoices,
     folder: Path,
     report: Report,
     step: Report,
@@ -91,13 +96,19 @@ def _write(
     ranges.magnitudes["outputs"] = 0.0
     reference = Reference.compute(encoder).with_long_sequences(encoder)
     check_finite(reference)
-    compared = REFERENCE_SOURCE_ONNX_FILE
+    compared, exact = REFERENCE_SOURCE_ONNX_FILE, None
     if read_pytorch is None:
         report(f"the results are compared with {file.path.name}; PyTorch was not asked")
     else:
         step("computing the reference in PyTorch")
-        report(_compare_with_pytorch(reference, read_pytorch(), exact=plan.precision == PRECISION_FP32))
+        exact = read_pytorch().encoder
+        report(_compare_with_pytorch(reference, exact, exact=plan.precision == PRECISION_FP32))
         compared = REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH
+    sentences = None
+    if plan.precision == PRECISION_INT8 and model.text is not None:
+        step("running sentences in float32")
+        exact = exact or _beside(file.path, choices, report)
+        sentences = None if exact is None else _measured(exact, tokenize(model.text, encoder.config).measured)
     step(f"writing {plan.file}")
     graph = served_graph(encoder)
     check_room(sum(each.const_value.nbytes for each in graph.graph.initializers.values() if each.const_value), folder)
@@ -112,7 +123,7 @@ def _write(
         (plan,),
         ranges,
         reference,
-        None,
+        sentences,
         None,
         [],
         "",
@@ -123,13 +134,37 @@ def _write(
     )
 
 
-def _compare_with_pytorch(reference: Reference, model: LoadedModel, *, exact: bool) -> str:
+def _beside(path: Path, choices: OnnxChoices, report: Report) -> Encoder | None:
+    """Return the file in fp32 beside a file in int8, of which it was made; None if there is none."""
+    usual = path.with_name("model.onnx")
+    if usual != path and usual.is_file():
+        encoder = read_onnx(usual, choices).encoder
+        if isinstance(encoder, OnnxEncoder) and encoder.file.precision == PRECISION_FP32:
+            report(f"{path.name} is compared with {usual.name} beside it, in fp32")
+            return encoder
+    report(f"what {path.name} loses against fp32 is unknown: give the checkpoint with --pytorch")
+    return None
+
+
+def _measured(exact: Encoder, sentences: list[Sequence]) -> MeasuredSentences | None:
+    """Run sentences in float32, one at a time, as files in int8 run them."""
+    head = exact.config.head
+    if len(sentences) < 2 or (exact.config.pooling is Pooling.NONE and (head is None or head.per_token)):
+        return None
+    outputs = concatenate(run_in_pytorch(exact, sentences))
+    logits = None if outputs.logits is None else np.concatenate(outputs.logits)
+    return MeasuredSentences(
+        [[each] for each in sentences], None if outputs.pooled is None else nearest(outputs.pooled), logits
+    )
+
+
+def _compare_with_pytorch(reference: Reference, encoder: Encoder, *, exact: bool) -> str:
     """Describe how far a file is from the checkpoint that it was made of.
 
     Raises:
         BundleError: the results of a file in fp32, `exact`, are out of tolerance.
     """
-    encoder, types = model.encoder, reference.config.token_types
+    types = reference.config.token_types
 
     def run(sequence: Sequence) -> dict[str, Any]:
         if types and not encoder.config.token_types:

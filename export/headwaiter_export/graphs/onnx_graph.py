@@ -12,8 +12,8 @@ from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, 
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.encoder.onnx_encoder import OnnxEncoder
-from headwaiter_export.encoder.onnx_file import IDS, MASK, POSITIONS, TYPES
+from headwaiter_export.graphs.onnx_encoder import OnnxEncoder
+from headwaiter_export.graphs.onnx_file import IDS, MASK, POSITIONS, TYPES
 from headwaiter_export.graphs.tracing import tidy
 
 _FEATURES = "features"

@@ -33,6 +33,7 @@ DESCRIBING_FIELDS = {
         "largest_magnitude",
         "residual_norm_ratio",
         "reference_module",
+        "reference_source",
         "source",
         "padding",
         "without_rows",

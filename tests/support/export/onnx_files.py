@@ -12,6 +12,7 @@ import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headwaiter_server.runtime.graph import open_session
 from tests.support.checkpoints import VOCABULARY, randomize, save_bert, save_tokenizer
 from tests.support.oracle import Array
 
@@ -116,7 +117,7 @@ def save_classifier(folder: Path, kind: str) -> transformers.PreTrainedModel:
 
 def run_file(path: Path, output: str, ids: Array, types: Array | None = None) -> NDArray[Any]:
     """Return what ONNX Runtime alone gives for one sequence."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_session(path, "cpu", onnxruntime.SessionOptions())
     feeds = {
         "input_ids": ids[None],
         "attention_mask": np.ones((1, len(ids)), np.int64),

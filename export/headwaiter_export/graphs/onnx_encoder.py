@@ -18,10 +18,10 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.attention_layout import AttentionLayout
-from headwaiter_export.encoder.onnx_file import OnnxFile
 from headwaiter_export.encoder.own_module import check_max_tokens
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
 from headwaiter_export.encoder.reference import Sequence, random_sequences
+from headwaiter_export.graphs.onnx_file import OnnxFile
 from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
 from headwaiter_proto.rules.pooling import POOLINGS, pool
 

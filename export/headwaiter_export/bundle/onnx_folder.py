@@ -13,17 +13,16 @@ from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE
 from headwaiter_export.checkpoints.heads import read_function, unnamed_labels
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
 from headwaiter_export.checkpoints.modules_json import Modules, read_modules
+from headwaiter_export.checkpoints.onnx_paths import settings_folder
 from headwaiter_export.checkpoints.reader import LoadedModel, ReadWeights, read_checkpoint
 from headwaiter_export.checkpoints.texts import TextConfig, read_tokenizer, with_prompts
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
-from headwaiter_export.encoder.onnx_file import IDS, OnnxFile
-from headwaiter_proto.model_source import is_onnx
+from headwaiter_export.graphs.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
+from headwaiter_export.graphs.onnx_file import IDS, OnnxFile
 
-_SETTINGS = ("config.json", "modules.json", "tokenizer.json")
 # The names of the limit of a sequence in config.json, besides those of the families that the export knows.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
@@ -47,32 +46,6 @@ class OnnxChoices:
     labels: Sequence[str] = ()
     max_tokens: int | None = None
     vocabulary_size: int | None = None
-
-
-def find_onnx(path: Path) -> Path:
-    """Return an ONNX file, or that of a folder, which may be in its folder `onnx`.
-
-    Raises:
-        CheckpointError: there is no such file, or there are several.
-    """
-    if path.is_file():
-        return path
-    files = sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")])
-    usual = [each for each in files if each.name == "model.onnx"]
-    if len(files) == 1 or usual:
-        return (usual or files)[0]
-    if files:
-        names = ", ".join(str(each.relative_to(path)) for each in files)
-        raise CheckpointError(f"{path} has several ONNX files, {names}: name one of them")
-    raise CheckpointError(f"{path} is neither an ONNX file nor a folder that has one: correct the path")
-
-
-def settings_folder(file: Path) -> Path:
-    """Return the folder with the settings of an ONNX file: its own folder, or the one above its folder `onnx`."""
-    beside, above = file.resolve().parent, file.resolve().parent.parent
-    if beside.name == "onnx" and not any(is_present(beside / name) for name in _SETTINGS[:2]):
-        return above
-    return beside
 
 
 def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
@@ -109,7 +82,8 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     lines += [f"{use.output} is served{f' with the pooling {config.pooling}' if use.kind == 'hidden' else ''}"]
     lines += [use.found] if use.found else []
     lines += [f"the outputs {', '.join(others)} are left out"] if others else []
-    kept = [each for each in model.assumptions if not each.startswith("hidden rows do not depend on")]
+    # What the file pools itself needs no other word.
+    kept = [each for each in model.assumptions if not (use.found and "names no pooling" in each)]
     return replace(model, text=text, assumptions=(*kept, *lines))
 
 
@@ -199,11 +173,3 @@ def _read_text(
     if modules.prompts is not None:
         text = with_prompts(text, modules.prompts, config_json, None, None, pooled=modules.pools_prompt)
     return replace(text, pairs=config.head is not None)
-
-
-def holds_onnx(path: Path) -> bool:
-    """Return whether a path is an ONNX file, or a folder that has one and no weights of PyTorch."""
-    if is_onnx(str(path)):
-        return True
-    has_weights = any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))
-    return path.is_dir() and not has_weights and any((*path.glob("*.onnx"), *path.glob("onnx/*.onnx")))
