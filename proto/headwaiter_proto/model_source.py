@@ -4,10 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the export and the server say of an ONNX file.
-ONNX_ADVICE = (
-    "an ONNX file, which the export does not read: give headwaiter-export the PyTorch model of which the file was made"
-)
 # Tells names from paths; the hub itself decides which names are valid.
 _NAME = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@(\S+))?", re.ASCII)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from headwaiter_export import checkpoints
 from headwaiter_export.checkpoints.hub import resolve
 from headwaiter_export.checkpoints.needed_files import needed_files
+from headwaiter_export.checkpoints.onnx_paths import files_of, find_onnx, is_onnx_model, settings_folder
 from headwaiter_proto.model_source import HubName
 from headwaiter_server.settings.flags import Settings
 
@@ -24,7 +25,9 @@ def cached_bundle(model: str, settings: Settings) -> Iterator[tuple[Path, list[s
     Raises:
         CheckpointError: the model cannot be found, or a file of it names one outside its folder.
     """
-    (command, source), flags = _read(model), _graph_flags(settings)
+    (command, source) = _read(model)
+    # An ONNX file has one graph.
+    flags = [] if command[0] == "onnx" else _graph_flags(settings)
     bundle = _folder() / hashlib.sha256("\n".join([*source, *flags, _code()]).encode()).hexdigest()[:32]
     bundle.parent.mkdir(parents=True, exist_ok=True)
     with bundle.with_suffix(".lock").open("w") as lock:
@@ -45,13 +48,17 @@ def _read(model: str) -> tuple[list[str], list[str]]:
     if name := HubName.parse(model):
         commit = resolve(name)
         return ["checkpoint", f"{name.name}@{commit}"], [name.name, commit]
-    folder = Path(model)
+    folder, files, command = Path(model), list[Path](), "checkpoint"
+    if is_onnx_model(folder):
+        file, command = find_onnx(folder), "onnx"
+        folder, files = settings_folder(file), files_of(file)
     # The content rather than times and sizes: a copied folder has the same bundle, and no change is missed. The server
     # hashes as many bytes at each start.
     digests = [
         f"{file} {_sha256(folder / file)}" for file in needed_files(lambda _: folder) if (folder / file).is_file()
     ]
-    return ["checkpoint", model], [folder.resolve().name, *digests]
+    digests += [f"{file.name} {_sha256(file)}" for file in files]
+    return [command, model], [folder.resolve().name, *digests]
 
 
 def _graph_flags(settings: Settings) -> list[str]:

@@ -80,7 +80,7 @@ def _parser() -> CommandParser:
     serve.add_argument(
         "model",
         metavar="MODEL",
-        help="folder of a bundle or of a checkpoint, or a name on a hub, OWNER/NAME[@REVISION]",
+        help="folder of a bundle or of a checkpoint, an ONNX file, or a name on a hub, OWNER/NAME[@REVISION]",
     )
     serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of headwaiter-server")
     return parser

@@ -84,6 +84,28 @@ def test_the_export_writes_the_graphs_that_the_server_may_choose(
         assert export == ["checkpoint", str(checkpoint), "-o", str(path), *graphs.split()]
 
 
+def test_an_onnx_file_is_exported_with_what_belongs_to_it(checkpoint: Path) -> None:
+    (checkpoint / "model.safetensors").unlink()
+    file, weights = checkpoint / "onnx" / "model.onnx", checkpoint / "onnx" / "model.weights"
+    file.parent.mkdir()
+    file.write_bytes(b"a graph whose numbers are in model.weights")
+    weights.write_bytes(b"weights")
+    for named in (checkpoint, file):
+        with cached_bundle(str(named), read_settings([str(named), *CPU], {})) as (path, export):
+            assert export == ["onnx", str(named), "-o", str(path)]
+    bundles = {bundle(file)}
+    (file.parent / "model_O3.onnx").write_bytes(b"another graph")
+    assert bundle(file) in bundles
+    for changed in (weights, file, checkpoint / "config.json"):
+        changed.write_bytes(changed.read_bytes() + b" ")
+        bundles.add(bundle(file))
+    assert len(bundles) == 4
+    # PyTorch's weights come first, unless the file is named.
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    with cached_bundle(str(checkpoint), read_settings([str(checkpoint)], {})) as (_, export):
+        assert export[0] == "checkpoint"
+
+
 def test_a_start_waits_for_another_one_of_the_same_model(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings, waits = read_settings([str(checkpoint)], {}), threading.Event()
 

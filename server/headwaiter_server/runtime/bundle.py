@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from google.protobuf import json_format
 
 from headwaiter_proto.manifest_pb2 import File, Graph, Manifest, Parity
-from headwaiter_proto.model_source import ONNX_ADVICE, HubName, is_onnx
+from headwaiter_proto.model_source import HubName, is_onnx
 from headwaiter_proto.rules.images import min_tokens
 from headwaiter_server.runtime.errors import BundleChanged, BundleRefused, NotEnoughMemory, one_line
 from headwaiter_server.runtime.files import open_regular_file, read_small_file
@@ -69,7 +69,10 @@ class Bundle:
                     f"make a bundle with headwaiter-export checkpoint {folder} -o BUNDLE, and serve BUNDLE"
                 ) from None
             if is_onnx(str(folder)):
-                raise BundleRefused(f"{folder} is {ONNX_ADVICE}") from None
+                raise BundleRefused(
+                    f"{folder} is an ONNX file, not a bundle: export and serve it with headwaiter serve {folder}, or "
+                    f"make a bundle with headwaiter-export onnx {folder} -o BUNDLE, and serve BUNDLE"
+                ) from None
             if HubName.parse(str(folder)):
                 raise BundleRefused(
                     f"there is no bundle at {folder}: if this is a name on a hub, export and serve it with headwaiter "

@@ -163,7 +163,7 @@ def test_a_name_on_a_hub_is_refused_with_the_command_that_serves_it() -> None:
 def test_an_onnx_file_in_place_of_a_bundle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.touch()
-    assert f"{path} is an ONNX file" in _refusal(path)
+    assert f"headwaiter-export onnx {path} -o BUNDLE" in _refusal(path)
 
 
 def test_a_private_copy_has_the_checked_files_and_is_gone_after_the_block(text_bundle: Path, tmp_path: Path) -> None:
