@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
+from headwaiter_client import patches
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
@@ -26,12 +28,21 @@ from headwaiter_proto.encoder_pb2 import (
     REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH,
     Pooling,
 )
+from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
-from tests.support.checkpoints import VOCABULARY, save_bert, save_sentence_transformer, save_tokenizer
+from tests.support.checkpoints import (
+    VOCABULARY,
+    save_bert,
+    save_sentence_transformer,
+    save_tokenizer,
+    save_vit,
+    write_json,
+)
 from tests.support.export.helpers import assert_close_to_scale
 from tests.support.export.onnx_files import (
     MAX_TOKENS,
+    FeatureRows,
     Pooled,
     run_file,
     save_classifier,
@@ -171,6 +182,43 @@ def test_a_file_may_take_any_of_the_usual_inputs_and_have_its_weights_beside_it(
         hidden = served.graph.run(pack([ids]), hidden=True).hidden
         assert hidden is not None
         assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ViTModel", *exhaustive("ViTForImageClassification")])
+def test_a_file_of_images_takes_the_patches_of_images(kind: str, tmp_path: Path) -> None:
+    module = save_vit(tmp_path, kind)
+    output = "last_hidden_state" if kind == "ViTModel" else "logits"
+    file = write_onnx(module, tmp_path / "model.onnx", ("pixel_values",), (output,))
+    write_json(tmp_path / "preprocessor_config.json", {"size": {"height": 12, "width": 12}})
+    served = exported(file)
+    image = served.bundle.manifest.image
+    assert (image.channels, image.height, image.width, image.patch_size) == (3, 12, 12, 4)
+    images = np.random.default_rng(0).standard_normal((3, 3, 12, 12), np.float32)
+    batch = pack([patches(each, 4, prefix_rows=1) for each in images])
+    outputs = served.graph.run(batch, hidden=True)
+    rows = outputs.logits if outputs.hidden is None else batch.split(outputs.hidden)
+    assert rows is not None
+    session = open_session(file, "cpu", session_options(1))
+    for given, each in zip(list[Array](rows), images, strict=True):
+        expected = session.run([output], {"pixel_values": each[None]})[0]
+        assert_close_to_scale(given, expected[0] if kind == "ViTModel" else expected, 1e-6)
+
+
+def test_a_file_of_features_takes_rows(tmp_path: Path) -> None:
+    module = FeatureRows()
+    file = write_onnx(module, tmp_path / "rows.onnx", ("features", "attention_mask"), ("token_embeddings",))
+    served = exported(file, "--max-tokens", "30")
+    assert served.bundle.manifest.feature_width == 6
+    assert served.bundle.manifest.padding.isolation == ISOLATION_MIXED
+    rng = np.random.default_rng(0)
+    sequences = [rng.standard_normal((n, 6), np.float32) for n in (3, 30, 7)]
+    batch = pack(sequences)
+    hidden = served.graph.run(batch, hidden=True).hidden
+    assert hidden is not None
+    for rows, each in zip(batch.split(hidden), sequences, strict=True):
+        with torch.inference_mode():
+            expected = module(torch.from_numpy(each)[None], torch.ones(1, len(each), dtype=torch.int64))[0].numpy()
+        assert_close_to_scale(rows, expected, 1e-6)
 
 
 def test_a_file_alone_is_described_by_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
 from headwaiter_export.graphs.onnx_file import IDS, OnnxFile
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # The names of the limit of a sequence in config.json, besides those of the families that the export knows.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -60,11 +61,12 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     config_json = CheckpointJson.read_if_present(folder / "config.json")
     used: list[OnnxUse] = []
 
-    def make_encoder(described: EncoderConfig, read_added: ReadWeights) -> OnnxEncoder:
+    def make_encoder(described: EncoderConfig, read_added: ReadWeights, image: ImageFormat | None) -> OnnxEncoder:
         described = _with_choices(described, choices)
-        use = choose_output(file, outputs, described, choices.pooling, choices.normalize)
+        _check_inputs(file, described, image)
+        use = choose_output(file, outputs, described, choices.pooling, choices.normalize, image)
         used.append(use)
-        encoder = OnnxEncoder.of_file(file, described, use)
+        encoder = OnnxEncoder.of_file(file, described, use, image)
         if added := read_added({name: tuple(each.shape) for name, each in encoder.state_dict().items()}):
             encoder.load_state_dict(added)
         return encoder
@@ -85,6 +87,33 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     # What the file pools itself needs no other word.
     kept = [each for each in model.assumptions if not (use.found and "names no pooling" in each)]
     return replace(model, text=text, assumptions=(*kept, *lines))
+
+
+def _check_inputs(file: OnnxFile, described: EncoderConfig, image: ImageFormat | None) -> None:
+    """Check that a file takes what the files beside it describe."""
+    wanted = "pixels" if image is not None else "token ids" if described.takes_tokens else "features"
+    taken = "token ids" if file.features is None else "pixels" if file.takes_images else "features"
+    if wanted != taken:
+        raise CheckpointError(
+            f"{file.path} takes {taken}, and the files beside it describe {wanted}: correct one of both"
+        )
+    if image is not None and (image.height % image.patch_size or image.width % image.patch_size):
+        raise CheckpointError(
+            f"{file.path} takes images of {image.height} × {image.width}, and patches of {image.patch_size} leave "
+            "pixels over: export the checkpoint itself with headwaiter-export checkpoint"
+        )
+    unsupported = {
+        "a decoder": described.decoder,
+        "sparse vectors": described.vocabulary_head,
+        "several poolings": described.concatenated,
+        "modules that transform each row": described.row_modules,
+        "samples of sounds": described.waveform,
+    }
+    if found := [name for name, value in unsupported.items() if value]:
+        raise CheckpointError(
+            f"the files beside {file.path} describe {found[0]}, which the export cannot append to an ONNX file: export "
+            "the checkpoint itself with headwaiter-export checkpoint"
+        )
 
 
 def _with_choices(described: EncoderConfig, choices: OnnxChoices) -> EncoderConfig:
@@ -133,7 +162,7 @@ def _read_alone(
     )
     described = replace(described, head=head) if head else described
     lines.append(f"sequences have at most {limit:,} tokens, {source}")
-    encoder: Encoder = make_encoder(described, lambda _: {})
+    encoder: Encoder = make_encoder(described, lambda _: {}, None)
     text = _read_text(folder, encoder.config, config_json, modules, lines) if IDS in file.inputs else None
     return LoadedModel(encoder, text, assumptions=tuple(lines))
 

@@ -53,8 +53,11 @@ def measure_padding(path: Path, reference: Reference, reason: str) -> Padding:
         BundleError: the results of one sequence alone differ from the module's.
     """
     isolation = measure_isolation(path, reference)
-    half = min(reference.config.max_tokens, _MEASURED_TOKENS) // 2
-    shorter, longer = random_sequences(reference.config, (half, 2 * half))
+    config = reference.config
+    half = min(config.max_tokens, _MEASURED_TOKENS) // 2
+    # If all sequences have one length, all arrays grow with the number of sequences alone.
+    lengths = (half, 2 * half) if half >= config.min_tokens else (config.max_tokens,) * 2
+    shorter, longer = random_sequences(config, lengths)
     token_values, cell_values = largest_arrays(path, (shorter, longer))
     return Padding(isolation=isolation, reason=reason, token_values=token_values, cell_values=cell_values)
 
@@ -68,8 +71,8 @@ def measure_isolation(path: Path, reference: Reference) -> Isolation:
     Raises:
         BundleError: the results of one sequence alone differ from the module's.
     """
-    graph, longest = EncoderGraph.open(path, "cpu", threads=1), min(reference.config.max_tokens, 2 * _MEASURED_TOKENS)
-    shortest = reference.config.min_tokens
+    graph, shortest = EncoderGraph.open(path, "cpu", threads=1), reference.config.min_tokens
+    longest = max(shortest, min(reference.config.max_tokens, 2 * _MEASURED_TOKENS))
     checked = reference.only(lambda tokens: tokens <= longest)
     if problem := _problem(graph, checked, lambda _: []):
         raise BundleError(f"the graph of a sequence alone {problem}: a part of the module may depend on the length")
@@ -145,7 +148,7 @@ def largest_arrays(path: Path, sequences: tuple[Sequence, Sequence]) -> tuple[in
     """Return the largest number of values of an array of a padded graph, per token and per pair of tokens.
 
     An array of a·n + b·n² values for n tokens has a values per token and b per pair. The second sequence has twice the
-    length of the first.
+    length of the first, or the same length: then b is 0.
     """
     model = onnx.load(path, load_external_data=False)
     produced = {name for node in model.graph.node for name in node.output if name}
@@ -164,7 +167,7 @@ def largest_arrays(path: Path, sequences: tuple[Sequence, Sequence]) -> tuple[in
     n = len(sequences[0])
     per_token, per_pair = 1, 0
     for one, two in zip(shorter, longer, strict=True):
-        pairs = max(0, two - 2 * one) / (2 * n * n)
+        pairs = max(0, two - len(sequences[1]) // n * one) / (2 * n * n)
         per_token = max(per_token, round(one / n - pairs * n))
         per_pair = max(per_pair, round(pairs))
     return per_token, per_pair

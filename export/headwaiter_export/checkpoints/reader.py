@@ -64,8 +64,8 @@ from headwaiter_server.runtime.bundle import MANIFEST
 
 # Reads weights that have files of their own, given the shapes of all tensors in `Encoder.state_dict()`.
 ReadWeights: TypeAlias = Callable[[Mapping[str, tuple[int, ...]]], dict[str, Tensor]]
-# Makes an encoder of a configuration, and of such weights.
-MakeEncoder: TypeAlias = Callable[[EncoderConfig, ReadWeights], Encoder]
+# Makes an encoder of a configuration, of such weights, and of the images that it takes.
+MakeEncoder: TypeAlias = Callable[[EncoderConfig, ReadWeights, ImageFormat | None], Encoder]
 # Most layers of a model whose layers share tensors.
 _MOST_SHARED_LAYERS = 1000
 # The classes of custom code follow those of transformers.
@@ -279,7 +279,7 @@ def read_checkpoint(
         less = "" if question.no is None else f" less that of {question.no!r}"
         assumptions.append(f"a pair is scored by the logit of {question.yes!r}{less}")
     if make_encoder is not None:
-        encoder = make_encoder(config, read_added)
+        encoder = make_encoder(config, read_added, image)
     else:
         encoder = _load_encoder(folder, config_json, family, config, read_added, assumptions, words, adapter)
     return LoadedModel(encoder, text, image, sound, tuple(assumptions))

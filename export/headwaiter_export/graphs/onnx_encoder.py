@@ -22,6 +22,7 @@ from headwaiter_export.encoder.own_module import check_max_tokens
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
 from headwaiter_export.encoder.reference import Sequence, random_sequences
 from headwaiter_export.graphs.onnx_file import OnnxFile
+from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
 from headwaiter_proto.rules.pooling import POOLINGS, pool
 
@@ -38,27 +39,34 @@ class OnnxEncoder(PaddedModuleEncoder):
     Attributes:
         file: the file.
         output: the name of its output that is served.
+        image: the images whose patches are the rows of features; None for other files.
     """
 
-    def __init__(self, config: EncoderConfig, file: OnnxFile, output: str, *, gives_rows: bool) -> None:
+    def __init__(
+        self, config: EncoderConfig, file: OnnxFile, output: str, image: ImageFormat | None, *, gives_rows: bool
+    ) -> None:
         super().__init__(config, nn.Identity())
         self.file, self.output, self.gives_rows, self.reason = file, output, gives_rows, _REASON
+        self.image = image
 
     @classmethod
-    def of_file(cls, file: OnnxFile, described: EncoderConfig, use: "OnnxUse") -> "OnnxEncoder":
+    def of_file(
+        cls, file: OnnxFile, described: EncoderConfig, use: "OnnxUse", image: ImageFormat | None
+    ) -> "OnnxEncoder":
         """Run a file on one sequence to learn the sizes of what it gives.
 
         Args:
             file: the file.
             described: what the files beside it say of the sequences it takes, and of what follows its rows.
             use: which output is served, and what follows it.
+            image: the images that the file takes; None for other files.
 
         Raises:
             ConfigError: the file does not run, or gives other sizes.
         """
         check_max_tokens(described)
         (longest,) = random_sequences(described, [described.max_tokens])
-        (output,) = _run(file, [use.output], described, longest)
+        (output,) = _run(file, [use.output], described, longest, image)
         tokens = len(longest)
         shapes = {"pooled": [2], "hidden": [3], "logits": [2, 3]}[use.kind]
         if output.ndim not in shapes or (output.ndim == 3 and output.shape[1] != tokens):
@@ -80,7 +88,8 @@ class OnnxEncoder(PaddedModuleEncoder):
         pooling = use.pooling if use.kind == "hidden" else Pooling.MEAN if use.kind == "pooled" else Pooling.NONE
         # Layers of the usual sizes with as many weights: how long a sequence takes decides which lengths are checked.
         layers = max(1, (file.values - described.vocabulary_size * width) // (12 * width**2))
-        config = EncoderConfig(
+        make = _ConfigOfOneLength if image is not None else EncoderConfig
+        config = make(
             vocabulary_size=described.vocabulary_size,
             token_types=described.token_types,
             feature_width=described.feature_width,
@@ -96,7 +105,7 @@ class OnnxEncoder(PaddedModuleEncoder):
             normalize=use.normalize and head is None,
             head=head,
         )
-        return cls(config, file, use.output, gives_rows=use.kind == "hidden")
+        return cls(config, file, use.output, image, gives_rows=use.kind == "hidden")
 
     @property
     @override
@@ -108,12 +117,28 @@ class OnnxEncoder(PaddedModuleEncoder):
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
         """Return the rows [n, width] of one sequence, or its vector or logits [1, width]."""
         types = None if token_types is None else token_types.numpy()
-        (output,) = self.file.run([self.output], self._rows(tokens.numpy()), types)
-        rows = torch.from_numpy(output.astype(np.float32))
-        return rows[0] if rows.ndim == 3 else rows
+        rows = tokens.numpy() if self.image is None else pixels(tokens.numpy(), self.image)
+        (output,) = self.file.run([self.output], rows, types)
+        values = torch.from_numpy(output.astype(np.float32))
+        return values[0] if values.ndim == 3 else values
 
-    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return rows
+
+@dataclass(frozen=True, kw_only=True)
+class _ConfigOfOneLength(EncoderConfig):
+    """The configuration of a file that cannot run on a part of an image, as our own modules can."""
+
+    @property
+    @override
+    def min_tokens(self) -> int:
+        return self.max_tokens
+
+
+def pixels(rows: NDArray[Any], image: ImageFormat) -> NDArray[Any]:
+    """Return the pixels [channels, height, width] of patches, without the rows before them."""
+    channels, size = image.channels, image.patch_size
+    high, wide = image.height // size, image.width // size
+    grid = rows[len(rows) - high * wide :].reshape(high, wide, channels, size, size)
+    return grid.transpose(2, 0, 3, 1, 4).reshape(channels, high * size, wide * size)
 
 
 @dataclass(frozen=True)
@@ -143,6 +168,7 @@ def choose_output(
     described: EncoderConfig,
     pooling: Pooling | None,
     normalize: bool | None,
+    image: ImageFormat | None = None,
 ) -> OnnxUse:
     """Choose the output of a file to serve.
 
@@ -152,6 +178,7 @@ def choose_output(
         described: what the files beside it say.
         pooling: the pooling that the caller chose; None for that of the file, or of the files beside it.
         normalize: whether vectors are scaled to unit length, as the caller chose; None as for `pooling`.
+        image: the images that the file takes; None for other files.
     """
     head = described.head
     if "logits" in outputs and (head is not None or len(outputs) == 1):
@@ -161,7 +188,9 @@ def choose_output(
         own = Pooling.MEAN if described.pooling is Pooling.NONE and described.head else described.pooling
         return OnnxUse("hidden", outputs["hidden"], pooling or own, scaled)
     name = outputs["pooled"]
-    found, is_unit = _find_pooling(file, [outputs[kind] for kind in ("hidden", "pooled") if kind in outputs], described)
+    found, is_unit = _find_pooling(
+        file, [outputs[kind] for kind in ("hidden", "pooled") if kind in outputs], described, image
+    )
     length = ", of unit length" if is_unit else ""
     scaled = is_unit if normalize is None else normalize
     if found is None:
@@ -169,13 +198,15 @@ def choose_output(
     return OnnxUse("hidden", outputs["hidden"], found, scaled, found=f"{name} is the pooling {found}{length}")
 
 
-def _find_pooling(file: OnnxFile, names: list[str], described: EncoderConfig) -> tuple[Pooling | None, bool]:
+def _find_pooling(
+    file: OnnxFile, names: list[str], described: EncoderConfig, image: ImageFormat | None
+) -> tuple[Pooling | None, bool]:
     """Return which pooling of a file's rows gives its vectors, and whether these have unit length.
 
     `names` are the outputs of rows, if there are any, and of vectors. None stands for no pooling of ours.
     """
-    lengths = [min(n, described.max_tokens) for n in _COMPARED_TOKENS]
-    runs = [_run(file, names, described, each) for each in random_sequences(described, lengths)]
+    lengths = [described.max_tokens if image else min(n, described.max_tokens) for n in _COMPARED_TOKENS]
+    runs = [_run(file, names, described, each, image) for each in random_sequences(described, lengths)]
     vectors = np.stack([outputs[-1][0].astype(np.float64) for outputs in runs])
     is_unit = bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=_POOLING_ERROR))
     if len(names) == 1 or any(outputs[0].shape[-1] != vectors.shape[1] for outputs in runs):
@@ -189,7 +220,9 @@ def _find_pooling(file: OnnxFile, names: list[str], described: EncoderConfig) ->
     return None, is_unit
 
 
-def _run(file: OnnxFile, names: list[str], described: EncoderConfig, sequence: Sequence) -> list[NDArray[Any]]:
+def _run(
+    file: OnnxFile, names: list[str], described: EncoderConfig, sequence: Sequence, image: ImageFormat | None
+) -> list[NDArray[Any]]:
     if described.token_types:
         return file.run(names, sequence[:, 0], sequence[:, 1])
-    return file.run(names, sequence)
+    return file.run(names, sequence if image is None else pixels(sequence, image))

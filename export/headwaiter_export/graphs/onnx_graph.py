@@ -15,6 +15,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.graphs.onnx_encoder import OnnxEncoder
 from headwaiter_export.graphs.onnx_file import IDS, MASK, POSITIONS, TYPES
 from headwaiter_export.graphs.tracing import tidy
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 _FEATURES = "features"
 _NAMES = (IDS, MASK, TYPES, _FEATURES, "hidden", "pooled", "logits", "token_logits")
@@ -124,14 +125,27 @@ def _replace_inputs(graph: ir.Graph, add: _Operators, encoder: OnnxEncoder) -> d
             zero, one = (add.constant(number) for number in (0, 1))
             places = add.add("Range", zero, add.rows(tokens), one)
             given = add.add("Expand", places, add.add("Shape", tokens))
+        elif encoder.image is not None:
+            given = _pixels(add, inputs[_FEATURES], encoder.image)
         else:
             given = inputs[_FEATURES]
-        if given.dtype != value.dtype:
+        if (given.dtype or ir.DataType.FLOAT) != value.dtype:
             given = add.cast(given, value.dtype)
         value.name = f"{name}_of_file"
         ir.convenience.replace_all_uses_with(value, given)
     graph.inputs[:] = list(inputs.values())
     return inputs
+
+
+def _pixels(add: _Operators, features: ir.Value, image: ImageFormat) -> ir.Value:
+    """Put patches [B, N, channels · size²] together to images [B, channels, height, width]."""
+    size = image.patch_size
+    high, wide = image.height // size, image.width // size
+    start, end, axis = (add.constant([number]) for number in (-high * wide, np.iinfo(np.int64).max, 1))
+    patches = add.add("Slice", features, start, end, axis)
+    grid = add.add("Reshape", patches, add.constant([-1, high, wide, image.channels, size, size]))
+    rows = add.add("Transpose", grid, perm=[0, 3, 1, 4, 2, 5])
+    return add.add("Reshape", rows, add.constant([-1, image.channels, high * size, wide * size]))
 
 
 def _insert_first(graph: ir.Graph, nodes: list[ir.Node]) -> None:

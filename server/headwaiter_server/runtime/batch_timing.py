@@ -62,7 +62,7 @@ def time_hidden_rows(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, 
 
 def typical_batch(manifest: Manifest, tokens: int) -> Lengths:
     """Return the lengths of a batch of typical sequences that fill a budget of `tokens`; at least one sequence."""
-    length = min(TYPICAL_TOKENS, manifest.max_tokens)
+    length = max(manifest.min_tokens, min(TYPICAL_TOKENS, manifest.max_tokens))
     batch = (length,) * max(1, min(tokens // length, MAX_BATCH_SEQUENCES))
     return batch if may_run(manifest, batch) else batch[:1]
 

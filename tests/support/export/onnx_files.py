@@ -18,6 +18,8 @@ from tests.support.oracle import Array
 
 MAX_TOKENS = 64
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# The inputs and outputs of which only the first size depends on the batch.
+_ONE_PER_SEQUENCE = ("sentence_embedding", "pixel_values")
 
 
 class Pooled(nn.Module):
@@ -39,6 +41,20 @@ class Pooled(nn.Module):
             vectors = torch.where(mask > 0, rows, -torch.inf).amax(1)
         vectors = self.dense(vectors)
         return rows, nn.functional.normalize(vectors, dim=-1) if self.unit else vectors
+
+
+class FeatureRows(nn.Module):
+    """Attends over rows of six features, except those of padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.projection = nn.Linear(6, 16)
+
+    def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
+        rows: Tensor = self.projection(features)
+        scores = (rows @ rows.transpose(1, 2) / 4).masked_fill(attention_mask[:, None] == 0, -1e9)
+        return torch.tanh(rows + scores.softmax(-1) @ rows)
 
 
 class FirstOutput(nn.Module):
@@ -70,11 +86,13 @@ def write_onnx(
         "attention_mask": torch.ones_like(ids),
         "token_type_ids": torch.zeros_like(ids),
         "position_ids": torch.arange(7).expand(2, 7).clone(),
+        "features": torch.ones(2, 7, 6),
+        "pixel_values": torch.ones(2, 3, 12, 12),
     }
-    module = module if isinstance(module, Pooled) else FirstOutput(module, inputs)
+    module = module if isinstance(module, Pooled | FeatureRows) else FirstOutput(module, inputs)
     sizes = {0: "batch", 1: "sequence"}
     axes = {
-        name: {i: size for i, size in sizes.items() if i == 0 or name != "sentence_embedding"}
+        name: {i: size for i, size in sizes.items() if i == 0 or name not in _ONE_PER_SEQUENCE}
         for name in (*inputs, *outputs)
     }
     with warnings.catch_warnings():
