@@ -42,6 +42,7 @@ from tests.support.checkpoints import (
 from tests.support.export.helpers import assert_close_to_scale
 from tests.support.export.onnx_files import (
     MAX_TOKENS,
+    TEXT_INPUTS,
     FeatureRows,
     Pooled,
     run_file,
@@ -116,17 +117,20 @@ def test_a_pooling_inside_the_file_is_found(
         assert_close_to_scale(vector / length, run_file(file, "sentence_embedding", ids), 1e-6)
 
 
-@pytest.mark.parametrize("per_token", [False, True])
-def test_a_file_of_logits_is_served_with_its_labels(per_token: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("per_token", "inputs"), [(False, TEXT_INPUTS), (True, TEXT_INPUTS), *exhaustive((False, TEXT_INPUTS[:2]))]
+)
+def test_a_file_of_logits_is_served_with_its_labels(per_token: bool, inputs: tuple[str, ...], tmp_path: Path) -> None:
     kind = "BertForTokenClassification" if per_token else "BertForSequenceClassification"
     model = save_classifier(tmp_path, kind)
     save_tokenizer(tmp_path)
-    file = write_onnx(model, tmp_path / "model.onnx", outputs=("logits",))
+    file = write_onnx(model, tmp_path / "model.onnx", inputs, ("logits",))
     served = exported(file)
     manifest = served.bundle.manifest
     assert [*manifest.head.labels] == ["calm", "glad", "sad"]
     assert (manifest.head.per_token, manifest.without_rows, manifest.takes_pairs) == (per_token, True, True)
     types = manifest.token_types
+    assert (types > 0) == ("token_type_ids" in inputs)
     sequences = [np.stack([ids, ids % 2], axis=1) if types else ids for ids in drawn()]
     logits = served.graph.run(pack(sequences), hidden=False).logits
     assert logits is not None

@@ -21,7 +21,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
-from headwaiter_export.graphs.onnx_file import IDS, OnnxFile
+from headwaiter_export.graphs.onnx_file import IDS, TYPES, OnnxFile
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # The names of the limit of a sequence in config.json, besides those of the families that the export knows.
@@ -63,6 +63,8 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
 
     def make_encoder(described: EncoderConfig, read_added: ReadWeights, image: ImageFormat | None) -> OnnxEncoder:
         described = _with_choices(described, choices)
+        if TYPES not in file.inputs:
+            described = replace(described, token_types=0)
         _check_inputs(file, described, image)
         use = choose_output(file, outputs, described, choices.pooling, choices.normalize, image)
         used.append(use)
@@ -158,7 +160,7 @@ def _read_alone(
         d_ff=0,
         pooling=modules.pooling or Pooling.MEAN,
         normalize=normalize,
-        token_types=2 if head is not None and "token_type_ids" in file.inputs else 0,
+        token_types=config_json.values.get("type_vocab_size", 2) if head is not None else 0,
     )
     described = replace(described, head=head) if head else described
     lines.append(f"sequences have at most {limit:,} tokens, {source}")
