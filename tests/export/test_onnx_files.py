@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import safetensors.torch
 import torch
 from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
@@ -28,6 +29,7 @@ from headwaiter_proto.encoder_pb2 import (
     REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH,
     Pooling,
 )
+from headwaiter_proto.rules.pooling import POOLINGS, pool
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
@@ -89,6 +91,48 @@ def test_a_file_of_rows_is_served_with_the_pooling_beside_it(opset: int, tmp_pat
         expected = run_file(file, "last_hidden_state", ids)
         assert_close_to_scale(rows, expected, 1e-6)
         assert_close_to_scale(vector, expected.mean(0), 1e-6)
+
+
+@pytest.mark.parametrize("pooling", [*POOLINGS])
+def test_each_pooling_beside_the_file_is_that_of_a_server(pooling: Pooling, tmp_path: Path) -> None:
+    write_onnx(save_bert(tmp_path), tmp_path / "model.onnx", opset=17 if pooling == POOLING_MAX else 18)
+    served = exported(tmp_path, "--pooling", Pooling.Name(pooling).removeprefix("POOLING_").lower())
+    assert served.bundle.manifest.pooling == pooling
+    batch = pack(drawn())
+    outputs = served.graph.run(batch, hidden=True)
+    assert outputs.hidden is not None
+    assert outputs.pooled is not None
+    for rows, vector in zip(batch.split(outputs.hidden), outputs.pooled, strict=True):
+        assert_close_to_scale(vector, pool(rows, pooling), 1e-6)
+
+
+@pytest.mark.parametrize("activation", ["Tanh", "GELU"])
+def test_modules_after_the_pooling_follow_the_file_or_are_refused(
+    activation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save_files(tmp_path)
+    save_sentence_transformer(tmp_path, modules=("Transformer", "Pooling", "Dense", "Normalize"))
+    settings = {
+        "in_features": 32,
+        "out_features": 20,
+        "bias": True,
+        "activation_function": f"torch.nn.modules.activation.{activation}",
+    }
+    write_json(tmp_path / "2_Dense" / "config.json", settings)
+    tensors = {"linear.weight": torch.randn(20, 32) / 8, "linear.bias": torch.randn(20)}
+    safetensors.torch.save_file(tensors, tmp_path / "2_Dense" / "model.safetensors")
+    if activation == "GELU":
+        assert main(["onnx", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+        assert "gelu" in capsys.readouterr().err
+        return
+    served, sequences = exported(tmp_path), drawn()
+    assert (served.bundle.manifest.width, served.bundle.manifest.fixed_pooling) == (20, True)
+    pooled = served.graph.run(pack(sequences), hidden=True).pooled
+    assert pooled is not None
+    for vector, ids in zip(pooled, sequences, strict=True):
+        mean = run_file(file, "last_hidden_state", ids).mean(0, dtype=np.float64)
+        expected = np.tanh(tensors["linear.weight"].double().numpy() @ mean + tensors["linear.bias"].double().numpy())
+        assert_close_to_scale(vector, expected, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,21 @@ def test_models_shows_why_a_model_is_padded_and_what_it_does_not_have(
         assert absent not in shown
 
 
+@pytest.mark.parametrize(
+    ("source", "fact"),
+    [
+        (pb.REFERENCE_SOURCE_ONNX_FILE, "PyTorch was not asked"),
+        (pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH, "PyTorch gave the same"),
+    ],
+)
+def test_models_shows_that_a_model_was_compared_with_an_onnx_file(
+    source: pb.ReferenceSource, fact: str, server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.description = pb.GetModelResponse(model=MODEL, execution=pb.Execution(reference_source=source))
+    assert main(["models", "--address", server.address]) == 0
+    assert fact in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
 def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.description = pb.GetModelResponse(
         model=MODEL, takes_features=True, feature_width=16, execution=pb.Execution(provider="cuda")
