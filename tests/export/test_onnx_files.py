@@ -304,6 +304,13 @@ def test_files_that_a_server_cannot_run_are_refused_by_name(tmp_path: Path, caps
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_smaller_limit_holds_for_texts_too(tmp_path: Path) -> None:
+    save_files(tmp_path)
+    save_sentence_transformer(tmp_path)
+    manifest = exported(tmp_path, "--max-tokens", "20").bundle.manifest
+    assert (manifest.max_tokens, manifest.max_text_tokens) == (20, 20)
+
+
 def test_a_file_is_compared_with_pytorch_if_its_checkpoint_is_there(tmp_path: Path) -> None:
     save_files(tmp_path / "files")
     save_bert(tmp_path / "checkpoint")

@@ -92,10 +92,16 @@ def _write(
             "a file without them is faster"
         )
     step(f"running {file.path.name} on one sequence at a time")
-    ranges = ActivationRanges(encoder)
-    ranges.magnitudes["outputs"] = 0.0
     reference = Reference.compute(encoder).with_long_sequences(encoder)
     check_finite(reference)
+    ranges = ActivationRanges(encoder)
+    # Nothing else of a file is seen.
+    ranges.magnitudes["outputs"] = max(
+        float(np.abs(array).max())
+        for each in reference.outputs
+        for array in (each.pooled, each.hidden, *(each.logits or ()))
+        if array is not None
+    )
     compared, exact = REFERENCE_SOURCE_ONNX_FILE, None
     if read_pytorch is None:
         report(f"the results are compared with {file.path.name}; PyTorch was not asked")

@@ -80,8 +80,15 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     assert isinstance(model.encoder, OnnxEncoder)
     (use,) = used
     text, config = model.text, model.encoder.config
-    if text is not None and text.pairs and config.head is None:
-        text = replace(text, pairs=False, pair_template=None, first_text_keeps_more=False)
+    if text is not None:
+        text = replace(text, max_tokens=min(text.max_tokens, config.max_tokens))
+        if text.pairs and config.head is None:
+            text = replace(text, pairs=False, pair_template=None, first_text_keeps_more=False)
+        if text.pooling_skips_prompt and not model.encoder.gives_rows:
+            raise CheckpointError(
+                f"{folder / 'modules.json'} has a pooling with include_prompt False, and {file.path} pools all rows "
+                "itself: serve its rows, with --outputs hidden=NAME"
+            )
     others = [name for name in file.outputs if name != use.output and not (use.found and name in outputs.values())]
     lines += [f"{use.output} is served{f' with the pooling {config.pooling}' if use.kind == 'hidden' else ''}"]
     lines += [use.found] if use.found else []
