@@ -136,7 +136,7 @@ def test_models_shows_why_a_model_is_padded_and_what_it_does_not_have(
     ("source", "fact"),
     [
         (pb.REFERENCE_SOURCE_ONNX_FILE, "PyTorch was not asked"),
-        (pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH, "PyTorch gave the same"),
+        (pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH, "compared with PyTorch too"),
     ],
 )
 def test_models_shows_that_a_model_was_compared_with_an_onnx_file(
