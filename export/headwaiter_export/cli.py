@@ -94,7 +94,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _export_onnx(options: argparse.Namespace, name: str, progress: "_Progress") -> int:
-    from headwaiter_export.bundle.onnx_file import export_onnx
+    from headwaiter_export.bundle.onnx_export import export_onnx
     from headwaiter_export.bundle.onnx_folder import OnnxChoices
     from headwaiter_export.checkpoints.onnx_paths import find_onnx
     from headwaiter_export.checkpoints.reader import read_checkpoint
