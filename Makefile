@@ -62,7 +62,7 @@ test: $(VENV)/.installed ## Run the linters, the plain tests and the smoke tests
 	$(MAKE) --jobs=2 lint plain-tests
 
 # In units of tests/support/budget.py.
-PLAIN_TESTS_BUDGET := 600
+PLAIN_TESTS_BUDGET := 720
 plain-tests: $(VENV)/.installed
 	$(BIN)/python -m tests.support.budget $(PLAIN_TESTS_BUDGET) \
 		$(BIN)/pytest -n 2 --durations=20 -m 'not check and not exhaustive'

@@ -8,6 +8,7 @@ import torch
 
 from headwaiter_client import Client
 from headwaiter_export import export_module
+from headwaiter_export.bundle.graphs import chosen_plans
 from testbed.server_process import running_server
 from tests.support.export.helpers import assert_close_to_scale
 from tests.support.export.own_modules import MAX_TOKENS, PACKED, VOCABULARY, random_module
@@ -17,7 +18,8 @@ from tests.support.export.own_modules import MAX_TOKENS, PACKED, VOCABULARY, ran
 def test_a_served_module_gives_its_own_rows(name: str, tmp_path: Path) -> None:
     make, takes = PACKED[name]
     module = random_module(make)
-    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, **takes)
+    plans = chosen_plans(["packed-cpu"], ["fp32"])
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, plans=plans, **takes)
     rng = np.random.default_rng(0)
     sequences = [rng.integers(0, VOCABULARY, n) for n in (1, 7, MAX_TOKENS, 2)]
     with torch.inference_mode():
