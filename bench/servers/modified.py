@@ -48,9 +48,9 @@ class NullGraph(EncoderGraph):
         self.turn = at_once
 
     @property
-    def only_hidden(self) -> bool:
-        """False: the graph has a pooled output."""
-        return False
+    def hidden_is_optional(self) -> bool:
+        """True: the graph has hidden rows and a pooled output."""
+        return True
 
     @property
     def variable_length(self) -> bool:
