@@ -60,40 +60,47 @@ def main(arguments: list[str] | None = None) -> int:
 def _export(options: argparse.Namespace) -> int:
     # Imported here, so that --help does not wait for torch, and works without the extra.
     from headwaiter_export.bundle.atomic_folder import BundleError
-    from headwaiter_export.bundle.export import export_model
-    from headwaiter_export.bundle.graphs import EVERY_GRAPH, PADDED_GRAPHS, chosen_plans
-    from headwaiter_export.bundle.own_module import export_module
     from headwaiter_export.checkpoints.json_files import CheckpointError
-    from headwaiter_export.checkpoints.reader import NoFamilyError
 
     name = options.default_name(options) if options.name is None else options.name
     try:
-        if options.read is _read_checkpoint:
-            # Before the progress below, because huggingface_hub shows its own.
-            options.folder, options.source = _fetched(options.folder)
-        with _Progress() as progress:
-            if options.read is None:
-                return _export_onnx(options, name, progress)
-            plans = chosen_plans(options.graphs, options.precision, (*EVERY_GRAPH, *PADDED_GRAPHS))
-            reports: dict[str, Any] = {"report": progress.report, "step": progress.step, "plans": plans}
-            if options.read is _read_module and ".py:" in options.config:
-                export_module(_load_module(options), options.output, name=name, **_module_choices(options), **reports)
-            else:
-                read = partial(_read_family_model, options, progress.report)
-                unpadded = [each for each in plans if each in EVERY_GRAPH]
-                try:
-                    export_model(read, options.output, name, progress.report, progress.step, unpadded)
-                except NoFamilyError as error:
-                    _export_library_model(options, name, error, **reports)
+        options.export(options, name)
     except (BundleError, CheckpointError, ConfigError, WeightsError, OSError) as error:
         return _print_error(str(error))
-    # Without the flag, a server takes fp16 or fp32.
-    flag = "" if "fp32" in options.precision else f" --precision {options.precision[0]}"
+    # Without the flag, a server takes fp16 or fp32, or the only precision of an ONNX file.
+    flag = "" if "precision" not in options or "fp32" in options.precision else f" --precision {options.precision[0]}"
     print(f"{options.output} is ready: headwaiter-server {options.output}{flag}")
     return 0
 
 
-def _export_onnx(options: argparse.Namespace, name: str, progress: "_Progress") -> int:
+def _export_checkpoint(options: argparse.Namespace, name: str) -> None:
+    from headwaiter_export.checkpoints.reader import NoFamilyError
+
+    # Before the progress, because huggingface_hub shows its own.
+    options.folder, options.source = _fetched(options.folder)
+    with _Progress() as progress:
+        try:
+            _export_encoder(_read_checkpoint, options, name, progress)
+        except NoFamilyError as error:
+            _export_library_model(options, name, error, progress)
+
+
+def _export_library_model(options: argparse.Namespace, name: str, no_family: Exception, progress: "_Progress") -> None:
+    """Export a checkpoint whose type has no family, with the module of transformers."""
+    from headwaiter_export.bundle.own_module import export_encoder
+    from headwaiter_export.checkpoints.library_model import read_library_model
+
+    if options.pooling == SPARSE or options.question or options.words or options.route or options.adapter:
+        raise no_family
+    pooling = None if options.pooling is None else Pooling(options.pooling)
+    model = read_library_model(options.folder, no_family, pooling, options.normalize)
+    given = {"head": model.head, "source": options.source, **_reports(options, progress), **model.choices}
+    export_encoder(model.module, model.finish, options.output, name, **given)
+    for assumption in model.assumptions:
+        progress.report(assumption)
+
+
+def _export_onnx(options: argparse.Namespace, name: str) -> None:
     from headwaiter_export.bundle.onnx_export import export_onnx
     from headwaiter_export.bundle.onnx_folder import OnnxChoices
     from headwaiter_export.checkpoints.onnx_paths import find_onnx
@@ -108,34 +115,52 @@ def _export_onnx(options: argparse.Namespace, name: str, progress: "_Progress") 
         options.vocabulary_size,
     )
     read = None if options.pytorch is None else partial(read_checkpoint, options.pytorch)
-    export_onnx(find_onnx(options.file), options.output, name, choices, progress.report, progress.step, read)
-    print(f"{options.output} is ready: headwaiter-server {options.output}")
-    return 0
+    with _Progress() as progress:
+        export_onnx(find_onnx(options.file), options.output, name, choices, progress.report, progress.step, read)
 
 
-def _read_family_model(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
-    """Read a model whose encoder is one of ours, which runs without padding."""
-    from headwaiter_export.bundle.graphs import chosen_plans
+def _export_module(options: argparse.Namespace, name: str) -> None:
+    from headwaiter_export.bundle.own_module import export_module
 
-    model: LoadedModel = options.read(options, report)
-    # Padded graphs alone would not do.
-    chosen_plans(options.graphs, options.precision)
-    return model
+    with _Progress() as progress:
+        if ".py:" in options.config:
+            reports = _reports(options, progress)
+            export_module(_load_module(options), options.output, name=name, **_module_choices(options), **reports)
+        else:
+            _export_encoder(_read_module, options, name, progress)
 
 
-def _export_library_model(options: argparse.Namespace, name: str, no_family: Exception, **reports: Any) -> None:
-    """Export a checkpoint whose type has no family, with the module of transformers."""
-    from headwaiter_export.bundle.own_module import export_encoder
-    from headwaiter_export.checkpoints.library_model import read_library_model
+def _export_preset(options: argparse.Namespace, name: str) -> None:
+    with _Progress() as progress:
+        _export_encoder(_read_preset, options, name, progress)
 
-    if options.pooling == SPARSE or options.question or options.words or options.route or options.adapter:
-        raise no_family
-    pooling = None if options.pooling is None else Pooling(options.pooling)
-    model = read_library_model(options.folder, no_family, pooling, options.normalize)
-    given = {"head": model.head, "source": options.source, **reports, **model.choices}
-    export_encoder(model.module, model.finish, options.output, name, **given)
-    for assumption in model.assumptions:
-        reports["report"](assumption)
+
+def _reports(options: argparse.Namespace, progress: "_Progress") -> dict[str, Any]:
+    """Return the arguments that `export_module` and `export_encoder` share, with the graphs of modules among others."""
+    from headwaiter_export.bundle.graphs import EVERY_GRAPH, PADDED_GRAPHS, chosen_plans
+
+    plans = chosen_plans(options.graphs, options.precision, (*EVERY_GRAPH, *PADDED_GRAPHS))
+    return {"report": progress.report, "step": progress.step, "plans": plans}
+
+
+def _export_encoder(
+    read: "Callable[[argparse.Namespace, Callable[[str], object]], LoadedModel]",
+    options: argparse.Namespace,
+    name: str,
+    progress: "_Progress",
+) -> None:
+    """Export an encoder of ours, which runs without padding."""
+    from headwaiter_export.bundle.export import export_model
+    from headwaiter_export.bundle.graphs import EVERY_GRAPH, chosen_plans
+
+    def read_checked() -> "LoadedModel":
+        model = read(options, progress.report)
+        # Only now, because a checkpoint without a family could have padded graphs alone.
+        chosen_plans(options.graphs, options.precision)
+        return model
+
+    unpadded = [each for each in _reports(options, progress)["plans"] if each in EVERY_GRAPH]
+    export_model(read_checked, options.output, name, progress.report, progress.step, unpadded)
 
 
 class _Progress:
@@ -375,7 +400,7 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
         description="Export a folder saved by transformers or sentence-transformers, with its head if it has one "
         "that classifies.",
     )
-    checkpoint.set_defaults(read=_read_checkpoint, default_name=_name_of_checkpoint)
+    checkpoint.set_defaults(export=_export_checkpoint, default_name=_name_of_checkpoint)
     checkpoint.add_argument(
         "folder",
         metavar="FOLDER",
@@ -421,7 +446,7 @@ def _add_onnx(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         description="Export an ONNX file, whose results the server gives. The tokenizer, the pooling, prompts, labels "
         "and limits are those of the files beside it, as for `checkpoint`.",
     )
-    command.set_defaults(read=None, default_name=_name_of_onnx)
+    command.set_defaults(export=_export_onnx, default_name=_name_of_onnx)
     command.add_argument(
         "file", type=Path, metavar="MODEL.onnx", help="the file, or a folder that has it, perhaps in its folder onnx"
     )
@@ -478,7 +503,7 @@ def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). Or export a PyTorch module with its own "
         "code: FUNCTION, without arguments, returns it. docs/models.md explains both.",
     )
-    module.set_defaults(read=_read_module, default_name=_name_of_module)
+    module.set_defaults(export=_export_module, default_name=_name_of_module)
     module.add_argument("config", metavar="CONFIG.json or FILE.py:FUNCTION")
     module.add_argument("weights", type=Path, nargs="?", metavar="WEIGHTS.safetensors")
     own = module.add_argument_group("only with FILE.py:FUNCTION")
@@ -520,7 +545,7 @@ def _add_preset(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         description="Export a named form of self-attention:\n\n" + "\n".join(first_lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    preset.set_defaults(read=_read_preset, default_name=lambda options: options.preset)
+    preset.set_defaults(export=_export_preset, default_name=lambda options: options.preset)
     preset.add_argument("preset", choices=PRESETS, metavar="NAME")
     preset.add_argument(
         "--set",
