@@ -54,7 +54,7 @@ def export_onnx(
         choices: what the files beside the ONNX file do not say.
         report: called with a line of text after each step.
         step: called with what begins now.
-        read_pytorch: reads the checkpoint that the file was made of; None if there is none.
+        read_pytorch: reads the checkpoint that the file was made of; None to compare with the file alone.
 
     Raises:
         BundleError: the bundle cannot be written, or the graph or PyTorch gives other results than the file.
@@ -141,7 +141,7 @@ def _write(
 
 
 def _beside(path: Path, choices: OnnxChoices, report: Report) -> Encoder | None:
-    """Return the file in fp32 beside a file in int8, of which it was made; None if there is none."""
+    """Return the encoder of `model.onnx` in fp32 beside a file in int8; None without such a file."""
     usual = path.with_name("model.onnx")
     if usual != path and usual.is_file():
         encoder = read_onnx(usual, choices).encoder

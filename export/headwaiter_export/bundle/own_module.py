@@ -145,16 +145,14 @@ def export_encoder(
     module.eval()
     try:
         with torch.no_grad():
-            reason = "the module gives logits"
-            if head is None:
-                reason = "only padded graphs are wanted"
-                if packed or not padded:
-                    try:
-                        return write(read_packed, packed, MODULE_GRAPHS[0])
-                    except NotPackableError as error:
-                        reason = str(error)
-                        if not padded:
-                            raise BundleError(f"the module cannot run without padding: {error}") from error
+            reason = "only padded graphs are wanted" if head is None else "the module gives logits"
+            if head is None and (packed or not padded):
+                try:
+                    return write(read_packed, packed, MODULE_GRAPHS[0])
+                except NotPackableError as error:
+                    if not padded:
+                        raise BundleError(f"the module cannot run without padding: {error}") from error
+                    reason = str(error)
             try:
                 write(partial(read_padded, reason), padded, PADDED_GRAPHS[0])
             except NotPackableError as error:

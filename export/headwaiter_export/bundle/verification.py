@@ -201,9 +201,9 @@ def _describe(measured: Difference, precision: Precision, config: EncoderConfig,
     `violation` compares the smaller one of an absolute and a relative difference.
     """
     tolerance = TOLERANCES[precision]
-    kinds = [("hidden rows", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden)]
-    if not gives_rows:
-        kinds.clear()
+    kinds = []
+    if gives_rows:
+        kinds.append(("hidden rows", measured.hidden_max_abs, measured.hidden_max_relative, tolerance.hidden))
     if config.pooling is not Pooling.NONE:
         kinds.insert(0, ("vectors", measured.pooled_max_abs, measured.pooled_max_relative, tolerance.pooled))
     if config.head:

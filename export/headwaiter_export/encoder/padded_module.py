@@ -60,11 +60,8 @@ class PaddedModuleEncoder(ModuleEncoder):
         # A vector is the mean of one row.
         pooling = described.pooling if output.ndim == 3 or head else Pooling.MEAN
         width = output.shape[-1]
-        # Layers of the usual sizes with as many weights: how long a sequence takes decides which lengths are checked.
-        layers = max(1, sum(each.numel() for each in module.parameters()) // (12 * width**2))
-        config = EncoderConfig(
-            **{**choices, "pooling": pooling}, d_model=width, heads=1, layers=layers, d_ff=4 * width, head=head
-        )
+        sizes = usual_sizes(width, sum(each.numel() for each in module.parameters()))
+        config = EncoderConfig(**{**choices, "pooling": pooling}, **sizes, head=head)
         encoder = cls(config, module)
         encoder.reason, encoder.gives_rows = reason, output.ndim == 3 and head is None
         return encoder
@@ -98,6 +95,14 @@ class PaddedModuleEncoder(ModuleEncoder):
             output = call_module(self.module, tokens, mask.to(torch.int64), token_types, names_mask=True)
             sizes.check()
         return output.flatten(0, 1) if output.ndim == 3 else output
+
+
+def usual_sizes(width: int, weights: int) -> dict[str, Any]:
+    """Return the sizes of layers of the usual shape that have as many weights as layers of an unknown shape.
+
+    How long a sequence takes decides which lengths are checked.
+    """
+    return {"d_model": width, "heads": 1, "d_ff": 4 * width, "layers": max(1, weights // (12 * width**2))}
 
 
 class _VariableSizes(TorchFunctionMode):

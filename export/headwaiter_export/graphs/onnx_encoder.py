@@ -19,7 +19,7 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.attention_layout import AttentionLayout
 from headwaiter_export.encoder.own_module import check_max_tokens
-from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
+from headwaiter_export.encoder.padded_module import PaddedModuleEncoder, usual_sizes
 from headwaiter_export.encoder.reference import Sequence, random_sequences
 from headwaiter_export.graphs.onnx_file import OnnxFile
 from headwaiter_proto.encoder_pb2 import ImageFormat
@@ -86,8 +86,6 @@ class OnnxEncoder(PaddedModuleEncoder):
         else:
             head = None
         pooling = use.pooling if use.kind == "hidden" else Pooling.MEAN if use.kind == "pooled" else Pooling.NONE
-        # Layers of the usual sizes with as many weights: how long a sequence takes decides which lengths are checked.
-        layers = max(1, (file.values - described.vocabulary_size * width) // (12 * width**2))
         make = _ConfigOfOneLength if image is not None else EncoderConfig
         config = make(
             vocabulary_size=described.vocabulary_size,
@@ -96,10 +94,7 @@ class OnnxEncoder(PaddedModuleEncoder):
             max_tokens=described.max_tokens,
             fixed_length=described.fixed_length,
             prefix_rows=described.prefix_rows,
-            d_model=width,
-            heads=1,
-            layers=layers,
-            d_ff=4 * width,
+            **usual_sizes(width, file.values - described.vocabulary_size * width),
             pooling=pooling,
             after_pooling=described.after_pooling if use.kind == "hidden" and pooling is not Pooling.NONE else (),
             normalize=use.normalize and head is None,
