@@ -213,17 +213,19 @@ def test_only_the_export_imports_torch_or_onnx() -> None:
 
 
 @pytest.mark.usefixtures("starts_processes")
-def test_the_server_loads_neither_torch_nor_onnx_nor_opentelemetry() -> None:
-    names = {"torch", "onnx", "transformers", "opentelemetry"}
-    code = f"import sys, headwaiter_server.signals; print(*{names} & set(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert loaded.stdout.split() == []
-
-
-@pytest.mark.usefixtures("starts_processes")
-def test_headwaiter_serve_loads_neither_torch_nor_onnx_nor_onnxruntime() -> None:
-    names = {"torch", "onnx", "onnxruntime", "transformers"}
-    code = f"import sys, headwaiter_serve.cli, headwaiter_serve.bundle_cache; print(*{names} & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("modules", "names"),
+    [
+        (("headwaiter_server.signals",), {"torch", "onnx", "transformers", "opentelemetry"}),
+        (
+            ("headwaiter_serve.cli", "headwaiter_serve.bundle_cache"),
+            {"torch", "onnx", "onnxruntime", "transformers"},
+        ),
+    ],
+    ids=["server", "serve"],
+)
+def test_a_program_does_not_load_the_packages_that_it_does_not_need(modules: tuple[str, ...], names: set[str]) -> None:
+    code = f"import sys, {', '.join(modules)}; print(*{names} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == []
 

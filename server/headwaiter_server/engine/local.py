@@ -135,4 +135,4 @@ class LocalEngine:
         return self.versions.running_model(number)
 
     def _running(self, served: ServedModel) -> RunningModel:
-        return self.versions.running_model(served.facts.number)
+        return self.running_model(served.facts.number)
