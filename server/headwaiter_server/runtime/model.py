@@ -1,6 +1,7 @@
 """Open a bundle for serving: choose provider, precision and graph, and check the graph against PyTorch's outputs."""
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 _MIB = 1 << 20
 
 _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
-_ATTENTION_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
+_PACKED_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 # On a GPU, fp16 is several times faster than fp32, and its outputs stay within their tolerance.
 _DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
 
@@ -145,9 +146,9 @@ def open_model(
     """Open a bundle, load the graph for a provider and precision, and check the graph on the golden inputs.
 
     The provider `auto` is CUDA if CUDA works, else the CPU. The precision `auto` is fp16 on CUDA and fp32 on the CPU;
-    on CUDA it is also fp32 if the model's numbers exceed the range of fp16. `max_tokens` is the length of the longest
-    sequence to accept; 0 stands for the model's own maximum. `sessions` is the number of sessions that will share the
-    host's memory. `Resources` describes the other arguments.
+    on CUDA it is also fp32 if the bundle has no fp16 graph. A bundle of an ONNX file has the precision of the file.
+    `max_tokens` is the length of the longest sequence to accept; 0 stands for the model's own maximum. `sessions` is
+    the number of sessions that will share the host's memory. `Resources` describes the other arguments.
 
     Raises:
         BundleRefused: the bundle is missing or damaged.
@@ -273,36 +274,37 @@ def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
 
 
 def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
-    layout, is_onnx_file = _ATTENTION_LAYOUTS[provider], bundle.manifest.reference_source != 0
-    graphs = {graph.precision: graph for graph in bundle.manifest.graphs if graph.lowering == layout}
-    if not any(graph.lowering in _ATTENTION_LAYOUTS.values() for graph in bundle.manifest.graphs):
-        # Both providers run padded graphs, but fp16 is slow on CPUs.
-        others = {PRECISION_FP16 if provider == "cpu" else PRECISION_INT8}
-        if provider == "cpu" and is_onnx_file:
-            others = set()
-        padded = [graph for graph in bundle.manifest.graphs if graph.lowering == LOWERING_PADDED]
-        graphs = {graph.precision: graph for graph in padded if graph.precision not in others}
+    graphs = _graphs_for(provider, bundle.manifest.graphs)
     wanted = _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider])
-    if is_onnx_file and precision == "auto":
-        # An ONNX file has one precision.
-        wanted = next(iter(graphs), wanted)
     if wanted in graphs:
         return graphs[wanted]
-    reason = ""
-    largest = bundle.manifest.largest_magnitude
+    is_padded = any(graph.lowering == LOWERING_PADDED for graph in bundle.manifest.graphs)
+    if not graphs:
+        remedy = "an ONNX file in fp32 or fp16" if is_padded else f"the model with --graphs packed-{provider}"
+        raise GraphMissing(
+            f"{bundle.folder} was exported without graphs for {provider}: choose another --provider, or export {remedy}"
+        )
+    names, largest, reason = {value: name for name, value in _PRECISIONS.items()}, bundle.manifest.largest_magnitude, ""
     if (provider, wanted) == ("cuda", PRECISION_FP16) and largest.value > FLOAT16_MAX:
         reason = f", because {largest.name} reaches {largest.value:.6g} and fp16 holds at most {FLOAT16_MAX:.6g}"
-        if precision == "auto" and PRECISION_FP32 in graphs:
-            log.warning("running in fp32: %s has no fp16 graph%s", bundle.folder, reason)
-            return graphs[PRECISION_FP32]
-    name = next(name for name, value in _PRECISIONS.items() if value == wanted)
+    missing = f"{bundle.folder} has no {names[wanted]} graph for {provider}{reason}"
+    # Beside packed graphs, int8 is for callers who ask for it; a padded graph in int8 is an ONNX file in int8.
+    other = graphs.get(PRECISION_FP32) or (next(iter(graphs.values())) if is_padded else None)
+    if precision == "auto" and other is not None:
+        log.log(logging.WARNING if reason else logging.INFO, "running in %s: %s", names[other.precision], missing)
+        return other
     available = ", ".join(name for name, value in _PRECISIONS.items() if value in graphs)
-    if not available:
-        raise GraphMissing(
-            f"{bundle.folder} was exported without graphs for {provider}: choose another --provider, or export the "
-            f"model with --graphs packed-{provider}"
-        )
     raise GraphMissing(
-        f"{bundle.folder} has no {name} graph for {provider}{reason} (available: {available}): "
-        "choose another --precision or --provider, or export the model again"
+        f"{missing} (available: {available}): choose another --precision or --provider, or export the model again"
     )
+
+
+def _graphs_for(provider: Provider, listed: Iterable[Graph]) -> dict[Precision, Graph]:
+    """Return the graphs that a provider runs, by their precision."""
+    padded = {graph.precision: graph for graph in listed if graph.lowering == LOWERING_PADDED}
+    if provider == "cuda":
+        padded.pop(PRECISION_INT8, None)
+    elif PRECISION_FP32 in padded:
+        # Slow on CPUs, and compared on none. A file in fp16 alone was compared on a CPU.
+        padded.pop(PRECISION_FP16, None)
+    return padded or {graph.precision: graph for graph in listed if graph.lowering == _PACKED_LAYOUTS[provider]}

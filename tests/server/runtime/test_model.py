@@ -10,7 +10,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
+from headwaiter_proto.manifest_pb2 import LOWERING_PADDED, Padding
 from headwaiter_server.runtime import model as model_module
 from headwaiter_server.runtime.attention_routes import Route
 from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, Bundle
@@ -167,6 +168,89 @@ def test_a_model_beyond_float16_is_refused_in_fp16_with_the_reason_and_opens_in_
     explained = message if precision == "fp16" else caplog.text
     for fact in ("no fp16 graph", "layers.0.feed_forward.up", "70000", "65504"):
         assert fact in explained
+
+
+PACKED = ("packed-cpu.fp32.onnx", "packed-cuda.fp32.onnx", "packed-cpu.int8.onnx")
+MODULE, FLOAT16_FILE, INT8_FILE = ("padded.fp32.onnx", "padded.fp16.onnx"), ("padded.fp16.onnx",), ("padded.int8.onnx",)
+
+
+@pytest.fixture
+def _opens_everything(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each graph open on each provider."""
+    graph = SimpleNamespace(route=Route.GATHERED, attends_in_blocks=True)
+    monkeypatch.setattr(model_module, "_open_checked", lambda *_: (graph, "", Difference(0, 0, 0, 0, 1, 1)))
+    monkeypatch.setattr(Bundle, "results_digest", lambda *_: "")
+
+
+def _with_graphs(bundle: Path, destination: Path, files: tuple[str, ...]) -> Path:
+    """Copy a bundle and list graphs of these names, which have the content of others."""
+    folder = copy(bundle, destination)
+    manifest = read_manifest(folder)
+    listed = {graph.file: graph for graph in manifest.graphs}
+    del manifest.graphs[:]
+    for file in files:
+        kind, precision, _ = file.split(".")
+        provider = "cpu" if precision == "int8" else "cuda"
+        graph = listed[file if kind != "padded" else f"packed-{provider}.{precision}.onnx"]
+        if kind == "padded":
+            graph.lowering = LOWERING_PADDED
+            manifest.padding.CopyFrom(Padding(isolation=ISOLATION_MIXED, token_values=1))
+        manifest.graphs.append(graph)
+    write_manifest(folder, manifest)
+    return folder
+
+
+@pytest.mark.usefixtures("_opens_everything")
+@pytest.mark.parametrize(
+    ("files", "provider", "chosen"),
+    [
+        (PACKED, "auto", ("cuda", PRECISION_FP32)),
+        (PACKED, "cpu", ("cpu", PRECISION_FP32)),
+        (MODULE, "auto", ("cuda", PRECISION_FP16)),
+        (MODULE[:1], "auto", ("cuda", PRECISION_FP32)),
+        (MODULE, "cpu", ("cpu", PRECISION_FP32)),
+        (FLOAT16_FILE, "auto", ("cuda", PRECISION_FP16)),
+        (FLOAT16_FILE, "cpu", ("cpu", PRECISION_FP16)),
+        (INT8_FILE, "auto", ("cpu", PRECISION_INT8)),
+        (INT8_FILE, "cpu", ("cpu", PRECISION_INT8)),
+    ],
+)
+def test_without_a_precision_the_best_graph_of_the_bundle_runs(
+    files: tuple[str, ...],
+    provider: Literal["auto", "cpu"],
+    chosen: tuple[str, int],
+    text_bundle: Path,
+    tmp_path: Path,
+) -> None:
+    model = open_model(_with_graphs(text_bundle, tmp_path, files), provider, "auto", 1)
+    assert (model.provider, model.precision) == chosen
+    assert bool(model.fallback_reason) == (chosen[0] == "cpu" and provider == "auto")
+
+
+@pytest.mark.parametrize(
+    ("files", "provider", "precision"),
+    [
+        (PACKED, "cuda", "fp16"),
+        (PACKED[2:], "cpu", "auto"),  # int8 must be asked for
+        (MODULE, "cpu", "fp16"),
+        (FLOAT16_FILE, "cuda", "fp32"),
+    ],
+)
+def test_a_precision_that_the_bundle_lacks_for_a_provider_is_refused(
+    files: tuple[str, ...],
+    provider: Literal["cuda", "cpu"],
+    precision: Literal["auto", "fp32", "fp16"],
+    text_bundle: Path,
+    tmp_path: Path,
+) -> None:
+    _refusal(_with_graphs(text_bundle, tmp_path, files), GraphMissing, provider, precision)
+
+
+def test_a_file_in_int8_is_refused_on_cuda_with_a_remedy_that_works(text_bundle: Path, tmp_path: Path) -> None:
+    message = _refusal(_with_graphs(text_bundle, tmp_path, INT8_FILE), GraphMissing, "cuda")
+    assert "--provider" in message
+    assert "ONNX file in fp32 or fp16" in message
+    assert "--graphs" not in message
 
 
 @pytest.mark.parametrize(
