@@ -6,7 +6,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    ISOLATION_ONE_SEQUENCE,
+    PRECISION_FP16,
+    PRECISION_FP32,
+    PRECISION_INT8,
+    Precision,
+)
 from headwaiter_proto.manifest_pb2 import (
     LOWERING_PACKED_CPU,
     LOWERING_PACKED_CUDA,
@@ -33,7 +41,7 @@ from headwaiter_server.runtime.graph_file import check_graph, structure_of
 from headwaiter_server.runtime.memory import available_bytes, cell_values, longest_sequence_bytes
 from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX, Difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.self_check import check_golden
+from headwaiter_server.runtime.self_check import check_golden, keeps_apart
 from headwaiter_server.runtime.shape_buckets import most_padded_tokens
 
 log = logging.getLogger(__name__)
@@ -178,6 +186,12 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
         _check_memory(bundle, listed, sessions)
     golden = bundle.golden()
     graph, structure, measured = _open_checked(bundle, golden, listed, provider, resources)
+    padding = bundle.manifest.padding
+    # The export measured this on a CPU, and in fp32 for the fp16 graph of a module.
+    may_share = provider == "cuda" and padding.isolation in (ISOLATION_MIXED, ISOLATION_ONE_LENGTH)
+    if may_share and not keeps_apart(graph, golden, padding.isolation):
+        log.warning("%s: sequences of a batch change each other's results on CUDA, so each runs alone", bundle.folder)
+        padding.isolation = ISOLATION_ONE_SEQUENCE
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
     return Model(
         bundle=bundle,

@@ -1,4 +1,7 @@
-"""Check a graph on the device before it serves: compare its outputs for the golden inputs with PyTorch's."""
+"""Check a graph on the device before it serves: compare its outputs for the golden inputs with PyTorch's.
+
+Of a padded graph, also check that sequences beside a sequence do not change its results on this device.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, Isolation
+from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, Isolation
 from headwaiter_server.runtime.batch_timing import attention_cells
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
@@ -17,6 +20,8 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 # Maximum size of a batch of golden inputs: large enough to mix sequences, small enough to take little memory.
 _GOLDEN_TOKENS = 1024
 _GOLDEN_CELLS = 1 << 20
+# Most tokens of the golden inputs whose results are compared beside others.
+_FEW_TOKENS = 128
 
 
 def check_golden(
@@ -48,3 +53,25 @@ def _golden_batches(golden: Golden, isolation: Isolation) -> Iterator[PackedBatc
                 batch = []
             batch.append(sequence)
         yield pack(batch)
+
+
+def keeps_apart(graph: EncoderGraph, golden: Golden, isolation: Isolation) -> bool:
+    """Return whether a golden input between two others keeps every bit of its results when these change.
+
+    The others have the same lengths before and after the change, and lengths that `isolation` allows: ONE_LENGTH, or
+    MIXED. A device that gives other bits for the same batch cannot be measured, and the answer is true.
+    """
+    by_length = sorted(golden.sequences, key=len)
+    few = [each for each in by_length if len(each) <= _FEW_TOKENS] or by_length[:1]
+    middle = few[len(few) // 2]
+    before, after = (middle, middle) if isolation == ISOLATION_ONE_LENGTH else (few[-1], few[len(few) // 4])
+
+    def results(before: NDArray[np.generic], after: NDArray[np.generic]) -> list[bytes]:
+        batch = pack([before, middle, after])
+        outputs = graph.turn(partial(graph.run, batch, hidden=True))
+        rows = None if outputs.hidden is None else batch.split(outputs.hidden)
+        of_middle = [kind[1] for kind in (outputs.pooled, rows, outputs.logits) if kind is not None]
+        return [array.tobytes() for array in of_middle]
+
+    first = results(before, after)
+    return first != results(before, after) or first == results(before[::-1], after[::-1])

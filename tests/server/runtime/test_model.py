@@ -10,7 +10,13 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP16, PRECISION_FP32, PRECISION_INT8
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_SEQUENCE,
+    PRECISION_FP16,
+    PRECISION_FP32,
+    PRECISION_INT8,
+)
 from headwaiter_proto.manifest_pb2 import LOWERING_PADDED, Padding
 from headwaiter_server.runtime import model as model_module
 from headwaiter_server.runtime.attention_routes import Route
@@ -175,8 +181,9 @@ MODULE, FLOAT16_FILE, INT8_FILE = ("padded.fp32.onnx", "padded.fp16.onnx"), ("pa
 
 
 @pytest.fixture
-def _opens_everything(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each graph open on each provider."""
+def _opens_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each graph open on each provider, and keep sequences apart."""
+    monkeypatch.setattr(model_module, "keeps_apart", lambda *_: True)
     graph = SimpleNamespace(route=Route.GATHERED, attends_in_blocks=True)
     monkeypatch.setattr(model_module, "_open_checked", lambda *_: (graph, "", Difference(0, 0, 0, 0, 1, 1)))
     monkeypatch.setattr(Bundle, "results_digest", lambda *_: "")
@@ -244,6 +251,22 @@ def test_a_precision_that_the_bundle_lacks_for_a_provider_is_refused(
     tmp_path: Path,
 ) -> None:
     _refusal(_with_graphs(text_bundle, tmp_path, files), GraphMissing, provider, precision)
+
+
+@pytest.mark.usefixtures("_opens_everything")
+@pytest.mark.parametrize(("provider", "isolation"), [("cuda", ISOLATION_ONE_SEQUENCE), ("cpu", ISOLATION_MIXED)])
+def test_sequences_run_alone_on_cuda_if_they_change_each_other_there(
+    provider: Literal["cuda", "cpu"],
+    isolation: int,
+    text_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(model_module, "keeps_apart", lambda *_: False)
+    folder = _with_graphs(text_bundle, tmp_path, MODULE)
+    assert open_model(folder, provider, "auto", 1).bundle.manifest.padding.isolation == isolation
+    assert (str(folder) in caplog.text) == (provider == "cuda")
 
 
 def test_a_file_in_int8_is_refused_on_cuda_with_a_remedy_that_works(text_bundle: Path, tmp_path: Path) -> None:

@@ -8,12 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import ISOLATION_ONE_LENGTH, ISOLATION_ONE_SEQUENCE, PRECISION_FP32
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    ISOLATION_ONE_SEQUENCE,
+    PRECISION_FP32,
+    Isolation,
+)
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.numeric_tolerances import violation
 from headwaiter_server.runtime.packing import PackedBatch
-from headwaiter_server.runtime.self_check import check_golden
+from headwaiter_server.runtime.self_check import check_golden, keeps_apart
 
 
 class Graph:
@@ -94,3 +100,31 @@ def test_outputs_are_normalized_before_they_are_compared_with_normalized_golden_
     unit = Golden(golden.sequences, GraphOutputs(np.ones((2, 1), np.float32), golden.outputs.hidden))
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=True).pooled_max_abs == 0
     assert check_golden(cast(EncoderGraph, Graph()), unit, normalized=False).pooled_max_abs == 1
+
+
+class Leaking(Graph):
+    """Adds a little of the first row of the batch to all results, and perhaps noise of its own."""
+
+    def __init__(self, share: float, noise: float) -> None:
+        super().__init__()
+        self.share, self.noise = share, noise
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
+        outputs = super().run(batch, hidden=hidden)
+        added = self.share * float(batch.rows[0]) + self.noise * len(self.batches)
+        assert outputs.pooled is not None
+        return GraphOutputs(outputs.pooled + np.float32(added), outputs.hidden)
+
+
+@pytest.mark.parametrize("isolation", [ISOLATION_MIXED, ISOLATION_ONE_LENGTH])
+@pytest.mark.parametrize(("share", "noise", "apart"), [(0, 0, True), (1e-5, 0, False), (0, 1e-5, True)])
+def test_a_device_that_lets_sequences_change_each_other_is_found(
+    share: float, noise: float, apart: bool, isolation: Isolation
+) -> None:
+    graph, lengths = Leaking(share, noise), (1, 2, 3, 40, 300)
+    sequences: list[NDArray[np.generic]] = [np.arange(1, length + 1) for length in lengths]
+    golden = Golden(sequences, GraphOutputs(None, None))
+    assert keeps_apart(cast(EncoderGraph, graph), golden, isolation) == apart
+    assert {tuple(batch.lengths) for batch in graph.batches} == {
+        (3, 3, 3) if isolation == ISOLATION_ONE_LENGTH else (40, 3, 2)
+    }
