@@ -12,14 +12,21 @@ from torch import nn
 from headwaiter_export import export_module
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.graphs import MODULE_GRAPHS, PADDED_GRAPHS, GraphPlan
-from headwaiter_export.bundle.padding import largest_arrays
+from headwaiter_export.bundle.padding import BATCHES, largest_arrays
 from headwaiter_export.cli import main
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
 from headwaiter_export.graphs.float16 import in_float16
 from headwaiter_export.graphs.padded import Padded
 from headwaiter_export.graphs.tracing import write_graph
-from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, POOLING_NONE, POOLING_OWN
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    ISOLATION_ONE_SEQUENCE,
+    POOLING_NONE,
+    POOLING_OWN,
+    Isolation,
+)
 from headwaiter_proto.manifest_pb2 import LOWERING_PADDED
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
@@ -109,6 +116,33 @@ def test_a_padded_module_gives_its_own_results_in_the_batches_that_it_allows(nam
     model = open_model(tmp_path / "bundle", "cpu", "auto", threads=1)
     assert model.graph_file == GRAPH
     assert max(model.self_check.pooled_max_abs, model.self_check.logits_max_relative) < 1e-5
+
+
+class SumOfLateRows(nn.Module):
+    """Adds the rows from the `first` one on, without a mask."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+        self.embedding = nn.Embedding(VOCABULARY, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        is_late = (torch.arange(ids.shape[1]) >= self.first)[:, None]
+        rows: torch.Tensor = x + (x * is_late).sum(1, keepdim=True)
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("first", "max_tokens", "isolation"), [(200, 600, ISOLATION_ONE_LENGTH), (1500, 2048, ISOLATION_ONE_SEQUENCE)]
+)
+def test_padding_that_changes_long_sequences_alone_keeps_sequences_apart(
+    first: int, max_tokens: int, isolation: Isolation, tmp_path: Path
+) -> None:
+    module, lines = random_module(partial(SumOfLateRows, first)), list[str]()
+    export_module(module, tmp_path / "bundle", max_tokens=max_tokens, plans=FP32, report=lines.append, **IDS)
+    assert Bundle.open(tmp_path / "bundle").manifest.padding.isolation == isolation
+    assert f"padded: {BATCHES[isolation]}" in lines
 
 
 @pytest.mark.parametrize("name", ["masked", *exhaustive("masked_convolution", "masked_vectors")])

@@ -1,6 +1,9 @@
-"""Measure how a padded graph runs: how much sequences beside a sequence change its results, and its largest arrays."""
+"""Measure how graphs of callers run: whether sequences beside a sequence change its results, and the largest arrays.
 
-from collections.abc import Callable
+Packed graphs are measured too, before they are taken: a packed graph that changes results is padded instead.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +13,11 @@ import onnx
 from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.reference import (
     EDGE_SEQUENCES,
+    SHORT_TOKENS,
     Reference,
     Sequence,
     normalize_outputs,
@@ -35,6 +40,8 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 _LARGE = 1e3
 # Tokens of the longer sequence on which arrays are measured. The shorter one has half of them.
 _MEASURED_TOKENS = 64
+# Most tokens of the sequences whose results are compared beside others. One longer sequence is compared besides.
+_FEW_TOKENS = 128
 
 # What the log says of each isolation.
 BATCHES = {
@@ -43,7 +50,8 @@ BATCHES = {
     ISOLATION_ONE_SEQUENCE: "batches hold one sequence, because other sequences change results",
 }
 
-_Lengths = Callable[[int], list[int]]
+# Maps the number of tokens of a sequence to those of the sequences beside it.
+Lengths = Callable[[int], list[int]]
 
 
 def measure_padding(path: Path, reference: Reference, reason: str) -> Padding:
@@ -71,48 +79,79 @@ def measure_isolation(path: Path, reference: Reference) -> Isolation:
     Raises:
         BundleError: the results of one sequence alone differ from the module's.
     """
-    graph, shortest = EncoderGraph.open(path, "cpu", threads=1), reference.config.min_tokens
-    longest = max(shortest, min(reference.config.max_tokens, 2 * _MEASURED_TOKENS))
-    checked = reference.only(lambda tokens: tokens <= longest)
-    if problem := _problem(graph, checked, lambda _: []):
+    graph = EncoderGraph.open(path, "cpu", threads=1)
+    if problem := problem_beside(graph, reference, lambda _: []):
         raise BundleError(f"the graph of a sequence alone {problem}: a part of the module may depend on the length")
-    mixed: _Lengths = lambda tokens: [min(2 * tokens + 1, longest), shortest, longest, tokens]  # noqa: E731
-    if not _problem(graph, checked, mixed):
+    if not problem_beside(graph, reference, mixed_lengths(reference.config)):
         return ISOLATION_MIXED
-    if not _problem(graph, checked, lambda tokens: [tokens] * 3):
+    if not problem_beside(graph, reference, lambda tokens: [tokens] * 2):
         return ISOLATION_ONE_LENGTH
     return ISOLATION_ONE_SEQUENCE
 
 
-def _problem(graph: EncoderGraph, reference: Reference, lengths_beside: _Lengths) -> str:
-    """Describe how sequences of these lengths beside one change its results; return an empty text if they do not."""
-    few = reference.short_sequences()
-    sequences = [*reference.sequences[:EDGE_SEQUENCES], *few.sequences]
-    for sequence, expected in zip(sequences, [*reference.outputs[:EDGE_SEQUENCES], *few.outputs], strict=True):
+def mixed_lengths(config: EncoderConfig) -> Lengths:
+    """Return what gives the lengths beside a sequence: shorter, equal and longer ones."""
+    few, most = _few_tokens(config), min(config.max_tokens, SHORT_TOKENS)
+
+    def lengths(tokens: int) -> list[int]:
+        if tokens > few:
+            return [most, config.min_tokens]
+        return [min(2 * tokens + 1, few), config.min_tokens, few, tokens]
+
+    return lengths
+
+
+def problem_beside(graph: EncoderGraph, reference: Reference, lengths_beside: Lengths) -> str:
+    """Describe how sequences of these lengths beside one change its results; return an empty text if they do not.
+
+    The sequence is the first, the last, or one between. Its results must be the module's within the tolerance, and
+    must keep every bit when the sequences beside it and the content of padding change: batches of other lengths may
+    round otherwise, but not batches of the same lengths.
+    """
+    for i, (sequence, expected) in enumerate(_sequences_to_compare(reference)):
         lengths = lengths_beside(len(sequence))
+        place = (len(lengths) // 2, 0, len(lengths))[i % 3]
         results = []
-        for seed in (2, 3):
+        for seed in (2, 3) if lengths else (2,):
             beside: list[NDArray[Any]] = random_sequences(reference.config, lengths, seed)
             if seed == 3 and not reference.config.takes_tokens:
                 beside = [rows * np.float32(_LARGE) for rows in beside]
-            batch = graph.prepare(pack([*beside[:1], sequence, *beside[1:]] if beside else [sequence]))
+            batch = graph.prepare(pack([*beside[:place], sequence, *beside[place:]]))
             if seed == 3:
                 batch = _with_other_padding(batch)
-            results.append(_result(graph.run(batch, hidden=True), batch, place=min(1, len(beside))))
+            results.append(_result(graph.run(batch, hidden=True), batch, place))
         measured = difference(normalize_outputs(reference.config, results[0]), expected)
         if broken := violation(measured, PRECISION_FP32):
             return f"differs from the module: {broken}"
-        if _bytes(results[0]) != _bytes(results[1]):
-            return "changes with what is beside it"
+        if _bytes(results[0]) != _bytes(results[-1]):
+            return "has other bits when these change"
     return ""
+
+
+def _sequences_to_compare(reference: Reference) -> Iterator[tuple[Sequence, GraphOutputs]]:
+    """Return the first short sequences, some more of them, and one of about half the length of the longest batches."""
+    few, half = _few_tokens(reference.config), min(reference.config.max_tokens, SHORT_TOKENS) // 2
+    short = reference.only(lambda tokens: tokens <= few)
+    more = short.short_sequences()
+    yield from zip(short.sequences[:EDGE_SEQUENCES], short.outputs[:EDGE_SEQUENCES], strict=True)
+    yield from zip(more.sequences, more.outputs, strict=True)
+    longer = reference.only(lambda tokens: few < tokens <= SHORT_TOKENS)
+    pairs = zip(longer.sequences, longer.outputs, strict=True)
+    yield from sorted(pairs, key=lambda pair: abs(len(pair[0]) - half))[:1]
+
+
+def _few_tokens(config: EncoderConfig) -> int:
+    return max(config.min_tokens, min(config.max_tokens, _FEW_TOKENS))
 
 
 def _with_other_padding(batch: PackedBatch) -> PackedBatch:
     """Return a prepared batch in which padding repeats the first row of its sequence instead of the last one."""
     assert batch.inputs is not None
     inputs: dict[str, NDArray[Any]] = dict(batch.inputs)
+    if "attention_mask" not in inputs:
+        return batch
     is_token = inputs["attention_mask"] > 0
-    for name in inputs.keys() & {"input_ids", "features"}:
+    for name in inputs.keys() - {"attention_mask"}:
         shape = (*is_token.shape, *(1 for _ in inputs[name].shape[2:]))
         inputs[name] = np.where(is_token.reshape(shape), inputs[name], inputs[name][:, :1])
     return replace(batch, inputs=inputs)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.graphs import GraphPlan
+from headwaiter_export.bundle.padding import mixed_lengths, problem_beside
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -29,7 +30,6 @@ from headwaiter_export.encoder.reference import (
     concatenate,
     inputs_of,
     normalize_outputs,
-    random_sequences,
 )
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
@@ -110,21 +110,11 @@ def check_packing(path: Path, reference: Reference) -> None:
             f"the graph of a sequence alone differs from the module: {broken}; a part of the module besides attention "
             "may use several rows, or the vectors are nearly zero",
         )
-    batch = short.short_sequences()
-    others = random_sequences(reference.config, [len(each) for each in batch.sequences], seed=2)
-    mixed, changed = (
-        graph.run(pack([batch.sequences[0], *rest[1:]]), hidden=True) for rest in (batch.sequences, others)
-    )
-    assert mixed.hidden is not None
-    assert changed.hidden is not None
-    first = len(batch.sequences[0])
-    isolated = mixed.hidden[:first].tobytes() == changed.hidden[:first].tobytes()
-    measured = difference(normalize_outputs(reference.config, mixed), concatenate(batch.outputs))
-    if violation(measured, PRECISION_FP32) or not isolated:
+    if problem := problem_beside(graph, reference, mixed_lengths(reference.config)):
         raise NotPackableError(
             "",
-            "a sequence changes with the sequences beside it: the module mixes rows outside attention, for example in "
-            "a convolution or a sum over rows, or its positions depend on the length",
+            f"a sequence beside others {problem}: the module mixes rows outside attention, for example in a "
+            "convolution or a sum over rows, or its positions depend on the length",
         )
 
 
@@ -135,13 +125,13 @@ def check_graphs(
     magnitudes: Mapping[str, float],
     report: Report,
     step: Report,
-    isolation: Isolation = ISOLATION_MIXED,
     source: str = "PyTorch",
+    isolation: Isolation = ISOLATION_MIXED,
 ) -> Parity:
     """Return the differences from the reference of all graphs that can run on this machine.
 
-    `magnitudes` are those of `ActivationRanges`, `isolation` says which sequences may share a batch, and `source` is
-    what messages call the reference.
+    `magnitudes` are those of `ActivationRanges`, `source` is what messages call the reference, and `isolation` says
+    which sequences may share a batch.
 
     Raises:
         BundleError: a graph is out of tolerance; the message names the graph, its difference and the limit.

@@ -335,6 +335,14 @@ class Centred(Tokens):
         return x - x.mean(1, keepdim=True)
 
 
+class FaintSum(Tokens):
+    """Adds a little of the rows before, far below the tolerance of results."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = super().embed(ids)
+        return x + 1e-7 * x.cumsum(1)
+
+
 class PositionsFromTheEnd(Tokens):
     """Numbers the tokens backwards."""
 
@@ -488,6 +496,7 @@ PADDED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Isolation, str]
     "mask_of_ids": (MaskOfIds, IDS, ISOLATION_ONE_LENGTH, "content"),
     "convolution": (Convolution, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
     "centred": (Centred, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
+    "faint_sum": (FaintSum, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
     "positions_from_the_end": (PositionsFromTheEnd, IDS, ISOLATION_ONE_LENGTH, "its positions depend on the length"),
     "static": (Static, IDS, ISOLATION_MIXED, "attention that the export knows"),
     "pooled": (Pooled, IDS, ISOLATION_ONE_LENGTH, "a vector for each sequence"),
