@@ -19,7 +19,6 @@ HeadwaiterError
 └── OutputMissing
 """
 
-import re
 from copy import copy
 
 from headwaiter_proto.rules.errors import (
@@ -80,7 +79,7 @@ class OutputMissing(HeadwaiterError, AttributeError):
 
 
 def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:
-    """Return an error whose `sequence` and message give the sequence's index in the caller's list.
+    """Return an error whose `sequence` is the sequence's index in the caller's list.
 
     Args:
         error: the error of a request; its `sequence` is an index in the request.
@@ -90,6 +89,4 @@ def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:
         return error
     in_list = copy(error)
     in_list.sequence = error.sequence + first
-    index = rf"(texts\.values\[|\bsequence )({error.sequence})(?!\d)"
-    in_list.args = (re.sub(index, lambda found: f"{found[1]}{in_list.sequence}", str(error)),)
     return in_list

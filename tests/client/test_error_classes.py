@@ -13,11 +13,14 @@ def test_errors_survive_pickling(kind: type[HeadwaiterError]) -> None:
     error = kind("too long", sequence=0, field="texts", limit=5, actual=6, retry_after_s=0.5, request_id="r")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
-    assert (str(copy), vars(copy)) == ("too long", vars(error))
+    assert (str(copy), vars(copy)) == ("sequence 0 too long", vars(error))
 
 
 def test_the_repr_of_an_error_shows_its_facts() -> None:
-    assert repr(SequenceTooLong("too long", sequence=0, limit=5)) == "SequenceTooLong('too long', sequence=0, limit=5)"
+    assert (
+        repr(SequenceTooLong("too long", sequence=0, limit=5))
+        == "SequenceTooLong('sequence 0 too long', sequence=0, limit=5)"
+    )
 
 
 def test_transient_errors_are_those_that_another_attempt_may_cure() -> None:

@@ -119,7 +119,7 @@ def test_an_error_has_its_code_its_reason_and_its_details(
     assert json.loads(error_body(error)) == {
         "code": code,
         "reason": pb.ErrorReason.Name(error.reason),
-        "message": "m",
+        "message": str(error),
         "metadata": metadata,
     }
 

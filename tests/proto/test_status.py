@@ -91,7 +91,7 @@ def test_the_facts_of_an_error_survive_each_way_over_the_wire() -> None:
     (info,) = _details(status_of(error, "r"), details.ErrorInfo)
     for metadata in (info.metadata, stream_error(error).metadata, failure(0, error).metadata):
         read = error_from_metadata(errors.ERROR_BY_REASON[info.reason], str(error), metadata)
-        assert (type(read), str(read), vars(read)) == (errors.SequenceTooLong, "too long", vars(error))
+        assert (type(read), str(read), vars(read)) == (errors.SequenceTooLong, "sequence 0 too long", vars(error))
 
 
 @pytest.mark.parametrize(("retry_after_s", "sent_s"), [(0.25, 0.25), (None, 0.0)])
@@ -107,4 +107,4 @@ def test_a_long_message_fits_into_the_trailers_of_a_call(character: str) -> None
     status = status_of(error, "r" * 128)
     trailers_bytes = len(quote(status.message)) + len(base64.b64encode(status.SerializeToString()))
     assert trailers_bytes < 7 << 10
-    assert status.message.startswith(character * 200)
+    assert status.message.startswith(f"sequence 1 {character * 200}")

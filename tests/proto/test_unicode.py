@@ -25,7 +25,7 @@ HALF, OTHER_HALF = "\ud83c", "\udf55"
 def test_bytes_that_are_not_utf8_name_the_fault(raw: bytes, words: tuple[str, ...]) -> None:
     with pytest.raises(UnicodeDecodeError) as fault:
         raw.decode()
-    error = not_unicode(fault.value, "sequence 3", "texts.values", 3)
+    error = not_unicode(fault.value, "", "texts.values", 3)
     assert (error.sequence, error.field) == (3, "texts.values")
     assert [word for word in ("sequence 3", *words) if word not in str(error)] == []
 

@@ -80,7 +80,7 @@ class TextInput:
         """See `InputKind.convert`."""
         if not isinstance(text, str):
             raise _invalid(index, "texts.values", f"is of type {type(text).__name__}: pass each text as a str")
-        check_unicode(f"sequence {index}", text, field="texts.values", sequence=index)
+        check_unicode("", text, field="texts.values", sequence=index)
         return text
 
     def measure(self, text: str, max_text_tokens: int) -> SequenceSize:
@@ -125,7 +125,7 @@ class PairInput:
         for text in pair:
             if not isinstance(text, str):
                 raise _invalid(index, "pairs", f"has a {type(text).__name__} in its pair: pass a tuple of two str")
-            check_unicode(f"a text of sequence {index}", text, field="pairs", sequence=index)
+            check_unicode("", text, field="pairs", sequence=index)
         return pair[0], pair[1]
 
     def measure(self, pair: tuple[str, str], max_text_tokens: int) -> SequenceSize:
@@ -332,4 +332,4 @@ def _refuse_masked(index: int, sequence: ArrayLike, field: str, rank: int) -> No
 
 
 def _invalid(index: int, field: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"sequence {index} {problem}", sequence=index, field=field)
+    return InvalidInput(problem, sequence=index, field=field)

@@ -238,9 +238,5 @@ def sequence_too_large(index: int, error: HeadwaiterError) -> HeadwaiterError:
     """Return the error of a sequence that was refused for its size in a request of its own."""
     located_error = copy(error)
     located_error.sequence = index
-    # The message ends with advice for requests with several sequences, which does not apply here.
-    problem, _, advice = str(error).rpartition(": ")
-    located_error.args = (
-        f"sequence {index} is too large for a request by itself ({problem or advice}): shorten it or split it",
-    )
+    located_error.args = (f"is too large for a request by itself ({error}): shorten it or split it",)
     return located_error

@@ -1,6 +1,5 @@
 """Encode the texts of a file with a progress bar; an error of a text names its line in the file."""
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -66,8 +65,7 @@ def encode_texts(
         if error.sequence is None:
             raise
         advice = " (--truncation left or right cuts long texts)" if isinstance(error, SequenceTooLong) else ""
-        place = texts.place(first + error.sequence)
-        raise HeadwaiterError(_with_place(error, error.sequence, place) + advice) from error
+        raise HeadwaiterError(f"{texts.place(first + error.sequence)} {error.problem}{advice}") from error
 
 
 class Patience:
@@ -113,10 +111,3 @@ class Patience:
         self._bar.begin_wait(str(error))
         time.sleep(max(self._pause_s, error.retry_after_s or 0.0))
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-
-
-def _with_place(error: HeadwaiterError, sequence: int, place: str) -> str:
-    """Return the message of an error with a place in a file instead of the number of the sequence."""
-    number = rf"texts\.values\[{sequence}\]|\bsequence {sequence}\b"
-    message, replaced = re.subn(number, lambda _: place, str(error))
-    return message if replaced else f"{place}: {message}"

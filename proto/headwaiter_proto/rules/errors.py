@@ -30,6 +30,10 @@ class HeadwaiterError(Exception):
 
     The client raises this class itself for a failure without a class of its own.
 
+    Args:
+        problem: what is wrong and what to do, "the queue is full: try again". If `sequence` is set, the message begins
+            with the sequence, and the problem follows: "has 65 tokens; the model accepts at most 64: shorten it".
+
     Attributes:
         sequence: index of the wrong sequence, on a server in the request and in the client in the caller's list; None
             if the error is not about one sequence.
@@ -47,7 +51,7 @@ class HeadwaiterError(Exception):
 
     def __init__(
         self,
-        message: str,
+        problem: str,
         *,
         sequence: int | None = None,
         field: str | None = None,
@@ -56,13 +60,22 @@ class HeadwaiterError(Exception):
         retry_after_s: float | None = None,
         request_id: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(problem)
         self.sequence = sequence
         self.field = field
         self.limit = limit
         self.actual = actual
         self.retry_after_s = retry_after_s
         self.request_id = request_id
+
+    @property
+    def problem(self) -> str:
+        """The message without the sequence at its beginning."""
+        problem: str = self.args[0]
+        return problem
+
+    def __str__(self) -> str:
+        return self.problem if self.sequence is None else f"sequence {self.sequence} {self.problem}"
 
     def __repr__(self) -> str:
         known = "".join(f", {name}={value!r}" for name, value in vars(self).items() if value is not None)

@@ -88,8 +88,8 @@ def wrong_fixed_length(index: int, length: int, path: str, manifest: Manifest) -
     parts = f"{_rows_of_zeros(zeros)} and the {tokens - zeros} patches of an image" if zeros else f"{tokens} rows"
     kind = SequenceTooLong if length > tokens else InvalidInput
     return kind(
-        f"sequence {index} has length {length}; the model accepts only {tokens}, because each position is a place in "
-        f"its grid: send {parts} of the model's own size",
+        f"has length {length}; the model accepts only {tokens}, because each position is a place in its grid: send "
+        f"{parts} of the model's own size",
         sequence=index,
         field=path,
         limit=tokens,
@@ -104,8 +104,8 @@ def check_prefix_rows(rows: NDArray[Any], ends: Sequence[int], zeros: int, failu
         if index not in failures and wrong.any():
             failures.add(
                 InvalidInput(
-                    f"sequence {index} has values other than 0 at position {wrong.argmax()}, where the model adds a "
-                    f"token of its own: send {_rows_of_zeros(zeros)} before the patches",
+                    f"has values other than 0 at position {wrong.argmax()}, where the model adds a token of its own: "
+                    f"send {_rows_of_zeros(zeros)} before the patches",
                     sequence=index,
                     field="features.data",
                 )

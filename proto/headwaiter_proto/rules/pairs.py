@@ -46,8 +46,8 @@ def read_pairs(pairs: pb.Pairs, manifest: Manifest, limits: RequestLimits) -> li
 def check_pairs(pairs: Sequence[Pair], failures: Failures) -> None:
     """Refuse pairs with a text of too many bytes to be tokenised."""
     for index, (first, second) in enumerate(pairs):
-        check_text(first, f"the first text of pair {index}", index, "pairs.first", failures)
-        check_text(second, f"the second text of pair {index}", index, "pairs.second", failures)
+        check_text(first, "in pairs.first", index, "pairs.first", failures)
+        check_text(second, "in pairs.second", index, "pairs.second", failures)
 
 
 def text_of_pair(template: PairTemplate, pair: Pair) -> str:

@@ -97,8 +97,8 @@ def read_tokens(
         for index, row, position in _first_wrong_rows((ids < 0) | (ids > largest), ends):
             failures.add(
                 InvalidInput(
-                    f"sequence {index} has id {ids[row]} at position {position}; the model's ids are 0 to "
-                    f"{largest}: use the model's own tokenizer",
+                    f"has id {ids[row]} at position {position}; the model's ids are 0 to {largest}: use the model's "
+                    "own tokenizer",
                     sequence=index,
                     field="tokens.data",
                     limit=largest,
@@ -141,7 +141,7 @@ def read_features(
     for index, _, position in _first_wrong_rows(~np.isfinite(rows).all(axis=1), ends):
         failures.add(
             InvalidInput(
-                f"sequence {index} has a NaN or an infinity at position {position}: send finite numbers",
+                f"has a NaN or an infinity at position {position}: send finite numbers",
                 sequence=index,
                 field="features.data",
             )
@@ -180,17 +180,17 @@ def read_prompt(texts: pb.Texts, manifest: Manifest, limits: RequestLimits) -> p
 def check_texts(texts: Sequence[str], failures: Failures) -> None:
     """Refuse texts with too many bytes for tokenisation; only the tokenizer can count tokens."""
     for index, text in enumerate(texts):
-        check_text(text, f"sequence {index}", index, "texts", failures)
+        check_text(text, "", index, "texts", failures)
 
 
-def check_text(text: str, name: str, index: int, field: str, failures: Failures) -> None:
-    """Refuse one text of the sequence at an index, as `check_texts` does; `name` is the text in messages."""
+def check_text(text: str, place: str, index: int, field: str, failures: Failures) -> None:
+    """Refuse one text of the sequence at an index, as `check_texts` does; `place` says where in its sequence it is."""
     # No character has more than 4 bytes. This fast check is enough for nearly all texts.
     if 4 * len(text) > MAX_BYTES_OF_ONE_TEXT and (size_bytes := len(text.encode())) > MAX_BYTES_OF_ONE_TEXT:
         failures.add(
             InvalidInput(
-                f"{name} has {size_bytes} bytes; the server accepts texts of at most "
-                f"{MAX_BYTES_OF_ONE_TEXT} bytes, even if it truncates them: shorten or split the text",
+                f"{place} has {size_bytes} bytes; the server accepts texts of at most {MAX_BYTES_OF_ONE_TEXT} bytes, "
+                "even if it truncates them: shorten or split the text".lstrip(),
                 sequence=index,
                 field=field,
                 limit=MAX_BYTES_OF_ONE_TEXT,
@@ -213,8 +213,8 @@ def text_too_long(index: int, tokens: int, max_tokens: int, field: str, *, only_
     if only_second:
         field, advice = "pairs.first", "shorten its first text, or truncate with LONGEST_FIRST instead of ONLY_SECOND"
     return SequenceTooLong(
-        f"sequence {index} has {tokens} tokens; the model accepts texts of at most {max_tokens} tokens, special tokens "
-        f"and prompt included: {advice}",
+        f"has {tokens} tokens; the model accepts texts of at most {max_tokens} tokens, special tokens and prompt "
+        f"included: {advice}",
         sequence=index,
         field=field,
         limit=max_tokens,
@@ -266,21 +266,21 @@ def _check_lengths(lengths: Sequence[int], path: str, manifest: Manifest, failur
         return
     for index, length in enumerate(lengths):
         if length == 0:
-            message = f"sequence {index} is empty: send at least one token"
+            message = "is empty: send at least one token"
             if path in ("texts", "pairs"):
-                message = f"sequence {index} has no tokens: send a text of at least one word"
+                message = "has no tokens: send a text of at least one word"
             failures.add(InvalidInput(message, sequence=index, field=path))
         elif length != most and manifest.fixed_length:
             failures.add(wrong_fixed_length(index, length, path, manifest))
         elif length < least:
             message = (
-                f"sequence {index} has length {length}; the model needs at least {least} tokens, because "
+                f"has length {length}; the model needs at least {least} tokens, because "
                 + ("a target follows the source" if takes_target(manifest) else "no token attends to itself")
                 + ": send a longer sequence"
             )
             failures.add(InvalidInput(message, sequence=index, field=path, limit=least, actual=length))
         elif length > most:
-            message = f"sequence {index} has {length} tokens; the model accepts at most {most}: shorten or split it"
+            message = f"has {length} tokens; the model accepts at most {most}: shorten or split it"
             failures.add(SequenceTooLong(message, sequence=index, field=path, limit=most, actual=length))
 
 

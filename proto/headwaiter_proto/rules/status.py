@@ -117,11 +117,16 @@ def error_from_metadata(
 ) -> HeadwaiterError:
     """Return an error of class `kind` that was read from the wire.
 
-    The metadata may hold `sequence`, `field`, `limit` and `actual`.
+    The metadata may hold `sequence`, `field`, `limit` and `actual`. A message that does not begin with the sequence, as
+    those of other servers, is quoted as a whole.
     """
+    sequence = _integer(metadata.get("sequence"))
+    if sequence is not None:
+        problem = message.removeprefix(f"sequence {sequence} ")
+        message = problem if problem != message else f"failed: {message}"
     return kind(
         message,
-        sequence=_integer(metadata.get("sequence")),
+        sequence=sequence,
         field=metadata.get("field"),
         limit=_integer(metadata.get("limit")),
         actual=_integer(metadata.get("actual")),

@@ -31,8 +31,8 @@ def with_parts(ids: NDArray[Any], ends: Sequence[int], start_id: int, failures: 
             problem = "begins with" if target == begin else "lacks"
             failures.add(
                 InvalidInput(
-                    f"sequence {index} {problem} token id {start_id}, which begins the target: send the ids of the "
-                    f"source, then {start_id}, then the other ids of the target",
+                    f"{problem} token id {start_id}, which begins the target: send the ids of the source, then "
+                    f"{start_id}, then the other ids of the target",
                     sequence=index,
                     field="tokens.data",
                 )
@@ -48,8 +48,8 @@ def check_parts(rows: NDArray[Any], ends: Sequence[int], failures: Failures) -> 
         if len(part) and not (divided and ((part == 0) | (part == 1)).all() and (np.diff(part) >= 0).all()):
             failures.add(
                 InvalidInput(
-                    f"the last values of the rows of sequence {index} do not divide it in source and target: send 0 in "
-                    "each row of the source, then 1 in each row of the target",
+                    "has last values in its rows that do not divide it in source and target: send 0 in each row of "
+                    "the source, then 1 in each row of the target",
                     sequence=index,
                     field="features.data",
                 )

@@ -34,10 +34,9 @@ def read_types(
     wrong = np.flatnonzero(types > largest)
     sequences, firsts = np.unique(np.searchsorted(ends, wrong, side="right"), return_index=True)
     for index, row in zip(sequences.tolist(), wrong[firsts].tolist(), strict=True):
-        problem = f"sequence {index} has token type {types[row]}; the model's types are 0 to {largest}"
         failures.add(
             InvalidInput(
-                f"{problem}: use the model's own tokenizer",
+                f"has token type {types[row]}; the model's types are 0 to {largest}: use the model's own tokenizer",
                 sequence=index,
                 field="tokens.types",
                 limit=largest,

@@ -23,7 +23,7 @@ def not_unicode(
 
     Args:
         fault: why the text cannot be decoded or encoded.
-        name: what the message calls the text.
+        name: what the message calls the text, or where it is in the sequence.
         field: as in HeadwaiterError.
         sequence: as in HeadwaiterError.
     """
@@ -39,7 +39,7 @@ def not_unicode(
             what += " or a byte that was not UTF-8"
             advice += ", and decode bytes from their own encoding"
         problem = f"holds {what} (U+{ord(half):04X}) at character {position}: {advice}"
-    return InvalidInput(f"{name} {problem}", field=field, sequence=sequence)
+    return InvalidInput(f"{name} {problem}".lstrip(), field=field, sequence=sequence)
 
 
 def check_json_texts(raw: bytes) -> None:
@@ -72,5 +72,5 @@ def check_json_texts(raw: bytes) -> None:
             except UnicodeEncodeError as fault:
                 shown = field and field[:MAX_QUOTED_CHARACTERS]
                 name = "the body" if shown is None else repr(shown)
-                name = name if index is None else f"value {index} of {name}"
+                name = name if index is None else f"of {name}"
                 raise not_unicode(fault, name, shown, index) from None

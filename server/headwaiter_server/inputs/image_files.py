@@ -141,7 +141,7 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation, scans: int) -> None:
     """Check the sides of an image as its file states them, those after resizing, and the work of all its scans."""
-    shown = f"sequence {index} is an image of {sides[0]} × {sides[1]} pixels"
+    shown = f"is an image of {sides[0]} × {sides[1]} pixels"
     if max(sides) > MAX_SIDE:
         raise InvalidInput(
             f"{shown}; the server accepts sides of at most {MAX_SIDE}: send a smaller image",
@@ -172,4 +172,4 @@ def _check_size(index: int, sides: tuple[int, int], steps: ImagePreparation, sca
 
 
 def _unreadable(index: int, problem: str) -> InvalidInput:
-    return InvalidInput(f"sequence {index} {problem:.300}", sequence=index, field=_FIELD)
+    return InvalidInput(problem[:300], sequence=index, field=_FIELD)

@@ -230,8 +230,7 @@ def _token_types(values: NDArray[Any], kept: NDArray[np.bool_] | None, types_inp
     if len(wrong):
         sequence, position = wrong[0].tolist()
         raise InvalidInput(
-            f"token_type_ids of sequence {sequence} has {types[sequence, position]}: send types from 0 to "
-            f"{_HIGHEST_TYPE}",
+            f"has {types[sequence, position]} in token_type_ids: send types from 0 to {_HIGHEST_TYPE}",
             sequence=sequence,
             field="token_type_ids",
         )

@@ -73,7 +73,7 @@ def read_texts(tensor: Input) -> list[str]:
         try:
             texts.append(value if isinstance(value, str) else value.decode())
         except UnicodeDecodeError as fault:
-            raise not_unicode(fault, f"sequence {index}", tensor.name, index) from None
+            raise not_unicode(fault, "", tensor.name, index) from None
     return texts
 
 
@@ -85,13 +85,15 @@ def kept_positions(mask: NDArray[Any]) -> NDArray[np.bool_]:
     """
     kept: NDArray[np.bool_] = mask != 0
     if wrong := _first(((mask != 1) & kept).any(axis=1)):
-        raise _wrong_mask(wrong[0], "has values other than 0 and 1: send 1 for tokens and 0 for padding")
+        raise _wrong_mask(
+            wrong[0], "has values other than 0 and 1 in attention_mask: send 1 for tokens and 0 for padding"
+        )
     lengths = kept.sum(axis=1)
     if empty := _first(lengths == 0):
-        raise _wrong_mask(empty[0], "has no 1, so the sequence has no token: leave the sequence out")
+        raise _wrong_mask(empty[0], "has no 1 in attention_mask, so it has no token: leave it out")
     begins, padding_after = kept.argmax(axis=1), kept[:, ::-1].argmax(axis=1)
     if broken := _first(begins + lengths + padding_after != mask.shape[1]):
-        problem = "has a 0 between two ones: put all padding before or all padding after the tokens"
+        problem = "has a 0 between two ones in attention_mask: put all padding before or all after the tokens"
         raise _wrong_mask(broken[0], problem)
     return kept
 
@@ -160,7 +162,7 @@ def _first(wrong: NDArray[np.bool_]) -> list[int]:
 
 
 def _wrong_mask(sequence: int, problem: str) -> InvalidInput:
-    return InvalidInput(f"attention_mask of sequence {sequence} {problem}", sequence=sequence, field="attention_mask")
+    return InvalidInput(problem, sequence=sequence, field="attention_mask")
 
 
 def _wrong_size(tensor: Input, actual: str, expected: str) -> InvalidInput:

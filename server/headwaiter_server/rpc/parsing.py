@@ -42,12 +42,12 @@ _FIXED_TYPES = {
     FieldDescriptor.TYPE_SFIXED64,
 }
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4, _GROUP_START: 0, _GROUP_END: 0}
-# The fields that hold the texts of sequences, and what messages call such a text.
+# The fields that hold the texts of sequences, and how a message goes on after "sequence 3" for such a text.
 _FIRST_TEXTS = "pairs.first"
 _TEXT_NAMES = {
-    "texts.values": "sequence",
-    _FIRST_TEXTS: "the first text of pair",
-    "pairs.second": "the second text of pair",
+    "texts.values": "",
+    _FIRST_TEXTS: "in pairs.first",
+    "pairs.second": "in pairs.second",
 }
 # Takes the place of each byte of a text that is not UTF-8.
 _PLACEHOLDER = "?"
@@ -116,7 +116,7 @@ def repair_texts(raw: bytes, descriptor: Any, max_fields: int) -> tuple[bytes, l
                 if name is None:
                     errors.append(not_unicode(fault, path, path))
                 else:
-                    errors.append(not_unicode(fault, f"{name} {index}", path, index))
+                    errors.append(not_unicode(fault, name, path, index))
                 repaired[begin:end] = _PLACEHOLDER.encode() * (end - begin)
     return bytes(repaired), errors
 
@@ -158,7 +158,7 @@ def _located(error: InvalidInput, message: Message) -> list[InvalidInput]:
     if error.field != _FIRST_TEXTS or len(texts) > 1:
         return [error]
     pairs = range(len(attrgetter("pairs.second")(message)))
-    return [InvalidInput(str(error), sequence=index, field=error.field) for index in pairs] or [error]
+    return [InvalidInput(error.problem, sequence=index, field=error.field) for index in pairs] or [error]
 
 
 def count_fields(raw: bytes, descriptor: Any, limit: int) -> int:

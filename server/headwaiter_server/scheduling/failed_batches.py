@@ -88,9 +88,7 @@ def fail_on_dead_device(batch: Batch) -> None:
     """
     for sequence in batch:
         if sequence.is_suspect and not sequence.is_queued:
-            problem = (
-                f"devices failed twice while they ran sequence {sequence.index}: change or leave out this sequence"
-            )
+            problem = "made devices fail twice: change or leave out this sequence"
             # The whole request fails, even if it accepts a partial answer: the device of its other sequences died.
             sequence.request.fail_whole(InferenceFailed(problem, sequence=sequence.index))
         elif not sequence.is_queued:

@@ -26,7 +26,7 @@ def deadline_passed() -> DeadlineExceeded:
 
 def inference_failed(index: int, cause: Exception) -> InferenceFailed:
     """Return the error of the sequence at an index, on which the model raised `cause`."""
-    problem = f"the model failed on sequence {index}: change this sequence, or look for the cause in the server's log"
+    problem = "made the model fail: change this sequence, or look for the cause in the server's log"
     failure = InferenceFailed(problem, sequence=index)
     failure.__cause__ = cause
     return failure
@@ -34,9 +34,7 @@ def inference_failed(index: int, cause: Exception) -> InferenceFailed:
 
 def output_not_finite(index: int) -> InferenceFailed:
     """Return the error of the sequence at an index whose output is not finite."""
-    return InferenceFailed(
-        f"the model's output for sequence {index} is not finite: change or leave out this sequence", sequence=index
-    )
+    return InferenceFailed("has an output that is not finite: change or leave out this sequence", sequence=index)
 
 
 def device_failed_request() -> DeviceFailed:

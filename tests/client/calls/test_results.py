@@ -93,7 +93,7 @@ def test_offsets_truncations_and_failures_have_the_indices_of_the_callers_list()
             pb.Failure(
                 sequence=1,
                 reason=pb.SEQUENCE_TOO_LONG,
-                message="texts.values[1] has 99 tokens, not 10",
+                message="sequence 1 has 99 tokens, not 10",
                 metadata={"sequence": "1", "field": "texts", "limit": "10", "actual": "99"},
             )
         ],
@@ -106,14 +106,31 @@ def test_offsets_truncations_and_failures_have_the_indices_of_the_callers_list()
     assert type(failure) is SequenceTooLong
     assert (failure.sequence, failure.field, failure.limit, failure.actual) == (101, "texts", 10, 99)
     assert failure.request_id == "r"
-    assert "texts.values[101]" in str(failure)
+    assert str(failure) == "sequence 101 has 99 tokens, not 10"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("sequence 1 has 99 tokens, not 10", "sequence 101 has 99 tokens, not 10"),
+        ("a reworded message: text 1 is too long", "sequence 101 failed: a reworded message: text 1 is too long"),
+        ("sequence 10 is no prefix", "sequence 101 failed: sequence 10 is no prefix"),
+        ("", "sequence 101 failed: "),
+    ],
+)
+def test_the_index_in_the_callers_list_comes_from_the_facts_and_not_from_the_message(message: str, shown: str) -> None:
+    reply = pb.EncodeResponse(
+        lengths=[2, 0], failures=[pb.Failure(sequence=1, reason=pb.SEQUENCE_TOO_LONG, message=message)]
+    )
+    (failure,) = _encoding(reply, first=100).failures.values()
+    assert (failure.sequence, str(failure)) == (101, shown)
 
 
 @pytest.mark.parametrize("reason", [pb.ERROR_REASON_UNSPECIFIED, 99])
 def test_a_failure_with_an_unknown_reason_is_a_headwaiter_error(reason: Any) -> None:
     reply = pb.EncodeResponse(lengths=[0], failures=[pb.Failure(reason=reason, message="on strike")])
     failure = _encoding(reply).failures[0]
-    assert (type(failure), str(failure), failure.sequence) == (HeadwaiterError, "on strike", 0)
+    assert (type(failure), str(failure), failure.sequence) == (HeadwaiterError, "sequence 0 failed: on strike", 0)
 
 
 def test_results_of_several_requests_are_joined_in_order() -> None:

@@ -63,9 +63,9 @@ def test_a_file_is_split_into_requests_and_the_vectors_are_saved_in_order(
 @pytest.mark.parametrize(
     ("complaint", "sentence"),
     [
-        ("texts.values[{}] has 9 tokens", "line 4 of {} has 9 tokens"),
-        ("sequence {}: not a number", "line 4 of {}: not a number"),
-        ("sequence {}0 is another", "line 4 of {}: sequence 30 is another"),
+        ("sequence {} has 9 tokens", "line 4 of {} has 9 tokens"),
+        ("sequence {}0 is another", "line 4 of {} failed: sequence 30 is another"),
+        ("a reworded message about {}", "line 4 of {} failed: a reworded message about 3"),
     ],
 )
 def test_an_error_for_a_text_names_its_line(

@@ -340,7 +340,7 @@ async def test_half_an_emoji_is_named_by_every_path(
     assert reply.status == 400
     error = reply.json["error"]
     message = error if isinstance(error, str) else error["message"]
-    named = f"'{field}'" if index is None else f"value {index} of '{field}'"
+    named = f"'{field}'" if index is None else f"sequence {index} of '{field}'"
     assert [word for word in (named, "U+D83C", "character 3") if word not in message] == []
     if not isinstance(error, str):
         assert (error["code"], error["param"], error.get("sequence")) == ("invalid_input", field, index)
@@ -353,7 +353,7 @@ def test_half_an_emoji_was_sent_to_every_path() -> None:
 async def test_half_an_emoji_in_a_tensor_is_named(service: Service) -> None:
     texts = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", HALF]}
     reply = await send(service, "POST", "/v2/models/tiny/infer", {"inputs": [texts]})
-    assert (reply.status, "value 1 of 'data'" in reply.json["error"], "U+D83C" in reply.json["error"]) == (
+    assert (reply.status, "sequence 1 of 'data'" in reply.json["error"], "U+D83C" in reply.json["error"]) == (
         400,
         True,
         True,

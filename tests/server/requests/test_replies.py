@@ -197,7 +197,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
 ) -> None:
     described = model(tmp_path)
     output = read_output(pb.OutputOptions(pooled=True, hidden=True, normalize=True), described.bundle.manifest)
-    errors = {index: InferenceFailed(f"sequence {index}: no", sequence=index) for index in failed}
+    errors = {index: InferenceFailed("failed", sequence=index) for index in failed}
     inputs = _inputs(1, 2, 2, offsets=[np.zeros((length, 2), np.int64) for length in (1, 2, 2)])
     reply = encode_reply("r-1", inputs, output, Outcome(*outcome, failures=errors), served(described))
 
@@ -210,7 +210,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
         pb.Failure(
             sequence=index,
             reason=pb.INFERENCE_FAILED,
-            message=f"sequence {index}: no",
+            message=f"sequence {index} failed",
             metadata={"sequence": str(index)},
         )
         for index in failed

@@ -39,14 +39,14 @@ async def test_an_answer_of_any_size_arrives_whole(size: int) -> None:
 async def test_an_error_of_one_request_is_sent_with_its_id_and_the_stream_continues() -> None:
     stream = StreamUnderTest()
     await stream.send("long", "full", "broken", "good")
-    stream.encoding["long"].set_exception(SequenceTooLong("5 tokens", sequence=2, field="texts", limit=4, actual=5))
+    stream.encoding["long"].set_exception(SequenceTooLong("has 5 tokens", sequence=2, field="texts", limit=4, actual=5))
     stream.encoding["full"].set_exception(Overloaded("full", retry_after_s=0.25))
     stream.encoding["broken"].set_exception(ZeroDivisionError("secret"))
     await stream.answer("good")
     await stream.finish()
     long, full, broken, good = stream.answers
     assert (long.request_id, long.error.code, long.error.reason) == ("long", 3, pb.SEQUENCE_TOO_LONG)
-    assert long.error.message == "5 tokens"
+    assert long.error.message == "sequence 2 has 5 tokens"
     assert dict(long.error.metadata) == {"sequence": "2", "field": "texts", "limit": "4", "actual": "5"}
     assert (full.request_id, full.error.code, full.error.retry_after_s) == ("full", 8, 0.25)
     assert (broken.request_id, broken.error.code, "secret" in broken.error.message) == ("broken", 13, False)

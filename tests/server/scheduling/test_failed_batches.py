@@ -66,7 +66,7 @@ async def test_hidden_rows_that_are_not_finite_fail_only_requests_for_hidden_row
 async def test_the_other_sequences_of_a_partial_request_are_answered_when_one_is_faulty(
     harness: Harness, bad: int
 ) -> None:
-    unfit = InvalidInput("sequence 1: unfit", sequence=1)
+    unfit = InvalidInput("is unfit", sequence=1)
     outcome = await harness.submit([2], [9], [bad], [3] * 8, hidden=True, failures={1: unfit})
     assert (sums(outcome), halves(outcome)) == ([2, 24], [[1.0], [1.5] * 8])
     assert outcome.failures[1] is unfit

@@ -73,7 +73,7 @@ class FakeServer(EncoderServicer):
         self.refusals_left = math.inf
         self.refuses_health_checks = True
         self.bad_text = ""
-        self.complaint = "texts.values[{}] is bad"
+        self.complaint = "sequence {} is bad"
         self.serving = True
         self.front_ends = ""
         self.connections: set[str] = set()

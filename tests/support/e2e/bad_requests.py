@@ -67,7 +67,7 @@ class BadRequest:
         assert facts == (self.sequence, self.field, self.limit, self.actual)
         values = [str(value) for value in (self.limit, self.actual) if value is not None]
         if self.sequence is not None:
-            values.append(f"sequence {self.sequence}")
+            assert str(error).startswith(f"sequence {self.sequence} ")
         for value in (*values, *self.in_message):
             assert value in str(error)
 

@@ -34,8 +34,8 @@ def _decode(index: int, text: str) -> bytes:
         except ValueError:
             pass
     raise InvalidInput(
-        f"sequence {index} is no data URL of an image, and the model takes only images: send a JPEG or PNG as "
-        "data:image/jpeg;base64,… or data:image/png;base64,…",
+        "is no data URL of an image, and the model takes only images: send a JPEG or PNG as data:image/jpeg;base64,… "
+        "or data:image/png;base64,…",
         sequence=index,
         field="texts.values",
     )

@@ -19,8 +19,8 @@ def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
     first = type(value[0])
     for index, each in enumerate(value):
         if type(each) is not first or first not in (str, int, list):
-            problem = f"value {index} of {name} is {kind_of(each)}"
-            problem += f", and value 0 is {kind_of(value[0])}" if index else ""
+            problem = f"of {name} is {kind_of(each)}"
+            problem += f", and the first is {kind_of(value[0])}" if index else ""
             raise InvalidInput(f"{problem}: send {_INPUT_STRING}", field=name, sequence=index)
     if first is str:
         return pb.Texts(values=value)
@@ -46,8 +46,8 @@ INPUT = Kind(
 def _token_ids(sequences: list[list[Any]], name: str) -> pb.TokenSequences:
     for index, sequence in enumerate(sequences):
         if not all(type(each) is int for each in sequence):
-            problem = f"sequence {index} of {name} has a value that is not a whole number"
-            raise InvalidInput(f"{problem}: send token ids", field=name, sequence=index)
+            problem = f"of {name} has a value that is not a whole number: send token ids"
+            raise InvalidInput(problem, field=name, sequence=index)
     try:
         ids = np.array([each for sequence in sequences for each in sequence], "<i8")
     except OverflowError:
@@ -82,7 +82,7 @@ def _read_documents(value: Any, name: str) -> list[str]:
     texts: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in value]
     for index, text in enumerate(texts):
         if type(text) is not str:
-            problem = f"value {index} of {name} is {kind_of(value[index])}"
+            problem = f"of {name} is {kind_of(value[index])}"
             raise InvalidInput(f"{problem}: send a text, or an object with the field text", field=name, sequence=index)
     return texts
 

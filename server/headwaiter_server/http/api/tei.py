@@ -111,9 +111,9 @@ def _read_predict(value: Any, name: str) -> _Inputs:
         texts = sequence if isinstance(sequence, list) else [sequence]
         if not 1 <= len(texts) <= 2 or not all(type(each) is str for each in texts):
             count = f"{kind_of(sequence)} of {len(texts)} values" if isinstance(sequence, list) else kind_of(sequence)
-            raise InvalidInput(f"sequence {index} of {name} is {count}: {wanted}", field=name, sequence=index)
+            raise InvalidInput(f"of {name} is {count}: {wanted}", field=name, sequence=index)
         if found and len(texts) != len(found[0]):
-            problem = f"{name} has pairs and single texts (sequence {index} differs from sequence 0)"
+            problem = f"of {name} and sequence 0 are not both pairs or both single texts"
             raise InvalidInput(f"{problem}: send them in two requests", field=name, sequence=index)
         found.append(tuple(texts))
     return _Inputs(single, found)

@@ -74,7 +74,7 @@ def _read_sides(value: Any, name: str) -> list[str]:
     texts = value if isinstance(value, list) else [value]
     for index, text in enumerate(texts):
         if type(text) is not str:
-            problem = f"value {index} of {name} is {kind_of(text)}"
+            problem = f"of {name} is {kind_of(text)}"
             raise InvalidInput(f"{problem}: send a text or a list of texts", field=name, sequence=index)
     if not texts:
         raise InvalidInput(f"{name} is an empty list: send a text or a list of texts", field=name)

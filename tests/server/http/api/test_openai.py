@@ -201,7 +201,7 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(body: bytes, field: 
     ("value", "index", "words"),
     [
         ([[1], [2, "a"]], 1, "token ids"),
-        (["a", 1], 1, "a number, and value 0 is a text"),
+        (["a", 1], 1, "a number, and the first is a text"),
     ],
 )
 def test_a_wrong_sequence_is_named(value: Any, index: int, words: str) -> None:
@@ -255,7 +255,7 @@ def test_an_error_has_a_type_a_code_and_the_field(
     error: HeadwaiterError, kind: str, code: str, param: str | None
 ) -> None:
     content = written(error)
-    assert (content["message"], content["type"], content["code"], content["param"]) == ("x", kind, code, param)
+    assert (content["message"], content["type"], content["code"], content["param"]) == (str(error), kind, code, param)
     assert content.get("sequence") == error.sequence
 
 
