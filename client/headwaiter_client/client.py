@@ -269,15 +269,15 @@ class Client(ThreadRunner):
         """
         model, model_version = self._settings.defaults.model(model, model_version)
         request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
-        return self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
+        return self.run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
         """Return the versions that the server holds, loads or failed to load, sorted by model name and version."""
-        return self._run(steps.models(self._settings.timeout_s(timeout_s)))
+        return self.run(steps.models(self._settings.timeout_s(timeout_s)))
 
     def batches(self, model: str = "", *, timeout_s: float | None = None) -> list[Batch]:
         """Return the latest batches that the server has run, at most 64, the newest last; of all models by default."""
-        return self._run(steps.batches(model, self._settings.timeout_s(timeout_s)))
+        return self.run(steps.batches(model, self._settings.timeout_s(timeout_s)))
 
     def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load the highest version of a model, and return the version once it answers requests.
@@ -289,14 +289,14 @@ class Client(ThreadRunner):
             timeout_s: seconds until the deadline; loading may take minutes. The server goes on with the load after the
                 deadline.
         """
-        return self._run(steps.load(name, self._settings.timeout_s(timeout_s)))
+        return self.run(steps.load(name, self._settings.timeout_s(timeout_s)))
 
     def unload(self, name: str, *, timeout_s: float | None = None) -> None:
         """Stop a model from taking requests until it is loaded again; the server frees the model once its requests end.
 
         Raises `Unimplemented` unless the operator lets callers unload models.
         """
-        self._run(steps.unload(name, self._settings.timeout_s(timeout_s)))
+        self.run(steps.unload(name, self._settings.timeout_s(timeout_s)))
 
     def model(self, name: str = "", *, version: str = "", timeout_s: float | None = None) -> ModelDescription:
         """Return the description of one model: its inputs, its limits, how it runs and its measured differences.
@@ -307,11 +307,11 @@ class Client(ThreadRunner):
             timeout_s: seconds until the deadline; the client's when None.
         """
         name, version = self._settings.defaults.model(name, version)
-        return describe(self._run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
+        return describe(self.run(steps.model(name, version, self._settings.timeout_s(timeout_s))))
 
     def is_serving(self, *, timeout_s: float | None = None) -> bool:
         """Return whether the server's health check answers SERVING; False if no answer comes."""
-        return self._run(steps.is_serving(self._settings.timeout_s(timeout_s)))
+        return self.run(steps.is_serving(self._settings.timeout_s(timeout_s)))
 
     def wait_ready(self, *, timeout_s: float | None = None) -> None:
         """Wait until the server accepts requests.
@@ -322,7 +322,7 @@ class Client(ThreadRunner):
         Raises:
             DeadlineExceeded: the server does not accept requests in time; the message says why.
         """
-        self._run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
+        self.run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 
     def __repr__(self) -> str:
         return described(self, self._address, self._transport)
@@ -337,7 +337,7 @@ class Client(ThreadRunner):
         self.close()
 
     def _list(self, call: ListCall[_Result]) -> _Result:
-        results = self._run(call.start())
+        results = self.run(call.start())
         if not isinstance(results, ListResults):  # A single request needs no thread.
             return results
         try:

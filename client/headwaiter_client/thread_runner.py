@@ -64,7 +64,7 @@ class ThreadRunner:
         with self._cancelled_at_end(CancelScope()) as scope:
 
             def start(chunk: Chunk) -> Work[_Result]:
-                return self._workers.submit(lambda: self._run(send(chunk), scope))
+                return self._workers.submit(lambda: self.run(send(chunk), scope))
 
             try:
                 while True:
@@ -82,11 +82,11 @@ class ThreadRunner:
                     work.cancel()
 
     def _stream(self, call: EncodeCall, *, ordered: bool) -> Generator[SequenceEncoding, None, None]:
-        limits = self._run(call.limits())
+        limits = self.run(call.limits())
         with self._cancelled_at_end(CancelScope()) as scope:
 
             def send(chunk: Chunk) -> list[SequenceEncoding]:
-                return self._run(call.send_for_stream(chunk), scope)
+                return self.run(call.send_for_stream(chunk), scope)
 
             with self._cancelled_at_end(ThreadStream(call, limits, send, self._workers, ordered=ordered)) as stream:
                 while (part := stream.next_part()) is not None:
@@ -107,7 +107,7 @@ class ThreadRunner:
                 self._open.remove(cancellable)
             cancellable.cancel()
 
-    def _run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
+    def run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
         """Take all steps of a call, and return the result of the call."""
         try:
             step = next(call)

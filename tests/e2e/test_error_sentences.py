@@ -108,14 +108,14 @@ FROM_COMMAND: list[tuple[str, list[str], str]] = [
     (
         "an unknown model",
         ["similar", "bread", "texts", "--model", "huge"],
-        "the server has no model 'huge': give one of 'tiny-text' as --model",
+        "--model: the server has no model 'huge': send one of 'tiny-text'",
     ),
     (
         "an unknown prompt",
         ["similar", "bread", "texts", "--prompt", "question"],
         (
             "--prompt: the model has no prompt 'question' (its prompts: 'query', 'passage', 'document'): "
-            "name one of them, or leave the flag out"
+            "name one of them, or leave the field empty"
         ),
     ),
     (
@@ -126,7 +126,7 @@ FROM_COMMAND: list[tuple[str, list[str], str]] = [
     (
         "a layer out of range",
         ["attend", "bread", "--query", "bread", "--layer", "2"],
-        "--layer is 2; valid indices are 0 to 1: choose among them",
+        "--layer contains the index 2; valid indices are 0 to 1: choose among them",
     ),
     (
         "an output that exists",
@@ -147,8 +147,8 @@ FROM_COMMAND: list[tuple[str, list[str], str]] = [
         "an address without a port",
         ["models", "--address", "localhost"],
         (
-            "--address 'localhost' is not of the form host:port: pass a server such as localhost:50051, [::1]:50051 or "
-            "unix:path, or several, with commas between them"
+            "address 'localhost' is not of the form host:port: pass a server such as localhost:50051, [::1]:50051 or "
+            "unix:path, or a list of replicas"
         ),
     ),
 ]
@@ -163,15 +163,13 @@ FROM_SERVER_STATE = {
         "the call's metadata authorization is not the server's bearer token: send authorization: Bearer TOKEN with the "
         "token that this server wants for this method"
     ),
-    "no token file": "the call carries no bearer token: name the file that holds the token with --token-file",
+    "no token file": ("--token-file: the call carries no bearer token: send the metadata authorization: Bearer TOKEN"),
     "a wrong token file": (
-        "the token is not the one that the server wants for this command: name the file of the right token with "
-        "--token-file"
+        "--token-file: the call's metadata authorization is not the server's bearer token: send authorization: Bearer "
+        "TOKEN with the token that this server wants for this method"
     ),
-    "no --model": (
-        "the request names no model, and the server has several: give one of 'features', 'texts' as --model"
-    ),
-    "an unknown NAME": "the server has no model 'huge': give one of 'features', 'texts' as NAME",
+    "no --model": ("--model: the request names no model, and the server has several: send one of 'features', 'texts'"),
+    "an unknown NAME": "NAME: the server has no model 'huge': send one of 'features', 'texts'",
     "no bundle": (
         "there is no bundle at FOLDER/nowhere: make one with headwaiter-export checkpoint FOLDER -o FOLDER/nowhere"
     ),

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from headwaiter_client.cli import attend, bench, encode, models, playground, probe, similar, top
-from headwaiter_client.cli.flag_words import with_flags
+from headwaiter_client.cli.flag_words import with_flag
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto.command_line import CommandParser
 
@@ -35,4 +35,4 @@ def _message(error: Exception, arguments: argparse.Namespace) -> str:
     """Return the message of an error; for a file error, the file and the reason without the errno number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return with_flags(str(error), "--model" if "model" in arguments else "NAME")
+    return with_flag(error, "--model" if "model" in arguments else "NAME")

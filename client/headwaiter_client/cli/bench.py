@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.calls.results import STAGES
 from headwaiter_client.cli.console import bar_chart, console
-from headwaiter_client.cli.flag_words import with_flags
+from headwaiter_client.cli.flag_words import with_flag
 from headwaiter_client.cli.load_generator import (
     Load,
     Outcome,
@@ -163,4 +163,4 @@ def _error_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         if outcome.error:
             errors[type(outcome.error).__name__].append(outcome.error)
     for kind, same_kind in errors.items():
-        yield f"{len(same_kind):,} {kind}, the first: {with_flags(str(same_kind[0]))}"
+        yield f"{len(same_kind):,} {kind}, the first: {with_flag(same_kind[0])}"

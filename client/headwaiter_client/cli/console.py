@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headwaiter_client.cli.flag_words import with_flags
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -115,7 +113,7 @@ class ProgressBar:
 
     def begin_wait(self, reason: str) -> None:
         """Show that the command waits for the server, and why; a wait in progress continues with the new reason."""
-        self._reason = with_flags(reason)
+        self._reason = reason
         if self._waits_since_s is None:
             self._waits_since_s = time.monotonic()
             self._print_line(f"waiting for the server: {self._reason}")

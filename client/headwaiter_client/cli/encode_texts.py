@@ -9,6 +9,7 @@ from headwaiter_client.calls.models import ModelDescription
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar
+from headwaiter_client.cli.flag_words import with_flag
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
 from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, ModelChanged, SequenceTooLong, Transient
@@ -108,6 +109,6 @@ class Patience:
     def _wait(self, error: HeadwaiterError) -> None:
         if self._bar.done > self._done:
             self._done, self._pause_s = self._bar.done, _FIRST_PAUSE_S
-        self._bar.begin_wait(str(error))
+        self._bar.begin_wait(with_flag(error))
         time.sleep(max(self._pause_s, error.retry_after_s or 0.0))
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

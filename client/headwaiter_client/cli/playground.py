@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     def caller(client: Client) -> Caller:
         def call(method: str, request: Message, reply_class: type[Message]) -> Message:
             # The public methods of the client return results; the page needs the replies themselves.
-            return client._run(steps.call_method(method, request, reply_class, arguments.timeout_s))  # noqa: SLF001
+            return client.run(steps.call_method(method, request, reply_class, arguments.timeout_s))
 
         return call
 

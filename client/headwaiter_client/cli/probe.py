@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from headwaiter_client.calls import steps
-from headwaiter_client.cli.flag_words import with_flags
 from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
 from headwaiter_client.client import Client
 
@@ -19,9 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Return 0 if the server accepts requests; otherwise print the reason and return 1."""
     with Client(**client_arguments(arguments)) as client:
         # The public method `is_serving` returns no reason to print.
-        reason = client._run(steps.not_ready_reason(arguments.timeout_s))  # noqa: SLF001
+        reason = client.run(steps.not_ready_reason(arguments.timeout_s))
     if reason is not None:
-        print(
-            f"headwaiter-client: the server at {arguments.address} is not ready: {with_flags(reason)}", file=sys.stderr
-        )
+        print(f"headwaiter-client: the server at {arguments.address} is not ready: {reason}", file=sys.stderr)
     return int(reason is not None)

@@ -108,11 +108,11 @@ def test_tls_needs_no_file_to_trust_the_public_authorities(server: FakeServer, m
     assert main(command) == 0
 
 
-def test_the_servers_message_is_printed(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_servers_message_is_printed_after_the_flag(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     info = error_details_pb2.ErrorInfo(reason="UNAUTHENTICATED", domain="headwaiter")
     server.refuse(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong", info)
     assert main(["models", "--address", server.address]) == 1
-    assert capsys.readouterr().err == "headwaiter-client: the token is wrong\n"
+    assert capsys.readouterr().err == "headwaiter-client: --token-file: the token is wrong\n"
 
 
 def test_the_error_for_a_missing_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeSe
     assert json.loads(body) == {
         "code": "INVALID_ARGUMENT",
         "reason": "INVALID_INPUT",
-        "message": "texts.values[0] is bad",
+        "message": "sequence 0 is bad",
         "metadata": {"sequence": "0"},
     }
 

@@ -36,7 +36,7 @@ def page_server(client: Client) -> Iterator[PageServer]:
     """Serve the page, and pass its calls to a client."""
 
     def call(method: str, request: Message, reply_class: type[Message]) -> Message:
-        return client._run(steps.call_method(method, request, reply_class, 10.0))
+        return client.run(steps.call_method(method, request, reply_class, 10.0))
 
     with PageServer(call, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
