@@ -60,6 +60,12 @@ def test_the_kept_results_of_a_stream_hold_no_other_results_in_memory(dtype: str
     assert sum(owner.nbytes for owner in owners) == values + scales
 
 
+def test_a_kept_sparse_vector_of_a_stream_holds_no_other_vector_in_memory(runner: ClientRunner) -> None:
+    kept = runner.stream(FakeEncoder(width=64, sparse=True), ["fresh bread"] * 50)[0].sparse
+    assert len(kept) > 0
+    assert (kept if kept.base is None else kept.base).nbytes == kept.nbytes
+
+
 def test_one_kept_array_of_a_list_holds_no_other_array_in_memory(runner: ClientRunner) -> None:
     encoded = runner.call(FakeEncoder(), "encode", TEXTS[:100], hidden=True)
     scored = runner.call(FakeEncoder(labels=LABELS, per_token=True), "classify", TEXTS[:100])
