@@ -3,13 +3,12 @@
 import io
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, overload
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -51,31 +50,26 @@ class ParquetColumn(Sequence[str]):
             raise ValueError(f"{source} has no column {name!r}: name an existing column with --column")
         groups = range(self._file.num_row_groups)
         self._ends = [*accumulate(self._file.metadata.row_group(group).num_rows for group in groups)]
-        self._source, self._name = source, name
+        self._source = source
         # One group for the texts that are sent, and one for the texts whose vectors arrive.
-        self._group = lru_cache(maxsize=2)(self._read_group)
+        read_group = lru_cache(maxsize=2)(self._file.read_row_group)
+        self._texts: Callable[[int], pa.ChunkedArray] = lambda group: read_group(group, columns=(name,)).column(0)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._ends[-1] if self._ends else 0
+        rows: int = self._file.metadata.num_rows
+        return rows
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        """Return the text of a row, or the texts of several rows."""
-        if isinstance(index, slice):
-            return [self[row] for row in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
-        group = bisect_right(self._ends, number)
+    def __getitem__(self, index: Any) -> Any:
+        """Return the text of a row, or the texts of a slice of rows."""
+        row = range(len(self))[index]
+        if isinstance(row, range):
+            return [self[each] for each in row]
+        group = bisect_right(self._ends, row)
         with self._lock:
-            texts = self._group(group)
-        text: str = texts[number - self._ends[group]].as_py()  # From the end of the group, so the index is negative.
-        return text
+            texts = self._texts(group)
+        return texts[row - self._ends[group]].as_py()  # From the end of the group, so the index is negative.
 
     def check_new_column(self, name: str) -> None:
         """Check that the file has no column of this name.
@@ -109,16 +103,11 @@ class ParquetColumn(Sequence[str]):
                 writer.write_batch(pa.record_batch([*batch.columns, added], schema=schema))
                 first += len(batch)
 
-    def _read_group(self, group: int) -> "pa.ChunkedArray":
-        return self._file.read_row_group(group, columns=[self._name]).column(0)
-
 
 def _arrow_vectors(rows: NDArray[Any]) -> "pa.Array":
     """Return vectors as lists of a fixed size; int8 vectors as structs of such a list and a scale."""
     import pyarrow as pa
 
-    values = np.ascontiguousarray(rows["values"] if rows.dtype.names else rows)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-    if not rows.dtype.names:
-        return lists
-    return pa.StructArray.from_arrays([lists, pa.array(np.ascontiguousarray(rows["scale"]))], ["values", "scale"])
+    if rows.dtype.names:
+        return pa.StructArray.from_arrays([_arrow_vectors(rows["values"]), pa.array(rows["scale"])], rows.dtype.names)
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
