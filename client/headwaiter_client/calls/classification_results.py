@@ -3,9 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from itertools import chain
-from operator import add
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +13,6 @@ from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.results import (
     NO_OFFSETS,
     Timings,
-    chained,
     present,
     read_failures,
     read_lengths,
@@ -23,7 +20,6 @@ from headwaiter_client.calls.results import (
     read_timings,
     read_truncated,
     reading_reply,
-    same_output,
 )
 from headwaiter_client.calls.tensors import check_shape, float_array, split_rows
 from headwaiter_client.errors import HeadwaiterError, InvalidInput
@@ -203,26 +199,4 @@ def read_classification(response: pb.ClassifyResponse, first: int, count: int, r
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,
-    )
-
-
-def join_classifications(parts: Sequence[Classification]) -> Classification:
-    """Join the results of one or more requests of a list, in the list's order; errors are those of `join_encodings`."""
-    if len(parts) == 1:
-        return parts[0]
-    scores = same_output("scores", parts, [part.received_scores for part in parts])
-    logits = same_output("logits", parts, [part.received_logits for part in parts])
-    token_scores = same_output("token_scores", parts, [part.received_token_scores for part in parts])
-    return Classification(
-        labels=parts[0].labels,
-        received_scores=np.concatenate(scores) if scores else None,
-        received_token_scores=chained(token_scores),
-        received_logits=np.concatenate(logits) if logits else None,
-        received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
-        failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
-        timings=reduce(add, (part.timings for part in parts)),
-        model=parts[0].model,
-        request_id=parts[0].request_id,
     )

@@ -7,13 +7,13 @@ from headwaiter_client.calls.arguments import check_is_list
 from headwaiter_client.calls.classification_results import (
     Classification,
     Ranking,
-    join_classifications,
     read_classification,
 )
 from headwaiter_client.calls.input_kinds import InputKind, PairInput, whole_number
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import ClassifyOptions, classify_request, pair_truncation
 from headwaiter_client.calls.progress import Progress
+from headwaiter_client.calls.results import join_results
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
@@ -45,7 +45,7 @@ class ClassifyCall(ListCall[Classification]):
 
     def join(self, parts: Sequence[Classification]) -> Classification:
         """See `ListCall.join`."""
-        return join_classifications(parts)
+        return join_results(parts) if len(parts) > 1 else parts[0]
 
     def _request(self, chunk: Chunk) -> pb.ClassifyRequest:
         request = super()._request(chunk)

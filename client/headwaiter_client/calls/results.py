@@ -325,29 +325,13 @@ def _read_rows(response: pb.EncodeResponse, lengths: NDArray[np.int64]) -> NDArr
 
 
 def join_encodings(parts: Sequence[Encoding]) -> Encoding:
-    """Join the results of one or more requests of a list, in the list's order; one model must have answered all.
-
-    Raises:
-        HeadwaiterError: the replies do not have the same outputs.
-    """
-    if len(parts) == 1:
-        # The received bytes are read-only.
-        if parts[0].received_pooled is not None:
-            parts[0].received_pooled = parts[0].received_pooled.copy()
-        return parts[0]
-    pooled: list[Vectors] = same_output("pooled", parts, [part.received_pooled for part in parts])
-    return Encoding(
-        received_pooled=concatenate(pooled) if pooled else None,
-        received_sparse=chained(same_output("sparse", parts, [part.received_sparse for part in parts])),
-        received_hidden=chained(same_output("hidden", parts, [part.received_hidden for part in parts])),
-        received_offsets=chained(same_output("offsets", parts, [part.received_offsets for part in parts])),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        truncated=dict(chain.from_iterable(part.truncated.items() for part in parts)),
-        failures=dict(chain.from_iterable(part.failures.items() for part in parts)),
-        timings=reduce(add, (part.timings for part in parts)),
-        model=parts[0].model,
-        request_id=parts[0].request_id,
-    )
+    """Join the results of one or more requests of a list, as `join_results` does."""
+    if len(parts) > 1:
+        return join_results(parts)
+    # The received bytes are read-only.
+    if parts[0].received_pooled is not None:
+        parts[0].received_pooled = parts[0].received_pooled.copy()
+    return parts[0]
 
 
 def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
@@ -523,24 +507,31 @@ def present(output: _Item | None, advice: str) -> _Item:
     return output
 
 
-def same_output(name: str, parts: Sequence[_Part], outputs: Sequence[_Item | None]) -> list[_Item]:
-    """Return the same output of each part of a list's result; an empty list if no part has it.
+def join_results(parts: Sequence[_Part]) -> _Part:
+    """Join the results of several requests of a list, in the list's order; one model must have answered all.
 
     Raises:
-        HeadwaiterError: the parts differ in whether they have the output, in its data type or in its width.
+        HeadwaiterError: the parts differ in their outputs, in the data type of an output or in its width.
     """
-    if len({_kind(output) for output in outputs}) > 1:
-        raise HeadwaiterError(
-            f"the replies to the requests of one call differ in {name}: use the same version of client and server on "
-            "all replicas",
-            request_id=parts[0].request_id,
-        )
-    return [output for output in outputs if output is not None]
-
-
-def chained(lists: Sequence[list[Any]]) -> list[Any] | None:
-    """Return one list with the items of the lists; None if there are no lists."""
-    return list(chain.from_iterable(lists)) if lists else None
+    values: dict[str, Any] = {}
+    for each in fields(parts[0]):
+        received = [getattr(part, each.name) for part in parts]
+        if len({_kind(value) for value in received}) > 1:
+            raise HeadwaiterError(
+                f"the replies to the requests of one call differ in {each.name.removeprefix('received_')}: use the "
+                "same version of client and server on all replicas",
+                request_id=parts[0].request_id,
+            )
+        match received[0]:
+            case np.ndarray() | Int8Array():
+                values[each.name] = concatenate(received)
+            case list():
+                values[each.name] = [*chain.from_iterable(received)]
+            case dict():
+                values[each.name] = dict(chain.from_iterable(value.items() for value in received))
+            case Timings():
+                values[each.name] = reduce(add, received)
+    return replace(parts[0], **values)
 
 
 def _kind(output: object) -> object:
