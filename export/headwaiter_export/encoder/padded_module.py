@@ -3,6 +3,8 @@
 Shapes: B sequences of at most N tokens.
 """
 
+import math
+from collections.abc import Iterable
 from collections.abc import Sequence as Names
 from typing import Any
 
@@ -14,7 +16,7 @@ from typing_extensions import override
 
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.field_checks import MAX_SIZE, ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
 from headwaiter_export.encoder.found_attention import NotPackableError, place
@@ -59,8 +61,7 @@ class PaddedModuleEncoder(ModuleEncoder):
             head = HeadConfig(head.labels, head.function, per_token=output.ndim == 3)
         # A vector is the mean of one row.
         pooling = described.pooling if output.ndim == 3 or head else Pooling.MEAN
-        width = output.shape[-1]
-        sizes = usual_sizes(width, sum(each.numel() for each in module.parameters()))
+        sizes = usual_sizes(output.shape[-1], described.vocabulary_size, (each.shape for each in module.parameters()))
         config = EncoderConfig(**{**choices, "pooling": pooling}, **sizes, head=head)
         encoder = cls(config, module)
         encoder.reason, encoder.gives_rows = reason, output.ndim == 3 and head is None
@@ -97,12 +98,19 @@ class PaddedModuleEncoder(ModuleEncoder):
         return output.flatten(0, 1) if output.ndim == 3 else output
 
 
-def usual_sizes(width: int, weights: int) -> dict[str, Any]:
+def usual_sizes(output_width: int, vocabulary_size: int, shapes: Iterable[Names[int]]) -> dict[str, Any]:
     """Return the sizes of layers of the usual shape that have as many weights as layers of an unknown shape.
 
-    How long a sequence takes decides which lengths are checked.
+    How long a sequence takes decides which lengths are checked. The width of attention is that of the largest matrix,
+    because the output of a head may have one number alone. `shapes` are those of all weights.
     """
-    return {"d_model": width, "heads": 1, "d_ff": 4 * width, "layers": max(1, weights // (12 * width**2))}
+    matrices = [sorted(each) for each in shapes if len(each) > 1 and each[0] != vocabulary_size]
+    width = max(matrices, key=math.prod)[-2] if matrices else output_width
+    weights = sum(map(math.prod, matrices))
+    layers = max(1, weights // (12 * width**2))
+    # A layer multiplies 2 · output_width · (width + d_ff) weights.
+    d_ff = min(MAX_SIZE, max(0, weights // (2 * layers * output_width) - 2 * width))
+    return {"d_model": output_width, "heads": 1, "head_dim": width, "layers": layers, "d_ff": d_ff}
 
 
 class _VariableSizes(TorchFunctionMode):

@@ -94,7 +94,7 @@ class OnnxEncoder(PaddedModuleEncoder):
             max_tokens=described.max_tokens,
             fixed_length=described.fixed_length,
             prefix_rows=described.prefix_rows,
-            **usual_sizes(width, file.values - described.vocabulary_size * width),
+            **usual_sizes(width, described.vocabulary_size, file.shapes),
             pooling=pooling,
             after_pooling=described.after_pooling if use.kind == "hidden" and pooling is not Pooling.NONE else (),
             normalize=use.normalize and head is None,

@@ -124,9 +124,9 @@ class OnnxFile:
         return PRECISION_FP16 if 2 * halves > len(self._matrices) else PRECISION_FP32
 
     @property
-    def values(self) -> int:
-        """The number of its weights."""
-        return sum(int(np.prod(each.dims)) for each in self._matrices)
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of its matrices."""
+        return [tuple(each.dims) for each in self._matrices]
 
     @property
     def _matrices(self) -> list[TensorProto]:

@@ -1,6 +1,7 @@
 """The export and the server check a model up to its maximum length, as far as that takes a bounded time."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.golden_writer import golden_lengths
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import long_lengths
+from headwaiter_export.encoder.padded_module import usual_sizes
+from headwaiter_export.encoder.reference import long_lengths, operations
 from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.tracing import trace
 from headwaiter_server.runtime.bundle import GOLDEN, Bundle
@@ -139,3 +141,18 @@ def test_only_the_portable_graph_is_checked_on_shorter_sequences_because_of_memo
     assert longest.items() >= {GRAPH: 8192, "packed-cpu.int8.onnx": 8192, "portable.fp32.onnx": 4096}.items()
     assert (tmp_path / "bundle" / GOLDEN).stat().st_size < 5e6
     assert open_model(tmp_path / "bundle", "cpu", "int8", 1).self_check_sequences == 33
+
+
+@pytest.mark.parametrize(("width", "layers"), [(768, 12), (1024, 24)])
+@pytest.mark.parametrize("output_width", [1, 5, None])
+def test_layers_of_an_unknown_shape_take_about_as_long_as_known_ones(
+    output_width: int | None, width: int, layers: int
+) -> None:
+    sizes: dict[str, Any] = {"vocabulary_size": 250_002, "max_tokens": 8192}
+    known = EncoderConfig(**sizes, d_model=width, heads=width // 64, layers=layers, d_ff=4 * width)
+    layer = [*[(width, width)] * 4, (4 * width, width), (width, 4 * width), (width,)]
+    shapes = [(250_002, width), (8192, width), *layer * layers, (width, output_width or width)]
+    unknown = EncoderConfig(**sizes, **usual_sizes(output_width or width, 250_002, shapes))
+    assert unknown.d_model == (output_width or width)
+    for tokens in (512, 8192):
+        assert operations(unknown, tokens) == pytest.approx(operations(known, tokens), rel=0.35)
