@@ -27,6 +27,7 @@ from headwaiter_proto.encoder_pb2 import (
     PRECISION_INT8,
     REFERENCE_SOURCE_ONNX_FILE,
     REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH,
+    Isolation,
     Pooling,
 )
 from headwaiter_proto.rules.pooling import POOLINGS, pool
@@ -46,6 +47,7 @@ from tests.support.export.onnx_files import (
     MAX_TOKENS,
     TEXT_INPUTS,
     FeatureRows,
+    OneSequenceRows,
     Pooled,
     run_file,
     save_classifier,
@@ -252,21 +254,27 @@ def test_a_file_of_images_takes_the_patches_of_images(kind: str, tmp_path: Path)
         assert_close_to_scale(given, expected[0] if kind == "ViTModel" else expected, 1e-6)
 
 
-def test_a_file_of_features_takes_rows(tmp_path: Path) -> None:
-    module = FeatureRows()
+@pytest.mark.parametrize(
+    ("kind", "isolation"), [(FeatureRows, ISOLATION_MIXED), (OneSequenceRows, ISOLATION_ONE_SEQUENCE)]
+)
+def test_a_file_of_features_takes_rows_in_batches_that_it_can_run(
+    kind: type[FeatureRows], isolation: Isolation, tmp_path: Path
+) -> None:
+    module = kind()
     file = write_onnx(module, tmp_path / "rows.onnx", ("features", "attention_mask"), ("token_embeddings",))
     served = exported(file, "--max-tokens", "30")
     assert served.bundle.manifest.feature_width == 6
-    assert served.bundle.manifest.padding.isolation == ISOLATION_MIXED
+    assert served.bundle.manifest.padding.isolation == isolation
     rng = np.random.default_rng(0)
     sequences = [rng.standard_normal((n, 6), np.float32) for n in (3, 30, 7)]
-    batch = pack(sequences)
-    hidden = served.graph.run(batch, hidden=True).hidden
-    assert hidden is not None
-    for rows, each in zip(batch.split(hidden), sequences, strict=True):
-        with torch.inference_mode():
-            expected = module(torch.from_numpy(each)[None], torch.ones(1, len(each), dtype=torch.int64))[0].numpy()
-        assert_close_to_scale(rows, expected, 1e-6)
+    for together in [sequences] if isolation == ISOLATION_MIXED else [[each] for each in sequences]:
+        batch = pack(together)
+        hidden = served.graph.run(batch, hidden=True).hidden
+        assert hidden is not None
+        for rows, each in zip(batch.split(hidden), together, strict=True):
+            with torch.inference_mode():
+                expected = module(torch.from_numpy(each)[None], torch.ones(1, len(each), dtype=torch.int64))[0].numpy()
+            assert_close_to_scale(rows, expected, 1e-6)
 
 
 def test_a_file_alone_is_described_by_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

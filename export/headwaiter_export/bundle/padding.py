@@ -77,11 +77,20 @@ def measure_isolation(path: Path, reference: Reference) -> Isolation:
     padding changes a bit of them.
 
     Raises:
-        BundleError: the results of one sequence alone differ from the module's.
+        BundleError: ONNX Runtime cannot run the graph on one sequence alone, or gives other results than the module.
     """
-    graph = EncoderGraph.open(path, "cpu", threads=1)
+    try:
+        graph = EncoderGraph.open(path, "cpu", threads=1)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many types
+        raise BundleError(
+            f"ONNX Runtime cannot open {path.name} ({one_line(error)}): export the model again, with another opset or "
+            "another exporter"
+        ) from None
     if problem := problem_beside(graph, reference, lambda _: []):
-        raise BundleError(f"the graph of a sequence alone {problem}: a part of the module may depend on the length")
+        raise BundleError(
+            f"{path.name} with a sequence alone {problem}: a part of the module may depend on the length, write it for "
+            "sequences of any length"
+        )
     if not problem_beside(graph, reference, mixed_lengths(reference.config)):
         return ISOLATION_MIXED
     if not problem_beside(graph, reference, lambda tokens: [tokens] * 2):
@@ -119,7 +128,10 @@ def problem_beside(graph: EncoderGraph, reference: Reference, lengths_beside: Le
             batch = graph.prepare(pack([*beside[:place], sequence, *beside[place:]]))
             if seed == 3:
                 batch = _with_other_padding(batch)
-            results.append(_result(graph.run(batch, hidden=True), batch, place))
+            try:
+                results.append(_result(graph.run(batch, hidden=True), batch, place))
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime raises many types, and outputs may have other sizes
+                return f"fails ({one_line(error)})"
         measured = difference(normalize_outputs(reference.config, results[0]), expected)
         if broken := violation(measured, PRECISION_FP32):
             return f"differs from the module: {broken}"

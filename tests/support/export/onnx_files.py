@@ -11,6 +11,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from headwaiter_server.runtime.graph import open_session
 from tests.support.checkpoints import VOCABULARY, randomize, save_bert, save_tokenizer
@@ -55,6 +56,14 @@ class FeatureRows(nn.Module):
         rows: Tensor = self.projection(features)
         scores = (rows @ rows.transpose(1, 2) / 4).masked_fill(attention_mask[:, None] == 0, -1e9)
         return torch.tanh(rows + scores.softmax(-1) @ rows)
+
+
+class OneSequenceRows(FeatureRows):
+    """Was traced with one sequence, so that the rows of several sequences become those of one."""
+
+    @override
+    def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
+        return super().forward(features, attention_mask).reshape(1, -1, 16)
 
 
 class FirstOutput(nn.Module):
