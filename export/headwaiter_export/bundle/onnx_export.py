@@ -25,15 +25,12 @@ from headwaiter_export.graphs.onnx_graph import served_graph
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import WeightsFile
 from headwaiter_proto.encoder_pb2 import (
-    PRECISION_FP16,
     PRECISION_FP32,
     PRECISION_INT8,
     REFERENCE_SOURCE_ONNX_FILE,
     REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH,
 )
 from headwaiter_server.runtime.numeric_tolerances import smallest_cosine
-
-_PRECISIONS = {PRECISION_FP32: "fp32", PRECISION_FP16: "fp16", PRECISION_INT8: "int8"}
 
 
 def export_onnx(
@@ -85,7 +82,7 @@ def _write(
     file = encoder.file
     plan = ONNX_GRAPHS[file.precision]
     weights = WEIGHTS_FILES[plan.precision]
-    report(f"{file.path.name} is in {_PRECISIONS[plan.precision]}, of opset {file.opset}")
+    report(f"{file.path.name} is in {file.number_format}, of opset {file.opset}")
     if fused := file.fused_operators:
         report(
             f"{file.path.name} has the operators {', '.join(fused)}, as an optimiser wrote them (O2 to O4): on CPUs, "

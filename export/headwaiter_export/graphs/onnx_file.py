@@ -1,6 +1,6 @@
 """An ONNX file of the caller: what it takes, what it gives, and its results for one sequence at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,13 @@ _NUMPY: dict[int, type[np.generic]] = {
     TensorProto.INT32: np.int32,
     TensorProto.BOOL: np.bool_,
 }
-# Operators of files in int8: those that ONNX Runtime's quantisers write.
+# Operators that compute in int8, as ONNX Runtime's quantisers write them.
 _INT8 = ("DynamicQuantizeLinear", "QuantizeLinear", "MatMulInteger", "DynamicQuantizeMatMul", "QLinearMatMul")
+# Operators of quantised weights whose products are in floating point, and the bits of a weight without an attribute.
+_QUANTIZED_WEIGHTS, _USUAL_BITS = ("MatMulNBits", "MatMulBnb4", "GatherBlockQuantized"), 4
+_BITS: dict[int, int] = {TensorProto.INT8: 8, TensorProto.UINT8: 8, TensorProto.INT4: 4, TensorProto.UINT4: 4}
+# Operators with which poolings are appended have the same meaning from this opset on.
+_LEAST_OPSET = 11
 # Operators that ONNX Runtime's transformer optimiser writes, see `fused_operators`.
 _FUSED = ("SkipLayerNormalization", "EmbedLayerNormalization", "Attention", "BiasGelu", "FastGelu")
 # The numbers of dimensions of rows of features [B, N, width], and of images [B, channels, height, width].
@@ -90,9 +95,10 @@ class OnnxFile:
             model = onnx.load(path, load_external_data=False)
         except Exception as error:  # noqa: BLE001 - a damaged file raises any error
             raise ConfigError(f"{path} is no ONNX file ({one_line(error)}): export it again") from None
-        custom = {node.domain for node in model.graph.node} - {*_DOMAINS, *(each.domain for each in model.functions)}
+        nodes = [node for graph in _graphs(model.graph) for node in graph.node]
+        custom = {node.domain for node in nodes} - {*_DOMAINS, *(each.domain for each in model.functions)}
         if custom:
-            operators = sorted({node.op_type for node in model.graph.node if node.domain in custom})
+            operators = sorted({node.op_type for node in nodes if node.domain in custom})
             raise ConfigError(
                 f"{path} has the custom operators {', '.join(operators)} of {', '.join(sorted(custom))}, which no "
                 "server has: export the model with standard operators"
@@ -107,35 +113,75 @@ class OnnxFile:
         initialized = {each.name for each in model.graph.initializer}
         inputs = {each.name: _tensor(each) for each in model.graph.input if each.name not in initialized}
         file = cls(path, model, session, inputs, {each.name: _tensor(each) for each in model.graph.output})
+        if file.opset < _LEAST_OPSET:
+            raise ConfigError(
+                f"{path} is of opset {file.opset}: export it with opset {_LEAST_OPSET} or later, or convert it with "
+                "onnx.version_converter"
+            )
         file._check_inputs()
         return file
 
     @property
     def opset(self) -> int:
         """The version of the standard operators."""
-        return max(each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx"))
+        return max((each.version for each in self.model.opset_import if each.domain in ("", "ai.onnx")), default=0)
 
     @property
     def precision(self) -> Precision:
-        """The number format in which most of the file computes."""
-        if any(node.op_type in _INT8 for node in self.model.graph.node):
-            return PRECISION_INT8
-        halves = sum(each.data_type == TensorProto.FLOAT16 for each in self._matrices)
-        return PRECISION_FP16 if 2 * halves > len(self._matrices) else PRECISION_FP32
+        """The number format in which most of the file computes; int8 also for quantised weights alone."""
+        return PRECISION_INT8 if self.computes_in_int8 or self.weight_bits else self._float_precision
+
+    @property
+    def computes_in_int8(self) -> bool:
+        """Whether the file multiplies in int8."""
+        return any(node.op_type in _INT8 for node in self._nodes)
+
+    @property
+    def weight_bits(self) -> int:
+        """The bits of quantised weights whose products are in floating point; 0 without such weights."""
+        kinds = {each.name: each.data_type for each in self._matrices}
+        for node in self._nodes:
+            if node.op_type in _QUANTIZED_WEIGHTS:
+                return int(_attributes(node).get("bits", _USUAL_BITS))
+            if node.op_type == "DequantizeLinear" and (bits := _BITS.get(kinds.get(node.input[0], 0))):
+                return 0 if self.computes_in_int8 else bits
+        return 0
+
+    @property
+    def number_format(self) -> str:
+        """What the log calls the format of the file's numbers."""
+        products = "fp16" if self._float_precision == PRECISION_FP16 else "fp32"
+        if self.computes_in_int8:
+            return "int8"
+        return f"{products}, with weights of {self.weight_bits} bits" if self.weight_bits else products
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of its matrices."""
-        return [tuple(each.dims) for each in self._matrices]
+        blocks = [(node, _attributes(node)) for node in self._nodes if node.op_type.startswith("MatMul")]
+        quantized = {node.input[1]: (sizes["K"], sizes["N"]) for node, sizes in blocks if "K" in sizes}
+        kept = (tuple(each.dims) for each in self._matrices if each.name not in quantized)
+        return [*kept, *quantized.values()]
+
+    @property
+    def _float_precision(self) -> Precision:
+        floats = [each.data_type for each in self._matrices if each.data_type in _FLOATS]
+        return PRECISION_FP16 if 2 * floats.count(TensorProto.FLOAT16) > len(floats) else PRECISION_FP32
+
+    @property
+    def _nodes(self) -> Iterator[onnx.NodeProto]:
+        return (node for graph in _graphs(self.model.graph) for node in graph.node)
 
     @property
     def _matrices(self) -> list[TensorProto]:
-        return [each for each in self.model.graph.initializer if len(each.dims) > 1]
+        initializers = (each for graph in _graphs(self.model.graph) for each in graph.initializer)
+        constants = (node.attribute[0].t for node in self._nodes if node.op_type == "Constant" and node.attribute)
+        return [each for each in (*initializers, *constants) if len(each.dims) > 1]
 
     @property
     def fused_operators(self) -> list[str]:
         """Its operators that an optimiser fused, and that are slow on CPUs."""
-        fused = (node.op_type for node in self.model.graph.node if node.domain == "com.microsoft")
+        fused = (node.op_type for node in self._nodes if node.domain == "com.microsoft")
         return sorted({name for name in fused if name in _FUSED})
 
     @property
@@ -250,6 +296,20 @@ class OnnxFile:
                     f"{self.path} takes {name} of the shape [{shape}] alone: export it with sizes that may change, "
                     "called dynamic axes or dynamic shapes"
                 )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph, and those inside its operators."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, int]:
+    """Return the attributes of an operator that are whole numbers."""
+    return {each.name: each.i for each in node.attribute if each.type == onnx.AttributeProto.INT}
 
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
