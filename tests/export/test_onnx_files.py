@@ -1,5 +1,6 @@
 """A bundle of an ONNX file gives what ONNX Runtime alone gives for the file, one sequence at a time."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from headwaiter_client import patches
 from headwaiter_export.cli import main
+from headwaiter_export.graphs.onnx_file import OnnxFile
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
     ISOLATION_ONE_SEQUENCE,
@@ -49,6 +52,7 @@ from tests.support.export.onnx_files import (
     FeatureRows,
     OneSequenceRows,
     Pooled,
+    SimilarRows,
     run_file,
     save_classifier,
     save_files,
@@ -163,6 +167,41 @@ def test_a_pooling_inside_the_file_is_found(
         assert_close_to_scale(vector / length, run_file(file, "sentence_embedding", ids), 1e-6)
 
 
+def test_a_pooling_is_found_among_rows_that_hardly_differ(tmp_path: Path) -> None:
+    outputs = ("token_embeddings", "sentence_embedding")
+    file = write_onnx(SimilarRows(), tmp_path / "rows.onnx", ("features", "attention_mask"), outputs)
+    assert exported(file, "--max-tokens", "30").bundle.manifest.pooling == POOLING_CLS
+
+
+@pytest.mark.parametrize("modules", ["Normalize", "Dense Normalize"])
+def test_rows_follow_modules_json_whatever_vector_the_file_has(
+    modules: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tokenizer(tmp_path)
+    outputs = ("token_embeddings", "sentence_embedding")
+    file = write_onnx(Pooled(save_bert(tmp_path)), tmp_path / "model.onnx", outputs=outputs)
+    save_sentence_transformer(tmp_path, modules=("Transformer", "Pooling", *modules.split()))
+    expected = [run_file(file, outputs[0], ids).mean(0, dtype=np.float64) for ids in drawn()]
+    if "Dense" in modules:
+        settings = {"in_features": 32, "out_features": 20, "bias": False}
+        write_json(tmp_path / "2_Dense" / "config.json", settings)
+        weight = torch.randn(20, 32) / 8
+        safetensors.torch.save_file({"linear.weight": weight}, tmp_path / "2_Dense" / "model.safetensors")
+        expected = [np.tanh(weight.double().numpy() @ each) for each in expected]
+    settings_file = tmp_path / "config_sentence_transformers.json"
+    write_json(settings_file, {**json.loads(settings_file.read_text()), "truncate_dim": 8})
+    vector_alone = ["-o", str(tmp_path / "bundle"), "--outputs", "pooled=sentence_embedding"]
+    assert main(["onnx", str(file), *vector_alone]) == 1
+    assert "truncate_dim" in capsys.readouterr().err
+    served = exported(file)
+    # sentence-transformers scales to unit length before it shortens vectors, and not again.
+    assert not served.bundle.manifest.normalized
+    pooled = served.graph.run(pack(drawn()), hidden=True).pooled
+    assert pooled is not None
+    for vector, each in zip(pooled, expected, strict=True):
+        assert_close_to_scale(vector, (each / np.linalg.norm(each))[:8], 1e-6)
+
+
 @pytest.mark.parametrize(
     ("per_token", "inputs"), [(False, TEXT_INPUTS), (True, TEXT_INPUTS), *exhaustive((False, TEXT_INPUTS[:2]))]
 )
@@ -196,6 +235,41 @@ def test_int8_runs_one_sequence_at_a_time_and_equals_the_file_in_every_bit(tmp_p
         assert hidden is not None
         expected = run_file(tmp_path / "onnx" / "model_qint8.onnx", "last_hidden_state", ids)
         np.testing.assert_array_equal(hidden, expected)
+
+
+def test_quantised_weights_are_named_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, quantized = save_files(tmp_path), tmp_path / "onnx" / "model_q4.onnx"
+    quantizer = MatMulNBitsQuantizer(onnx.load(file), block_size=16)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(quantized))
+    served = exported(quantized)
+    assert served.precision == PRECISION_INT8
+    assert "weights of 4 bits" in served.bundle.manifest.padding.reason
+    assert "keep their nearest neighbour" in capsys.readouterr().out
+    (ids,) = drawn((9,))
+    hidden = served.graph.run(pack([ids]), hidden=True).hidden
+    assert hidden is not None
+    np.testing.assert_array_equal(hidden, run_file(quantized, "last_hidden_state", ids))
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(TensorProto.INT8, 8), (TensorProto.UINT4, 4)])
+def test_weights_that_are_only_stored_in_fewer_bits_are_named(kind: int, bits: int, tmp_path: Path) -> None:
+    stored = helper.make_tensor("weight_stored", kind, [6, 16], np.arange(96) % 7)
+    scale = helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1])
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weight_stored", "scale"], ["weight"]),
+        helper.make_node("MatMul", ["features", "weight"], ["token_embeddings"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "sequence", width])
+        for name, width in (("features", 6), ("token_embeddings", 16))
+    ]
+    graph = helper.make_graph(nodes, "rows", values[:1], values[1:], [stored, scale])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "rows.onnx"
+    )
+    file = OnnxFile.open(tmp_path / "rows.onnx")
+    assert (file.precision, file.weight_bits) == (PRECISION_INT8, bits)
 
 
 def test_fp16_inside_equals_the_file_in_every_bit(tmp_path: Path) -> None:
@@ -299,7 +373,9 @@ def test_files_that_a_server_cannot_run_are_refused_by_name(tmp_path: Path, caps
     past.graph.input.append(helper.make_tensor_value_info("past_key_values.0", onnx.TensorProto.FLOAT, ["b", 2, "n"]))
     onnx.save(past, tmp_path / "past.onnx")
     (tmp_path / "damaged.onnx").write_bytes(b"no graph")
+    old = write_onnx(FeatureRows(), tmp_path / "old.onnx", ("features", "attention_mask"), ("hidden",), opset=10)
     for file, fact in (
+        (old, "opset 10"),
         (fixed, "input_ids of the shape [2, 7]"),
         (tmp_path / "custom.onnx", "Special of of.mine"),
         (tmp_path / "past.onnx", "past_key_values.0"),

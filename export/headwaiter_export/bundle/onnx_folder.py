@@ -66,11 +66,19 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
         if TYPES not in file.inputs:
             described = replace(described, token_types=0)
         _check_inputs(file, described, image)
-        use = choose_output(file, outputs, described, choices.pooling, choices.normalize, image)
+        has_modules = is_present(folder / "modules.json")
+        chosen = choices.pooling, choices.normalize
+        use = choose_output(file, outputs, described, *chosen, image, has_modules=has_modules)
         used.append(use)
         encoder = OnnxEncoder.of_file(file, described, use, image)
-        if added := read_added({name: tuple(each.shape) for name, each in encoder.state_dict().items()}):
-            encoder.load_state_dict(added)
+        needed = encoder.state_dict()
+        added = read_added({name: tuple(each.shape) for name, each in needed.items()})
+        if missing := needed.keys() - added.keys():
+            raise CheckpointError(
+                f"{file.path} gives the rows before {min(missing)}, a weight that no file beside it has: serve another "
+                "output with --outputs, or choose a pooling with --pooling"
+            )
+        encoder.load_state_dict(added)
         return encoder
 
     if config_json.values.get("model_type") in {**FAMILIES, **FEATURE_FAMILIES}:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
+from headwaiter_export.config.after_pooling import ModuleKind
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -22,13 +23,14 @@ from headwaiter_export.encoder.own_module import check_max_tokens
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder, usual_sizes
 from headwaiter_export.encoder.reference import Sequence, random_sequences
 from headwaiter_export.graphs.onnx_file import OnnxFile
-from headwaiter_proto.encoder_pb2 import ImageFormat
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32, ImageFormat
 from headwaiter_proto.encoder_pb2 import Pooling as ProtoPooling
 from headwaiter_proto.rules.pooling import POOLINGS, pool
+from headwaiter_server.runtime.numeric_tolerances import TOLERANCES
 
 _REASON = "an ONNX file is served with its own attention, which needs padding"
-# Far above the rounding errors of a pooling in float16, and far below the difference between two poolings.
-_POOLING_ERROR = 2e-3
+# Far above the rounding errors of a pooling in float16, and far below the difference between most poolings.
+_ROUNDED_ERROR = 2e-3
 # Tokens of the sequences on which the pooling of a file is found.
 _COMPARED_TOKENS = (29, 17, 5)
 
@@ -46,7 +48,10 @@ class OnnxEncoder(PaddedModuleEncoder):
         self, config: EncoderConfig, file: OnnxFile, output: str, image: ImageFormat | None, *, gives_rows: bool
     ) -> None:
         super().__init__(config, nn.Identity())
-        self.file, self.output, self.gives_rows, self.reason = file, output, gives_rows, _REASON
+        self.file, self.output, self.gives_rows = file, output, gives_rows
+        # Servers call the precision of quantised weights int8.
+        bits = f"; its products are in {file.number_format}" if file.weight_bits else ""
+        self.reason = f"{_REASON}{bits}"
         self.image = image
 
     @classmethod
@@ -146,7 +151,7 @@ class OnnxUse:
         pooling: how hidden rows become one vector.
         normalize: whether vectors are scaled to unit length.
         head: the labels of logits.
-        found: what was found numerically, for the log; empty if nothing was looked for.
+        found: how the file's own vectors are made, or why they are left out, for the log; empty for other files.
     """
 
     kind: str
@@ -164,6 +169,8 @@ def choose_output(
     pooling: Pooling | None,
     normalize: bool | None,
     image: ImageFormat | None = None,
+    *,
+    has_modules: bool = False,
 ) -> OnnxUse:
     """Choose the output of a file to serve.
 
@@ -174,45 +181,65 @@ def choose_output(
         pooling: the pooling that the caller chose; None for that of the file, or of the files beside it.
         normalize: whether vectors are scaled to unit length, as the caller chose; None as for `pooling`.
         image: the images that the file takes; None for other files.
+        has_modules: whether modules.json says what follows the rows. Then rows are served, and a vector of the file is
+            left out, as in sentence-transformers.
+
+    Raises:
+        ConfigError: a vector of the file is not all that the files beside it describe.
     """
     head = described.head
     if "logits" in outputs and (head is not None or len(outputs) == 1):
         return OnnxUse("logits", outputs["logits"], head=head)
     scaled = described.normalize if normalize is None else normalize
-    if "pooled" not in outputs or ("hidden" in outputs and pooling is not None):
+    if "pooled" not in outputs or ("hidden" in outputs and (pooling is not None or has_modules)):
         own = Pooling.MEAN if described.pooling is Pooling.NONE and described.head else described.pooling
-        return OnnxUse("hidden", outputs["hidden"], pooling or own, scaled)
+        left_out = f"{outputs['pooled']} is left out: other vectors are made of the rows" if "pooled" in outputs else ""
+        return OnnxUse("hidden", outputs["hidden"], pooling or own, scaled, found=left_out)
     name = outputs["pooled"]
-    found, is_unit = _find_pooling(
+    if any(each.kind is ModuleKind.TRUNCATE for each in described.after_pooling):
+        raise ConfigError(
+            f"{file.path} gives vectors without rows, which the export cannot shorten: remove truncate_dim from "
+            "config_sentence_transformers.json, and keep the first numbers in the program that gets the vectors"
+        )
+    found, is_unit = _find_poolings(
         file, [outputs[kind] for kind in ("hidden", "pooled") if kind in outputs], described, image
     )
     length = ", of unit length" if is_unit else ""
-    scaled = is_unit if normalize is None else normalize
-    if found is None:
+    scaled = is_unit or described.normalize if normalize is None else normalize
+    if not found:
         return OnnxUse("pooled", name, normalize=scaled, found=f"{name} is the file's own vector{length}")
-    return OnnxUse("hidden", outputs["hidden"], found, scaled, found=f"{name} is the pooling {found}{length}")
+    others = f"; {' and '.join(found[1:])} cannot be told from it: --pooling chooses" if len(found) > 1 else ""
+    return OnnxUse(
+        "hidden", outputs["hidden"], found[0], scaled, found=f"{name} is the pooling {found[0]}{length}{others}"
+    )
 
 
-def _find_pooling(
+def _find_poolings(
     file: OnnxFile, names: list[str], described: EncoderConfig, image: ImageFormat | None
-) -> tuple[Pooling | None, bool]:
-    """Return which pooling of a file's rows gives its vectors, and whether these have unit length.
+) -> tuple[list[Pooling], bool]:
+    """Return which poolings of a file's rows give its vectors, the closest first, and whether they have unit length.
 
-    `names` are the outputs of rows, if there are any, and of vectors. None stands for no pooling of ours.
+    `names` are the outputs of rows, if there are any, and of vectors. An empty list stands for no pooling of ours.
     """
+    limit = TOLERANCES[PRECISION_FP32].pooled if file.precision == PRECISION_FP32 else _ROUNDED_ERROR
+    assert limit is not None
     lengths = [described.max_tokens if image else min(n, described.max_tokens) for n in _COMPARED_TOKENS]
     runs = [_run(file, names, described, each, image) for each in random_sequences(described, lengths)]
     vectors = np.stack([outputs[-1][0].astype(np.float64) for outputs in runs])
-    is_unit = bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=_POOLING_ERROR))
+    is_unit = bool(np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=limit))
     if len(names) == 1 or any(outputs[0].shape[-1] != vectors.shape[1] for outputs in runs):
-        return None, is_unit
+        return [], is_unit
+    errors = dict[Pooling, float]()
     for each in POOLINGS:
+        name = Pooling(ProtoPooling.Name(each).removeprefix("POOLING_").lower())
+        if is_unit and name is (Pooling.MEAN if described.pooling is Pooling.MEAN_SQRT_LEN else Pooling.MEAN_SQRT_LEN):
+            # Of unit length, both are the same.
+            continue
         pooled = np.stack([pool(outputs[0][0], each) for outputs in runs]).astype(np.float64)
         if is_unit:
             pooled /= np.maximum(np.linalg.norm(pooled, axis=1, keepdims=True), 1e-12)
-        if np.abs(pooled - vectors).max() <= _POOLING_ERROR * np.abs(vectors).max():
-            return Pooling(ProtoPooling.Name(each).removeprefix("POOLING_").lower()), is_unit
-    return None, is_unit
+        errors[name] = float(np.abs(pooled - vectors).max() / np.abs(vectors).max())
+    return sorted((each for each in errors if errors[each] <= limit), key=errors.__getitem__), is_unit
 
 
 def _run(
