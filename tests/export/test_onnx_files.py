@@ -15,6 +15,8 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from headwaiter_client import patches
+from headwaiter_export.checkpoints.json_files import CheckpointError
+from headwaiter_export.checkpoints.onnx_paths import files_of
 from headwaiter_export.cli import main
 from headwaiter_export.graphs.onnx_file import OnnxFile
 from headwaiter_proto.encoder_pb2 import (
@@ -54,6 +56,7 @@ from tests.support.export.onnx_files import (
     Pooled,
     SimilarRows,
     run_file,
+    save_branches,
     save_classifier,
     save_files,
     with_weights_beside,
@@ -306,6 +309,31 @@ def test_a_file_may_take_any_of_the_usual_inputs_and_have_its_weights_beside_it(
         hidden = served.graph.run(pack([ids]), hidden=True).hidden
         assert hidden is not None
         assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+
+
+def test_weights_of_branches_in_another_folder_come_along(tmp_path: Path) -> None:
+    file = save_branches(tmp_path / "rows.onnx")
+    weights = tmp_path / "weights" / "rows.bin"
+    assert files_of(file) == [file, weights]
+    rows = np.random.default_rng(1).standard_normal((9, 6), np.float32)
+    (expected,) = open_session(file, "cpu", session_options(1)).run(None, {"features": rows[None]})
+    exported(file, "--max-tokens", "30")
+    file.unlink()
+    weights.unlink()
+    hidden = open_model(tmp_path / "bundle", "cpu", "auto", threads=1).graph.run(pack([rows]), hidden=True).hidden
+    np.testing.assert_array_equal(hidden, expected[0])
+
+
+def test_weights_outside_the_folder_of_the_file_are_refused(tmp_path: Path) -> None:
+    file = save_branches(tmp_path / "files" / "rows.onnx")
+    (tmp_path / "files" / "weights").rename(tmp_path / "weights")
+    model = onnx.load(file, load_external_data=False)
+    for branch in model.graph.node[-1].attribute:
+        branch.g.initializer[0].external_data[0].value = "../weights/rows.bin"
+    onnx.save(model, file)
+    with pytest.raises(CheckpointError, match=r"\.\./weights"):
+        files_of(file)
+    assert main(["onnx", str(file), "-o", str(tmp_path / "bundle"), "--max-tokens", "30"]) == 1
 
 
 @pytest.mark.parametrize("kind", ["ViTModel", *exhaustive("ViTForImageClassification")])

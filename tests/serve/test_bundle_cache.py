@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from onnx import GraphProto, ModelProto, TensorProto
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_serve import bundle_cache
@@ -88,7 +89,9 @@ def test_an_onnx_file_is_exported_with_what_belongs_to_it(checkpoint: Path) -> N
     (checkpoint / "model.safetensors").unlink()
     file, weights = checkpoint / "onnx" / "model.onnx", checkpoint / "onnx" / "model.weights"
     file.parent.mkdir()
-    file.write_bytes(b"a graph whose numbers are in model.weights")
+    tensor = TensorProto(data_location=TensorProto.EXTERNAL, dims=[1], data_type=TensorProto.FLOAT)
+    tensor.external_data.add(key="location", value=weights.name)
+    file.write_bytes(ModelProto(graph=GraphProto(initializer=[tensor])).SerializeToString())
     weights.write_bytes(b"weights")
     for named in (checkpoint, file):
         with cached_bundle(str(named), read_settings([str(named), *CPU], {})) as (path, export):
@@ -96,8 +99,12 @@ def test_an_onnx_file_is_exported_with_what_belongs_to_it(checkpoint: Path) -> N
     bundles = {bundle(file)}
     (file.parent / "model_O3.onnx").write_bytes(b"another graph")
     assert bundle(file) in bundles
-    for changed in (weights, file, checkpoint / "config.json"):
-        changed.write_bytes(changed.read_bytes() + b" ")
+    for changed, added in (
+        (weights, b" "),
+        (file, ModelProto(producer_name="mine").SerializeToString()),
+        (checkpoint / "config.json", b" "),
+    ):
+        changed.write_bytes(changed.read_bytes() + added)
         bundles.add(bundle(file))
     assert len(bundles) == 4
     # PyTorch's weights come first, unless the file is named.

@@ -114,7 +114,8 @@ def _write(
         sentences = None if exact is None else _measured(exact, tokenize(model.text, encoder.config).measured)
     step(f"writing {plan.file}")
     graph = served_graph(encoder)
-    check_room(sum(each.const_value.nbytes for each in graph.graph.initializers.values() if each.const_value), folder)
+    tensors = [each.const_value for part in graph.graphs() for each in part.initializers.values()]
+    check_room(sum(each.nbytes for each in tensors if each is not None), folder)
     with WeightsFile(folder / weights) as shared:
         shared.write_graph(graph, folder / plan.file)
     report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")

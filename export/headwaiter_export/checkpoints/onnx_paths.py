@@ -1,9 +1,10 @@
 """Where an ONNX file is, and which files belong to it."""
 
-import mmap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from headwaiter_export.checkpoints.json_files import CheckpointError, is_present
+from headwaiter_export.checkpoints.json_files import CheckpointError, is_present, path_inside
 from headwaiter_export.checkpoints.needed_files import WEIGHTS
 from headwaiter_proto.model_source import is_onnx
 
@@ -41,13 +42,32 @@ def is_onnx_model(path: Path) -> bool:
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return an ONNX file, and the files beside it that it names, such as those of its weights."""
-    with file.open("rb") as opened:
-        if not file.stat().st_size:
-            return [file]
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            beside = (each for each in sorted(file.parent.iterdir()) if each.is_file() and each != file)
-            return [file, *(each for each in beside if content.find(each.name.encode()) >= 0)]
+    """Return an ONNX file, and the other files that have its weights; the file alone if it is damaged.
+
+    Raises:
+        CheckpointError: a file of weights is outside the folder of the ONNX file.
+    """
+    # Imported here, because a server starts without it.
+    import onnx
+
+    try:
+        model = onnx.load(file, load_external_data=False)
+    except Exception:  # noqa: BLE001 - a damaged file raises any error, and the export names it
+        return [file]
+    tensors = [each for part in (model.graph, *model.functions) for each in _tensors(part)]
+    locations = {entry.value for each in tensors for entry in each.external_data if entry.key == "location"}
+    weights = [path_inside(file.parent, location, file) for location in sorted(locations)]
+    return [file, *(each for each in weights if each.is_file())]
+
+
+def _tensors(part: Any) -> Iterator[Any]:
+    """Yield the tensors of a graph or a function, and of the graphs inside its operators."""
+    yield from getattr(part, "initializer", ())
+    for node in part.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _tensors(graph)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir import traversal
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
@@ -38,7 +37,7 @@ def served_graph(encoder: OnnxEncoder) -> ir.Model:
     graph, config = model.graph, encoder.config
     (output,) = (each for each in graph.outputs if each.name == encoder.output)
     graph.outputs[:] = [output]
-    _free_names(graph)
+    _free_names(model)
     before, after = _Operators("headwaiter_before"), _Operators("headwaiter_after")
     inputs = _replace_inputs(graph, before, encoder)
     _insert_first(graph, before.nodes)
@@ -92,14 +91,15 @@ class _Operators:
         return self.add("Gather", self.add("Shape", tokens), self.constant(1))
 
 
-def _free_names(graph: ir.Graph) -> None:
+def _free_names(model: ir.Model) -> None:
     """Rename the values of a file that have the names of our inputs and outputs."""
-    for number, node in enumerate(traversal.RecursiveGraphIterator(graph)):
+    for number, node in enumerate(model.graph.all_nodes()):
         for value in node.outputs:
             if value.name in _NAMES:
                 value.name = f"{value.name}_{number}"
-    for name in [name for name in graph.initializers if name in _NAMES]:
-        graph.initializers[name].name = f"{name}_initializer"
+    for number, graph in enumerate(model.graphs()):
+        for name in graph.initializers.keys() & _NAMES:
+            graph.initializers[name].name = f"{name}_initializer_{number}"
 
 
 def _replace_inputs(graph: ir.Graph, add: _Operators, encoder: OnnxEncoder) -> dict[str, ir.Value]:

@@ -176,7 +176,7 @@ class WeightsFile:
 
     def write_graph(self, model: ir.Model, path: Path) -> None:
         """Write a graph to `path`, in the folder of this file, and its large tensors to this file."""
-        for initializer in model.graph.initializers.values():
+        for initializer in (each for graph in model.graphs() for each in graph.initializers.values()):
             tensor = initializer.const_value
             assert tensor is not None
             if tensor.nbytes > _INLINE_BYTES:

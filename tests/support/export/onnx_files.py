@@ -10,6 +10,7 @@ import onnxruntime
 import torch
 import transformers
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -168,3 +169,29 @@ def with_weights_beside(path: Path) -> None:
     """Move the weights of a file to another file beside it."""
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+
+
+def save_branches(path: Path) -> Path:
+    """Save a file of features whose operator If has weights of its own, in a file of a folder `weights`."""
+    rng = np.random.default_rng(0)
+    branches = dict[str, Any]()
+    for name, columns in (("then_branch", 64), ("else_branch", 1)):
+        weight = numpy_helper.from_array(rng.standard_normal((6, columns), np.float32), f"{name}_weight")
+        nodes = [helper.make_node("MatMul", ["features", weight.name], [f"{name}_rows"])]
+        rows = helper.make_tensor_value_info(f"{name}_rows", TensorProto.FLOAT, None)
+        branches[name] = helper.make_graph(nodes, name, [], [rows], [weight])
+    zero = numpy_helper.from_array(np.array(0), "zero")
+    nodes = [
+        helper.make_node("Size", ["features"], ["size"]),
+        helper.make_node("Greater", ["size", "zero"], ["has_rows"]),
+        helper.make_node("If", ["has_rows"], ["token_embeddings"], **branches),
+    ]
+    features, rows = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "sequence", width])
+        for name, width in (("features", 6), ("token_embeddings", 64))
+    )
+    graph = helper.make_graph(nodes, "rows", [features], [rows], [zero])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (path.parent / "weights").mkdir(parents=True)
+    onnx.save(model, path, save_as_external_data=True, location="weights/rows.bin", size_threshold=0)
+    return path
