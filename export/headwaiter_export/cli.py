@@ -114,7 +114,11 @@ def _export_onnx(options: argparse.Namespace, name: str) -> None:
         options.max_tokens,
         options.vocabulary_size,
     )
-    read = None if options.pytorch is None else partial(read_checkpoint, options.pytorch)
+    read = None
+    if options.pytorch is not None:
+        # Before the progress, as for a checkpoint.
+        folder, _ = _fetched(options.pytorch)
+        read = partial(read_checkpoint, folder, choices.pooling, choices.normalize)
     with _Progress() as progress:
         export_onnx(find_onnx(options.file), options.output, name, choices, progress.report, progress.step, read)
 
@@ -473,9 +477,9 @@ def _add_onnx(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     command.add_argument("--vocabulary-size", type=int, metavar="N", help="number of token ids")
     command.add_argument(
         "--pytorch",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the checkpoint that the file was made of: its results in PyTorch are compared with the file's",
+        metavar="CHECKPOINT",
+        help="the checkpoint that the file was made of, a folder or a name on a hub: its results in PyTorch are "
+        "compared with the file's",
     )
 
 

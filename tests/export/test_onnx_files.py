@@ -36,6 +36,7 @@ from headwaiter_proto.encoder_pb2 import (
     Pooling,
 )
 from headwaiter_proto.rules.pooling import POOLINGS, pool
+from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import pack
@@ -423,19 +424,79 @@ def test_a_smaller_limit_holds_for_texts_too(tmp_path: Path) -> None:
     assert (manifest.max_tokens, manifest.max_text_tokens) == (20, 20)
 
 
-def test_a_file_is_compared_with_pytorch_if_its_checkpoint_is_there(tmp_path: Path) -> None:
-    save_files(tmp_path / "files")
+def bundle_beside_pytorch(
+    folder: Path, precision: str = "fp32", *flags: str, **settings: Any
+) -> tuple[Path, list[str]]:
+    """Save a file and a checkpoint of these settings, and return where and how to export the file."""
+    file = save_files(folder / "files")
+    if precision == "fp16":
+        onnx.save(convert_float_to_float16(onnx.load(file), keep_io_types=True), file)
+    if precision == "int8":
+        quantize_dynamic(file, file)
+    save_bert(folder / "checkpoint", **settings)
+    save_tokenizer(folder / "checkpoint")
+    bundle = folder / "bundle"
+    return bundle, ["onnx", str(file), "-o", str(bundle), "--pytorch", str(folder / "checkpoint"), *flags]
+
+
+@pytest.mark.parametrize("precision", ["fp32", *exhaustive("fp16", "int8")])
+def test_a_file_is_compared_with_pytorch_if_its_checkpoint_is_there(precision: str, tmp_path: Path) -> None:
+    # The choices hold for the checkpoint too: of different poolings, vectors would differ.
+    bundle, command = bundle_beside_pytorch(tmp_path, precision, "--pooling", "max", "--normalize")
+    assert main(command) == 0
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.reference_source == REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH
+    assert manifest.pooling == POOLING_MAX
+
+
+@pytest.mark.parametrize(
+    ("precision", "settings", "fact"),
+    [
+        ("fp32", {"hidden_act": "relu"}, "PyTorch"),
+        ("fp16", {"hidden_act": "relu"}, "PyTorch"),
+        ("int8", {"num_hidden_layers": 1}, "on average"),
+        ("int8", {"hidden_size": 16}, "hidden of width 16"),
+        ("fp32", {"vocab_size": len(VOCABULARY) - 9}, f"{len(VOCABULARY) - 9}"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_other_results_is_noticed(
+    precision: str, settings: dict[str, Any], fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, command = bundle_beside_pytorch(tmp_path, precision, **settings)
+    assert main(command) == 1
+    assert fact in capsys.readouterr().err
+    assert not bundle.exists()
+
+
+def test_a_checkpoint_without_the_output_of_the_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_classifier(tmp_path, "BertForSequenceClassification")
+    file = write_onnx(model, tmp_path / "model.onnx", outputs=("logits",))
     save_bert(tmp_path / "checkpoint")
     save_tokenizer(tmp_path / "checkpoint")
-    model = exported(tmp_path / "files", "--pytorch", str(tmp_path / "checkpoint"))
-    assert model.bundle.manifest.reference_source == REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH
+    command = ["onnx", str(file), "-o", str(tmp_path / "bundle"), "--pytorch", str(tmp_path / "checkpoint")]
+    assert main(command) == 1
+    assert "logits of width 3" in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_other_results_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_files(tmp_path / "files")
-    save_bert(tmp_path / "checkpoint", hidden_act="relu")
-    bundle = tmp_path / "bundle"
-    flags = ["-o", str(bundle), "--pytorch", str(tmp_path / "checkpoint")]
-    assert main(["onnx", str(tmp_path / "files"), *flags]) == 1
-    assert "PyTorch" in capsys.readouterr().err
-    assert not bundle.exists()
+@pytest.mark.parametrize("inputs", [TEXT_INPUTS[:2], *exhaustive((TEXT_INPUTS,))])
+def test_a_classifier_without_token_types_is_compared_with_types_of_0(inputs: tuple[str, ...], tmp_path: Path) -> None:
+    model = save_classifier(tmp_path, "BertForSequenceClassification")
+    save_tokenizer(tmp_path)
+    file = write_onnx(model, tmp_path / "onnx" / "model.onnx", inputs, ("logits",))
+    model.save_pretrained(tmp_path)
+    manifest = exported(file, "--pytorch", str(tmp_path)).bundle.manifest
+    assert manifest.reference_source == REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH
+
+
+def test_a_broken_neighbour_costs_an_int8_file_only_the_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = save_files(tmp_path)
+    quantized = tmp_path / "onnx" / "model_qint8.onnx"
+    quantize_dynamic(file, quantized)
+    file.write_bytes(b"no graph")
+    exported(quantized)
+    assert str(file) in capsys.readouterr().out

@@ -101,7 +101,7 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     lines += [f"{use.output} is served{f' with the pooling {config.pooling}' if use.kind == 'hidden' else ''}"]
     lines += [use.found] if use.found else []
     lines += [f"the outputs {', '.join(others)} are left out"] if others else []
-    # What the file pools itself needs no other word.
+    # The pooling of the file replaces an assumed one.
     kept = [each for each in model.assumptions if not (use.found and "names no pooling" in each)]
     return replace(model, text=text, assumptions=(*kept, *lines))
 
