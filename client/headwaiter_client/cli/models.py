@@ -22,7 +22,7 @@ _BATCHES = {
 }
 # What the results were compared with, if not with PyTorch alone.
 _COMPARED = {
-    pb.REFERENCE_SOURCE_ONNX_FILE: "the ONNX file; PyTorch was not asked",
+    pb.REFERENCE_SOURCE_ONNX_FILE: "the ONNX file alone, not PyTorch",
     pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH: "the ONNX file, which the export compared with PyTorch too",
 }
 

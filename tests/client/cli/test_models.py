@@ -135,7 +135,7 @@ def test_models_shows_why_a_model_is_padded_and_what_it_does_not_have(
 @pytest.mark.parametrize(
     ("source", "fact"),
     [
-        (pb.REFERENCE_SOURCE_ONNX_FILE, "PyTorch was not asked"),
+        (pb.REFERENCE_SOURCE_ONNX_FILE, "not PyTorch"),
         (pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH, "compared with PyTorch too"),
     ],
 )
