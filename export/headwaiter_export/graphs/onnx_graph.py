@@ -1,38 +1,34 @@
 """Turn an ONNX file of the caller into a padded graph: rename inputs and outputs, and append the pooling it lacks."""
 
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
-from numpy.typing import NDArray
+import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch import Tensor, nn
 
-from headwaiter_export.config.after_pooling import DenseActivation, ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.encoder.pooling import pool
 from headwaiter_export.graphs.onnx_encoder import OnnxEncoder
 from headwaiter_export.graphs.onnx_file import IDS, MASK, POSITIONS, TYPES
-from headwaiter_export.graphs.tracing import tidy
+from headwaiter_export.graphs.padded import Padded
+from headwaiter_export.graphs.tracing import silence, tidy
 from headwaiter_proto.encoder_pb2 import ImageFormat
 
 _FEATURES = "features"
 _NAMES = (IDS, MASK, TYPES, _FEATURES, "hidden", "pooled", "logits", "token_logits")
-_ACTIVATIONS = {
-    DenseActivation.TANH: "Tanh",
-    DenseActivation.SIGMOID: "Sigmoid",
-    DenseActivation.RELU: "Relu",
-}
-# From this opset on, ReduceMax takes its axes as an input.
-_AXES_AS_INPUT = 18
+# The sizes of the traced batch.
+_TRACED_CELLS = (2, 3)
+# The last opset that PyTorch's older exporter writes.
+_LAST_TRACED_OPSET = 20
 
 
 def served_graph(encoder: OnnxEncoder) -> ir.Model:
-    """Return the graph of a file as a server runs it, with the operators of the file as they are.
-
-    Raises:
-        ConfigError: a module after the pooling cannot be written.
-    """
+    """Return the graph of a file as a server runs it, with the operators of the file as they are."""
     model = ir.load(encoder.file.path)
     graph, config = model.graph, encoder.config
     (output,) = (each for each in graph.outputs if each.name == encoder.output)
@@ -49,8 +45,7 @@ def served_graph(encoder: OnnxEncoder) -> ir.Model:
         outputs = {"hidden": output}
         if config.pooling is not Pooling.NONE:
             cells = after.cast(output, ir.DataType.FLOAT)
-            vectors = _pool(after, cells, inputs[MASK], config.pooling, config.prefix_rows, encoder.file.opset)
-            outputs["pooled"] = _after_pooling(after, vectors, encoder)
+            outputs["pooled"] = _pool(after, cells, inputs[MASK], encoder)
     graph.extend(after.nodes)
     for operators in (before, after):
         for value in operators.initializers:
@@ -80,8 +75,17 @@ class _Operators:
         self.initializers.append(value)
         return value
 
-    def number(self, value: float) -> ir.Value:
-        return self.constant(value, np.float32)
+    def take(self, graph: ir.Graph) -> None:
+        """Take all operators and initializers of a graph."""
+        self.initializers += graph.initializers.values()
+        graph.initializers.clear()
+        nodes = list(graph)
+        graph.remove(nodes)
+        for node in nodes:
+            node.name = f"{self._name}/{node.name}"
+        self.nodes += nodes
+        for value in (*self.initializers, *(output for node in nodes for output in node.outputs)):
+            value.name = f"{self._name}/{value.name}"
 
     def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
         return value if value.dtype == to else self.add("Cast", value, to=to.value)
@@ -153,72 +157,43 @@ def _insert_first(graph: ir.Graph, nodes: list[ir.Node]) -> None:
         graph.insert_before(graph[0], nodes)
 
 
-def _pool(add: _Operators, cells: ir.Value, mask: ir.Value, pooling: Pooling, prefix_rows: int, opset: int) -> ir.Value:
-    """Pool cells [B, N, width] to [B, width]; the operators mean the same in all opsets from 11 on."""
-    if pooling is Pooling.CLS:
-        return add.add("Gather", cells, add.constant(0), axis=1)
-    is_token = add.add("Reshape", add.add("Cast", mask, to=ir.DataType.BOOL.value), add.constant([0, -1, 1]))
-    if pooling is Pooling.MAX:
-        infinity = add.number(-np.inf)
-        most = add.add("Where", is_token, cells, infinity)
-        if opset >= _AXES_AS_INPUT:
-            return add.add("ReduceMax", most, add.constant([1]), keepdims=0)
-        return add.add("ReduceMax", most, axes=[1], keepdims=0)
-    ones = add.add("Cast", mask, to=ir.DataType.FLOAT.value)
-    row = add.add("Reshape", ones, add.constant([0, 1, -1]))
-    # A sum over tokens that is exact in float32.
-    count = add.add("MatMul", row, add.add("Reshape", ones, add.constant([0, -1, 1])))
-    weights, divisor = row, count
-    if pooling is not Pooling.MEAN and pooling is not Pooling.MEAN_SQRT_LEN:
-        one = add.constant(1)
-        past = add.add("Add", add.rows(mask), one)
-        places = add.add("Cast", add.add("Range", one, past, one), to=ir.DataType.FLOAT.value)
-    if pooling is Pooling.LAST:
-        weights = add.add("Cast", add.add("Equal", places, count), to=ir.DataType.FLOAT.value)
-        divisor = add.number(1)
-    elif pooling is Pooling.MEAN_SQRT_LEN:
-        divisor = add.add("Sqrt", count)
-    elif pooling is Pooling.WEIGHTED_MEAN:
-        weights = add.add("Mul", row, places)
-        divisor = add.add("Mul", add.add("Mul", count, add.add("Add", count, add.number(1))), add.number(0.5))
-    elif pooling in (Pooling.PREFIX_MEAN, Pooling.PATCH_MEAN):
-        is_patch = add.add("Greater", places, add.number(prefix_rows))
-        chosen = is_patch if pooling is Pooling.PATCH_MEAN else add.add("Not", is_patch)
-        weights = add.add("Mul", row, add.add("Cast", chosen, to=ir.DataType.FLOAT.value))
-        divisor = add.number(prefix_rows)
-        if pooling is Pooling.PATCH_MEAN:
-            divisor = add.add("Sub", count, divisor)
-    # A cell of padding may hold infinity, and 0 × infinity is NaN.
-    kept = add.add("Where", is_token, cells, add.number(0))
-    total = add.add("Div", add.add("MatMul", weights, kept), divisor)
-    return add.add("Reshape", total, add.constant([0, -1]))
+class _Pooling(nn.Module):
+    """The pooling of an encoder, and the modules after it."""
 
+    def __init__(self, encoder: OnnxEncoder) -> None:
+        super().__init__()
+        self.config, self.after_pooling = encoder.config, encoder.after_pooling
 
-def _after_pooling(add: _Operators, vectors: ir.Value, encoder: OnnxEncoder) -> ir.Value:
-    """Append the modules after the pooling."""
-    for module, layer in zip(encoder.config.after_pooling, encoder.after_pooling, strict=True):
-        tensors = {name: tensor.numpy() for name, tensor in layer.state_dict().items()}
-        vectors = _module(add, vectors, module, tensors)
-    return vectors
-
-
-def _module(add: _Operators, x: ir.Value, module: PooledModule, tensors: dict[str, NDArray[Any]]) -> ir.Value:
-    if module.kind is ModuleKind.TRUNCATE:
-        start, stop, axis = (add.constant([number]) for number in (0, module.width, 1))
-        return add.add("Slice", x, start, stop, axis)
-    if module.kind is ModuleKind.NORMALIZE:
-        row, column = (add.add("Reshape", x, add.constant(shape)) for shape in ([0, 1, -1], [0, -1, 1]))
-        length = add.add("Sqrt", add.add("Reshape", add.add("MatMul", row, column), add.constant([-1, 1])))
-        return add.add("Div", x, add.add("Max", length, add.number(1e-12)))
-    if module.kind is not ModuleKind.DENSE or module.activation not in (DenseActivation.IDENTITY, *_ACTIVATIONS):
-        name = module.kind if module.kind is not ModuleKind.DENSE else f"{module.kind} with {module.activation}"
-        raise ConfigError(
-            f"the pooling is followed by {name}, which the export cannot append to an ONNX file: export the checkpoint "
-            "itself with headwaiter-export checkpoint"
+    def forward(self, cells: Tensor, mask: Tensor) -> Tensor:
+        """Pool cells [B, N, width] to [B, pooled_width]."""
+        layout = Padded({MASK: mask})
+        vectors: Tensor = self.after_pooling(
+            pool(cells.flatten(0, 1), layout, [self.config.pooling], self.config.prefix_rows)
         )
-    inputs = [add.constant(tensors[f"linear.{each}"], np.float32) for each in ("weight", "bias")[: 1 + module.bias]]
-    x = add.add("Gemm", x, *inputs, transB=1)
-    return add.add(_ACTIVATIONS[module.activation], x) if module.activation in _ACTIVATIONS else x
+        return vectors
+
+
+def _pool(add: _Operators, cells: ir.Value, mask: ir.Value, encoder: OnnxEncoder) -> ir.Value:
+    """Trace the pooling in PyTorch, in the opset of the file, and add its operators."""
+    arguments = torch.zeros(*_TRACED_CELLS, encoder.config.pooling_width), torch.ones(*_TRACED_CELLS, dtype=torch.int64)
+    names, content = ["cells", "mask"], BytesIO()
+    with silence(), torch.inference_mode():
+        # Only the older exporter writes old opsets. The operators of a pooling mean the same in later ones.
+        torch.onnx.export(
+            _Pooling(encoder),
+            arguments,
+            content,  # type: ignore[arg-type] # the older exporter writes to an open file, too
+            input_names=names,
+            dynamic_axes={name: {0: "batch", 1: "sequence"} for name in names},
+            opset_version=min(encoder.file.opset, _LAST_TRACED_OPSET),
+            dynamo=False,
+        )
+    traced = ir.from_proto(onnx.load_from_string(content.getvalue())).graph
+    vectors = traced.outputs.pop()
+    for own, given in zip(traced.inputs, (cells, mask), strict=True):
+        ir.convenience.replace_all_uses_with(own, given)
+    add.take(traced)
+    return vectors
 
 
 def _name_outputs(graph: ir.Graph, outputs: dict[str, ir.Value], config: EncoderConfig) -> None:

@@ -96,7 +96,7 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
 def _trace_layers(encoder: Encoder, layout: type[GraphLayout], inputs: dict[str, dict[str, Tensor]]) -> ir.Model:
     """Trace one layer of each kind, and copy its operators for the others."""
     axes = layout.input_axes(encoder.config)
-    with _silence(), _without_decomposition(), torch.inference_mode():
+    with silence(), _without_decomposition(), torch.inference_mode():
         program = torch.onnx.export(
             _GraphModule(mark_layers(encoder), layout).eval(),
             # As the last positional argument, the dict would be mistaken for keyword arguments.
@@ -124,7 +124,7 @@ def _trace_module(encoder: ModuleEncoder, layout: type[GraphLayout], inputs: dic
     dynamic = {"inputs": {name: {i: dims[axis] for i, axis in enumerate(axes[name])} for name in axes}}
     graph = _GraphModule(encoder, layout).eval()
     # On some errors, the tracer prints the whole program.
-    with _silence(), redirect_stderr(StringIO()), torch.inference_mode():
+    with silence(), redirect_stderr(StringIO()), torch.inference_mode():
         try:
             exported = torch.export.export(graph, (), inputs, dynamic_shapes=dynamic, strict=False)
             program = torch.onnx.export(
@@ -265,7 +265,7 @@ def _without_decomposition() -> Iterator[None]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Suppress the tracer's messages, which help only its developers."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)

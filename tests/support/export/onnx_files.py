@@ -60,11 +60,11 @@ class FeatureRows(nn.Module):
 
 
 class OneSequenceRows(FeatureRows):
-    """Was traced with one sequence, so that the rows of several sequences become those of one."""
+    """Runs on one sequence alone."""
 
     @override
     def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
-        return super().forward(features, attention_mask).reshape(1, -1, 16)
+        return super().forward(features, attention_mask).reshape(1, features.shape[1], 16)
 
 
 class SimilarRows(FeatureRows):
@@ -96,17 +96,18 @@ def write_onnx(
     opset: int = 18,
     *,
     dynamic: bool = True,
+    sequences: int = 2,
 ) -> Path:
-    """Write a module of token ids as an ONNX file."""
+    """Write a module as an ONNX file, traced with a batch of some sequences."""
     path.parent.mkdir(exist_ok=True, parents=True)
-    ids = torch.randint(0, len(VOCABULARY), (2, 7), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, len(VOCABULARY), (sequences, 7), generator=torch.Generator().manual_seed(0))
     values = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "token_type_ids": torch.zeros_like(ids),
-        "position_ids": torch.arange(7).expand(2, 7).clone(),
-        "features": torch.ones(2, 7, 6),
-        "pixel_values": torch.ones(2, 3, 12, 12),
+        "position_ids": torch.arange(7).expand(sequences, 7).clone(),
+        "features": torch.ones(sequences, 7, 6),
+        "pixel_values": torch.ones(sequences, 3, 12, 12),
     }
     module = module if isinstance(module, Pooled | FeatureRows) else FirstOutput(module, inputs)
     sizes = {0: "batch", 1: "sequence"}
