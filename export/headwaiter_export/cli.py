@@ -491,12 +491,9 @@ def _kind_and_name(text: str) -> tuple[str, str]:
 
 
 def _name_of_onnx(options: argparse.Namespace) -> str:
-    """Return the name of the folder, or of a file with another name than usual."""
-    path: Path = options.file.resolve()
-    if path.suffix != ".onnx":
-        return path.name
-    folder = path.parent.parent if path.parent.name == "onnx" else path.parent
-    return folder.name if path.stem == "model" else path.stem
+    from headwaiter_export.checkpoints.onnx_paths import usual_name
+
+    return usual_name(options.file)
 
 
 def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:

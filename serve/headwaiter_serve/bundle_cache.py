@@ -11,7 +11,7 @@ from pathlib import Path
 from headwaiter_export import checkpoints
 from headwaiter_export.checkpoints.hub import resolve
 from headwaiter_export.checkpoints.needed_files import needed_files
-from headwaiter_export.checkpoints.onnx_paths import files_of, find_onnx, is_onnx_model, settings_folder
+from headwaiter_export.checkpoints.onnx_paths import files_of, find_onnx, is_onnx_model, settings_folder, usual_name
 from headwaiter_proto.model_source import HubName
 from headwaiter_server.settings.flags import Settings
 
@@ -58,7 +58,7 @@ def _read(model: str) -> tuple[list[str], list[str]]:
         f"{file} {_sha256(folder / file)}" for file in needed_files(lambda _: folder) if (folder / file).is_file()
     ]
     digests += [f"{file.name} {_sha256(file)}" for file in files]
-    return [command, model], [folder.resolve().name, *digests]
+    return [command, model], [usual_name(Path(model)), *digests]
 
 
 def _graph_flags(settings: Settings) -> list[str]:

@@ -42,13 +42,22 @@ def needed_files(bring: Callable[[list[str]], Path]) -> list[str]:
         files = others
         folder = bring(files)
         modules = _modules(folder)
-    weighted = [path for path, kind in modules.items() if not kind.endswith(_WEIGHTLESS)]
+    weighted = _weighted(modules)
     for name in WEIGHTS:
         if weighted:
             files += [file for path in weighted for file in _in_folders([path], _weights(folder / path, name))]
             folder = bring(files)
             weighted = [path for path in weighted if not _has(folder / path, name)]
     return files
+
+
+def has_weights(folder: Path) -> bool:
+    """Return whether each module of a checkpoint that needs weights has a file or an index of them.
+
+    Raises:
+        CheckpointError: a file that names others is malformed, or names one outside the folder.
+    """
+    return all(any(_has(folder / path, name) for name in WEIGHTS) for path in _weighted(_modules(folder)))
 
 
 def _in_folders(folders: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -75,6 +84,10 @@ def _modules(folder: Path) -> dict[str, str]:
                 (Path(path) / name).as_posix(): routed[name] for name in routed if path_inside(folder, name, types.path)
             }
     return modules
+
+
+def _weighted(modules: dict[str, str]) -> list[str]:
+    return [path for path, kind in modules.items() if not kind.endswith(_WEIGHTLESS)]
 
 
 def _weights(folder: Path, name: str) -> list[str]:

@@ -1,11 +1,12 @@
 """Where an ONNX file is, and which files belong to it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, is_present, path_inside
-from headwaiter_export.checkpoints.needed_files import WEIGHTS
+from headwaiter_export.checkpoints.needed_files import has_weights
 from headwaiter_proto.model_source import is_onnx
 
 _FOLDER = "onnx"
@@ -31,14 +32,22 @@ def find_onnx(path: Path) -> Path:
 
 def settings_folder(file: Path) -> Path:
     """Return the folder with the settings of an ONNX file: its own folder, or the one above its folder `onnx`."""
-    beside = file.resolve().parent
+    beside = _folder(file)
     has_settings = any(is_present(beside / name) for name in ("config.json", "modules.json"))
     return beside.parent if beside.name == _FOLDER and not has_settings else beside
 
 
+def usual_name(path: Path) -> str:
+    """Return the name of a model: that of the folder, or of an ONNX file with another name than usual."""
+    if not is_onnx(str(path)):
+        return path.resolve().name
+    folder = _folder(path)
+    return path.stem if path.stem != "model" else folder.parent.name if folder.name == _FOLDER else folder.name
+
+
 def is_onnx_model(path: Path) -> bool:
-    """Return whether a path is an ONNX file, or a folder that has one and no weights of PyTorch."""
-    return is_onnx(str(path)) or (bool(_files(path)) and not any(is_present(path / name) for name in WEIGHTS))
+    """Return whether a path is an ONNX file, or a folder that has one and lacks weights of PyTorch."""
+    return is_onnx(str(path)) or (bool(_files(path)) and not has_weights(path))
 
 
 def files_of(file: Path) -> list[Path]:
@@ -68,6 +77,11 @@ def _tensors(part: Any) -> Iterator[Any]:
             yield from (attribute.t, *attribute.tensors)
             for graph in (attribute.g, *attribute.graphs):
                 yield from _tensors(graph)
+
+
+def _folder(file: Path) -> Path:
+    """Return the folder of a file, without following links: those in the cache of Hugging Face lead elsewhere."""
+    return Path(os.path.abspath(file)).parent  # noqa: PTH100 - resolve() follows links
 
 
 def _files(folder: Path) -> list[Path]:
