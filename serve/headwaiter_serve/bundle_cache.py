@@ -1,46 +1,83 @@
 """The folder of exported bundles. Its names are digests of what decides the content of a bundle."""
 
-import fcntl
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
+from typing import IO
 
-from headwaiter_export import checkpoints
+import headwaiter_export
+import headwaiter_proto
+from headwaiter_export.bundle.atomic_folder import BundleError, take_lock
 from headwaiter_export.checkpoints.hub import resolve
 from headwaiter_export.checkpoints.needed_files import needed_files
 from headwaiter_export.checkpoints.onnx_paths import files_of, find_onnx, is_onnx_model, settings_folder, usual_name
 from headwaiter_proto.model_source import HubName
+from headwaiter_server import runtime
 from headwaiter_server.settings.flags import Settings
+
+# The packages whose code and data decide the content of a bundle. Their version is the same between two releases.
+_CODE = (headwaiter_export, headwaiter_proto, runtime)
+# The libraries that do: they compute, trace and compare models, and read tokenizers.
+_LIBRARIES = (
+    *("torch", "transformers", "tokenizers", "safetensors", "numpy"),
+    *("onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu"),
+)
 
 
 @contextmanager
 def cached_bundle(model: str, settings: Settings) -> Iterator[tuple[Path, list[str]]]:
     """Yield the folder of a model's bundle, and the arguments of headwaiter-export that write it if it is missing.
 
-    During the block, no other start exports the same model. A model that changes gets another folder.
+    During the block, no other start exports the same model. A model that changes gets another folder. A bundle that is
+    damaged is deleted.
 
     Raises:
+        BundleError: the folder of bundles cannot be written.
         CheckpointError: the model cannot be found, or a file of it names one outside its folder.
     """
     (command, source) = _read(model)
     # An ONNX file has one graph.
     flags = [] if command[0] == "onnx" else _graph_flags(settings)
-    bundle = _folder() / hashlib.sha256("\n".join([*source, *flags, _code()]).encode()).hexdigest()[:32]
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    with bundle.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    parts = [*source, *flags, *_code(), *map(_version, _LIBRARIES)]
+    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    with _lock_file(name) as lock:
+        if not take_lock(lock):
             print(f"headwaiter: another start exports {model}: waiting for its bundle", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take_lock(lock, wait=True)
+        bundle = Path(lock.name).with_suffix("")
+        _delete_damaged(bundle)
         yield bundle, [*command, "-o", str(bundle), *flags]
 
 
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwaiter" / "bundles"
+def _lock_file(name: str) -> IO[str]:
+    """Open the file beside a bundle that starts lock."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwaiter" / "bundles"
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / f"{name}.lock").open("w")
+    except (OSError, RuntimeError) as error:  # A user may have no home.
+        raise BundleError(
+            f"the cache of bundles cannot be written ({error}): set XDG_CACHE_HOME to another folder"
+        ) from None
+
+
+def _delete_damaged(bundle: Path) -> None:
+    if not bundle.is_dir():
+        return
+    # Imported here, because they load ONNX Runtime, which no first start needs.
+    from headwaiter_server.runtime.bundle import Bundle
+    from headwaiter_server.runtime.errors import BundleRefused
+
+    try:
+        Bundle.open(bundle)
+    except BundleRefused as error:
+        print(f"headwaiter: exporting again, because {error}", file=sys.stderr)
+        shutil.rmtree(bundle)
 
 
 def _read(model: str) -> tuple[list[str], list[str]]:
@@ -69,10 +106,19 @@ def _graph_flags(settings: Settings) -> list[str]:
     return ["--graphs", *graphs, "--precision", *precisions]
 
 
-def _code() -> str:
-    """Return the digest of the export's code. Its version is the same at all commits between two releases."""
-    package = Path(checkpoints.__path__[0]).parent
-    return " ".join(_sha256(file) for file in sorted(package.rglob("*.py")))
+def _code() -> list[str]:
+    """Return the digest of each file of the packages in `_CODE`."""
+    folders = (Path(folder) for package in _CODE for folder in package.__path__)
+    files = (file for folder in folders for file in sorted(folder.rglob("*")) if file.is_file())
+    return [f"{file.name} {_sha256(file)}" for file in files if file.suffix != ".pyc"]
+
+
+def _version(library: str) -> str:
+    """Return a library and its version; without a version if it is not installed."""
+    try:
+        return f"{library} {metadata.version(library)}"
+    except metadata.PackageNotFoundError:
+        return library
 
 
 def _sha256(file: Path) -> str:

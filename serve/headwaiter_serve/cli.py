@@ -15,6 +15,8 @@ from headwaiter_proto.command_line import CommandParser
 
 # With -P, no module in the current folder counts.
 _PYTHON = (sys.executable, "-P", "-m")
+# The variables of huggingface_hub with a token, which only the export needs.
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 def main() -> int:
@@ -25,6 +27,7 @@ def main() -> int:
     """
     options = _parser().parse_args()
     # Imported here, so that --help is fast and needs no extra.
+    from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.checkpoints.json_files import CheckpointError
     from headwaiter_serve.bundle_cache import cached_bundle
     from headwaiter_server.settings.flags import SettingsError, read_settings
@@ -39,15 +42,19 @@ def main() -> int:
                 return status
     except SettingsError as error:
         return _fail(error, 2)
-    except (CheckpointError, OSError) as error:
+    except (BundleError, CheckpointError) as error:
         return _fail(error, 1)
+    except OSError as error:
+        return _fail(f"{error.filename} cannot be read or written ({error.strerror}): let this user do so", 1)
     except KeyboardInterrupt:
         return 130
     return _become_server(str(bundle), options.flags)
 
 
 def _become_server(bundle: str, flags: list[str]) -> NoReturn:
-    os.execv(sys.executable, [*_PYTHON, "headwaiter_server", bundle, *flags])  # noqa: S606 - no shell is needed
+    environment = {name: value for name, value in os.environ.items() if name not in _TOKENS}
+    command = [*_PYTHON, "headwaiter_server", bundle, *flags]
+    os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is needed
 
 
 def _run_export(arguments: list[str]) -> int:
@@ -62,7 +69,7 @@ def _run_export(arguments: list[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _fail(error: Exception, status: int) -> int:
+def _fail(error: object, status: int) -> int:
     print(f"headwaiter: {error}", file=sys.stderr)
     return status
 

@@ -13,7 +13,7 @@ import pytest
 from headwaiter_client import Client
 from testbed.server_process import RunningServer, running_server
 from tests.support.documents import GETTING_STARTED, commands
-from tests.support.loopback_hub import LoopbackHub, loopback_hub
+from tests.support.loopback_hub import TOKEN, LoopbackHub, loopback_hub
 from tests.support.server.bundles import read_manifest
 
 # As the installed command does.
@@ -28,6 +28,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub
     with loopback_hub() as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         yield running
 
@@ -47,6 +48,7 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
         with running_server(Path(words[-1]), CPU, program=[*PROGRAM, *words[1:-1]]) as server:
             with Client(server.address) as client:
                 encoding = client.encode(TEXTS)
+            assert TOKEN.encode() not in Path(f"/proc/{server.process.pid}/environ").read_bytes()
             libraries = Path(f"/proc/{server.process.pid}/maps").read_text()
         assert server.process.returncode == 0
         assert "onnxruntime" in libraries

@@ -1,12 +1,17 @@
-"""A bundle in the cache belongs to the content of a checkpoint, the graphs and the export's code; starts take turns."""
+"""A bundle in the cache belongs to a checkpoint's content, the graphs, code and libraries; starts take turns."""
 
+import importlib
 import os
+import shutil
 import threading
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto
 
+from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_serve import bundle_cache
 from headwaiter_serve.bundle_cache import cached_bundle
@@ -57,7 +62,7 @@ def test_a_file_that_the_export_reads_changes_the_bundle(file: str, checkpoint: 
     assert bundle(checkpoint) != first
 
 
-def test_name_graphs_and_code_change_the_bundle(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_and_graphs_change_the_bundle(checkpoint: Path) -> None:
     first = bundle(checkpoint)
     bundles = {first, bundle(checkpoint, *CPU), bundle(checkpoint, "--precision", "int8")}
     renamed = checkpoint.rename(checkpoint.with_name("other"))
@@ -65,9 +70,50 @@ def test_name_graphs_and_code_change_the_bundle(checkpoint: Path, monkeypatch: p
     renamed.rename(checkpoint)
     # Flags of the server alone change nothing.
     assert bundle(checkpoint, "--token-budget", "64") == first
-    monkeypatch.setattr(bundle_cache, "_code", lambda: "another commit")
-    bundles.add(bundle(checkpoint))
-    assert len(bundles) == 5
+    assert len(bundles) == 4
+
+
+def test_code_data_and_libraries_change_the_bundle(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bundle(checkpoint)
+    # A copy of the packages that decide the content of a bundle changes nothing; one byte more in a file of them does.
+    packages = []
+    for name in ("headwaiter_export", "headwaiter_proto", "headwaiter_server.runtime"):
+        (original,) = importlib.import_module(name).__path__
+        packages.append(SimpleNamespace(__path__=[str(shutil.copytree(original, tmp_path / "code" / name))]))
+    monkeypatch.setattr(bundle_cache, "_CODE", packages)
+    assert bundle(checkpoint) == first
+    for file in (
+        "headwaiter_export/graphs/int8.py",
+        "headwaiter_export/bundle/sentences-1.txt",
+        "headwaiter_proto/rules/pooling.py",
+        "headwaiter_server.runtime/packing.py",
+    ):
+        path = tmp_path / "code" / file
+        content = path.read_bytes()
+        path.write_bytes(content + b"\n")
+        assert bundle(checkpoint) != first
+        path.write_bytes(content)
+    for library in ("torch", "transformers", "tokenizers", "onnxruntime"):
+        with monkeypatch.context() as patched:
+            patched.setattr(metadata, "version", {library: "0.0.1"}.get)
+            assert bundle(checkpoint) != first
+
+
+def test_a_damaged_bundle_is_exported_again(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bundle(checkpoint)
+    path.mkdir()
+    (path / "manifest.json").write_text("{")
+    assert bundle(checkpoint) == path
+    assert not path.exists()
+    assert "manifest.json" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_names_its_variable(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(checkpoint / "config.json"))
+    with pytest.raises(BundleError, match="XDG_CACHE_HOME"):
+        bundle(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +133,10 @@ def test_the_export_writes_the_graphs_that_the_server_may_choose(
 
 def test_an_onnx_file_is_exported_with_what_belongs_to_it(checkpoint: Path) -> None:
     (checkpoint / "model.safetensors").unlink()
-    file, weights = checkpoint / "onnx" / "model.onnx", checkpoint / "onnx" / "model.weights"
-    file.parent.mkdir()
+    file, weights = checkpoint / "onnx" / "model.onnx", checkpoint / "onnx" / "parts" / "model.weights"
+    weights.parent.mkdir(parents=True)
     tensor = TensorProto(data_location=TensorProto.EXTERNAL, dims=[1], data_type=TensorProto.FLOAT)
-    tensor.external_data.add(key="location", value=weights.name)
+    tensor.external_data.add(key="location", value="parts/model.weights")
     file.write_bytes(ModelProto(graph=GraphProto(initializer=[tensor])).SerializeToString())
     weights.write_bytes(b"weights")
     for named in (checkpoint, file):

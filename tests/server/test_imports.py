@@ -100,7 +100,10 @@ def _third_party(folder: Path) -> set[str]:
         ("export", ("headwaiter_export", "headwaiter_proto", "headwaiter_server.runtime")),
         (
             "serve",
-            ("headwaiter_serve", "headwaiter_proto", "headwaiter_export.checkpoints", "headwaiter_server.settings"),
+            (
+                *("headwaiter_serve", "headwaiter_proto", "headwaiter_export"),
+                *("headwaiter_server.runtime", "headwaiter_server.settings"),
+            ),
         ),
     ],
 )

@@ -31,7 +31,7 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("w") as file:
-            if not _take(file):
+            if not take_lock(file):
                 raise BundleError(f"another export writes to {destination}: wait for it, or choose another folder")
             try:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -53,12 +53,15 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
         ) from error
 
 
-def _take(lock: IO[str]) -> bool:
-    """Lock an open file, and return whether it is locked now and still exists; Windows has no such lock."""
+def take_lock(lock: IO[str], *, wait: bool = False) -> bool:
+    """Lock an open file, and return whether it is locked now and still exists; Windows has no such lock.
+
+    With `wait`, wait until no other process has locked the file.
+    """
     if sys.platform == "win32":
         return True
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         # An export that has just ended may have deleted this file, and another one may have locked a new file.
         return os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat())
     except (BlockingIOError, FileNotFoundError):
