@@ -93,7 +93,7 @@ def _export_library_model(options: argparse.Namespace, name: str, no_family: Exc
     if options.pooling == SPARSE or options.question or options.words or options.route or options.adapter:
         raise no_family
     pooling = None if options.pooling is None else Pooling(options.pooling)
-    model = read_library_model(options.folder, no_family, pooling, options.normalize)
+    model = read_library_model(options.folder, no_family, pooling, options.normalize, options.max_tokens)
     given = {"head": model.head, "source": options.source, **_reports(options, progress), **model.choices}
     export_encoder(model.module, model.finish, options.output, name, **given)
     for assumption in model.assumptions:
@@ -258,6 +258,11 @@ def _read_checkpoint(options: argparse.Namespace, report: Callable[[str], object
         route=options.route,
         adapter=options.adapter,
     )
+    if options.max_tokens is not None:
+        raise ConfigError(
+            f"{options.folder} has a family, and takes as many tokens as its config.json says: leave --max-tokens out, "
+            "or limit sequences with --max-sequence-tokens of the server"
+        )
     if options.source is not None:
         report(f"the checkpoint is {options.source.name} at commit {options.source.revision}")
     for assumption in checkpoint.assumptions:
@@ -440,6 +445,12 @@ def _add_checkpoint(commands: "argparse._SubParsersAction[CommandParser]") -> No
         "--adapter",
         metavar="NAME",
         help="for jina-embeddings-v3: the adapter to merge into the weights, such as retrieval.query",
+    )
+    checkpoint.add_argument(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="for a type without a family: most tokens of a sequence (default: as config.json says, at most 8,192)",
     )
 
 

@@ -27,6 +27,8 @@ from headwaiter_export.encoder.own_module import ModuleEncoder, call_module
 _POSITION_FIELDS = ("max_position_embeddings", "n_positions")
 # Most tokens of a model without such a limit.
 _DEFAULT_TOKENS = 512
+# Most tokens unless the caller chooses: the export runs the longest sequence, whose attention takes n² numbers.
+_MOST_TOKENS = 8192
 # Tensors that no result depends on.
 _UNUSED = ("pooler.", "embeddings.position_ids")
 
@@ -80,14 +82,20 @@ class LibraryModel:
 
 
 def read_library_model(
-    folder: Path, no_family: Exception, pooling: Pooling | None = None, normalize: bool | None = None
+    folder: Path,
+    no_family: Exception,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    max_tokens: int | None = None,
 ) -> LibraryModel:
     """Read a checkpoint whose model type transformers knows; `pooling` and `normalize` as in `read_checkpoint`.
 
     `no_family` is the error of `read_checkpoint`, which is raised if transformers does not know the type either.
+    `max_tokens` are the most tokens of a sequence; None for as many as config.json allows, but at most 8,192.
 
     Raises:
         CheckpointError: transformers is not installed or cannot read the checkpoint, or a setting is not supported.
+        ConfigError: the model gives logits alone, and a pooling or unit length was chosen.
     """
     has_modules = is_present(folder / "modules.json")
     modules = read_modules(folder) if has_modules else Modules(folder)
@@ -109,6 +117,11 @@ def read_library_model(
     head = None if modules.pooling else read_library_head(config_json, modules.cross_encoder)
     if head is None and pooling is None and modules.pooling is None:
         check_is_encoder(config_json, modules.cross_encoder, Pooling.MEAN)
+    if head is not None and (pooling not in (None, Pooling.NONE) or normalize):
+        raise ConfigError(
+            f"{folder} has a head, and a model of the type {kind}, which has no family of its own, gives its logits "
+            "alone: leave --pooling and --normalize out"
+        )
     module = _load(folder, config_json, head, no_family)
     assumptions = [f"the module {type(module).__name__} of transformers computes the results"]
     chosen = Pooling.NONE if head else pooling or modules.pooling or Pooling.MEAN
@@ -117,10 +130,10 @@ def read_library_model(
     embedding = module.get_input_embeddings()  # type: ignore[operator]
     choices: dict[str, Any] = {
         "vocabulary_size": embedding.num_embeddings,
-        "max_tokens": _max_tokens(module, embedding, assumptions),
+        "max_tokens": _max_tokens(module, embedding, max_tokens, assumptions),
         "pooling": chosen,
         "concatenated": modules.concatenated if chosen is Pooling.CONCATENATED else (),
-        "normalize": chosen is not Pooling.NONE and (modules.normalize if normalize is None else normalize),
+        "normalize": chosen is not Pooling.NONE and modules.normalize if normalize is None else normalize,
         "after_pooling": () if chosen is Pooling.NONE else tuple(each.module for each in modules.after_pooling),
     }
     if head is not None:
@@ -149,8 +162,12 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
         _without_messages(transformers.logging),
         refuse_errors(lambda reason: f"{folder}: transformers cannot read the model ({reason}): save it again"),
     ):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # Instead of the file's, which may be a kernel on a hub: transformers chooses "sdpa" or "eager".
+        config._attn_implementation = None  # noqa: SLF001 - no other name resets it
         module, found = auto.from_pretrained(
             folder,
+            config=config,
             local_files_only=True,
             trust_remote_code=False,
             dtype=torch.float32,
@@ -192,20 +209,34 @@ def _without_messages(log: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _max_tokens(module: nn.Module, embedding: nn.Embedding, assumptions: list[str]) -> int:
+def _max_tokens(module: nn.Module, embedding: nn.Embedding, chosen: int | None, assumptions: list[str]) -> int:
     """Return the largest length that a module can run: positions of some begin after the id of padding."""
     config: Any = module.config
-    limit = next((getattr(config, name) for name in _POSITION_FIELDS if getattr(config, name, None)), None)
-    if limit is None:
-        assumptions.append(f"config.json limits no positions: sequences have at most {_DEFAULT_TOKENS} tokens")
-        return _DEFAULT_TOKENS
+    # XLNet's limit is -1.
+    limits = (getattr(config, name, None) or 0 for name in _POSITION_FIELDS)
+    limit = next((each for each in limits if each > 0), None)
     reserved = (embedding.padding_idx if embedding.padding_idx is not None else -1) + 1
-    for tokens in (limit, limit - reserved):
-        # Without padding tokens, which have no position in some models.
-        ids = torch.full((1, tokens), reserved % embedding.num_embeddings)
-        if _runs(module, ids):
+    if chosen is not None:
+        lengths = [chosen]
+    elif limit is None:
+        assumptions.append(f"config.json limits no positions: sequences have at most {_DEFAULT_TOKENS} tokens")
+        lengths = [_DEFAULT_TOKENS]
+    elif limit > _MOST_TOKENS:
+        assumptions.append(
+            f"sequences have at most {_MOST_TOKENS:,} tokens, and config.json allows {limit:,}: --max-tokens chooses "
+            "another limit"
+        )
+        lengths = [_MOST_TOKENS]
+    else:
+        lengths = [limit, limit - reserved]
+    for tokens in lengths:
+        # Without padding tokens, which have no position in some models. EncoderConfig refuses a length below 1.
+        if tokens < 1 or _runs(module, torch.full((1, tokens), reserved % embedding.num_embeddings)):
             return int(tokens)
-    raise CheckpointError(f"{type(module).__name__} of transformers cannot run sequences of {limit} tokens: correct it")
+    raise CheckpointError(
+        f"{type(module).__name__} of transformers cannot run sequences of {lengths[0]:,} tokens: correct config.json, "
+        "or give a smaller --max-tokens"
+    )
 
 
 @torch.inference_mode()

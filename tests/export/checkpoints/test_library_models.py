@@ -1,5 +1,6 @@
 """A checkpoint of a type without a family is computed by transformers' own module, in graphs that equal it."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 from tokenizers import Tokenizer, processors
 
+from headwaiter_export.checkpoints.library_model import read_library_model
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, POOLING_CLS, POOLING_MEAN, POOLING_NONE
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PADDED, Manifest
@@ -202,6 +204,9 @@ def without(tensor: str) -> Callable[[Path], None]:
         (without("embeddings.LayerNorm.weight"), (), ["embeddings.LayerNorm.weight", "random"]),
         (None, ("--pooling", "splade"), ["model_type", "mobilebert"]),
         (None, ("--graphs", "portable"), ["padded.fp32", "--graphs"]),
+        (None, ("--max-tokens", "65"), ["65", "--max-tokens"]),
+        (None, ("--max-tokens", "-1"), ["max_tokens is -1"]),
+        (None, ("--pooling", "none", "--normalize"), ["normalize", "none"]),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(
@@ -221,6 +226,56 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     for fact in facts:
         assert fact in printed
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_long_limit_is_cut_unless_the_caller_chooses_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, "MobileBert", MOBILE)
+    monkeypatch.setattr("headwaiter_export.checkpoints.library_model._MOST_TOKENS", 32)
+    assert export(tmp_path).max_tokens == 32
+    assert "--max-tokens" in capsys.readouterr().out
+    (tmp_path / "bundle").rename(tmp_path / "cut")
+    assert export(tmp_path, "--max-tokens", "48").max_tokens == 48
+
+
+def test_max_tokens_of_a_family_are_those_of_its_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path, "Bert", SIZES)
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), "--max-tokens", "32"]) == 1
+    assert "--max-sequence-tokens" in capsys.readouterr().err
+
+
+def test_a_configuration_cannot_choose_a_kernel_on_a_hub(tmp_path: Path) -> None:
+    save(tmp_path, "MobileBert", MOBILE)
+    config = json.loads((tmp_path / "config.json").read_text())
+    write_json(tmp_path / "config.json", {**config, "attn_implementation": "kernels-community/flash-attn2"})
+    model = read_library_model(tmp_path, RuntimeError())
+    assert model.module.config._attn_implementation in ("sdpa", "eager")
+
+
+def test_xlnet_is_refused_because_its_tokenizer_gives_other_types(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # XLNet limits no positions, and says so by max_position_embeddings -1.
+    sizes = {"vocab_size": len(VOCABULARY), "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}
+    save(tmp_path, "XLNet", sizes)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokens = [(token, VOCABULARY.index(token)) for token in ("[CLS]", "[SEP]")]
+    single, pair = "$A:0 [SEP]:0 [CLS]:2", "$A:0 [SEP]:0 $B:1 [SEP]:1 [CLS]:2"
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=tokens)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
+    assert "token types" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--pooling", "mean"), ("--normalize",)])
+def test_a_head_takes_no_pooling(flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "mobilebert", "architectures": ["MobileBertForSequenceClassification"]}
+    write_json(tmp_path / "config.json", config)
+    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), *flags]) == 1
+    assert "--pooling and --normalize" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
