@@ -6,20 +6,27 @@ may also stand alone: then the caller says what the file itself does not.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.heads import read_function, unnamed_labels
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
-from headwaiter_export.checkpoints.modules_json import Modules, read_modules
+from headwaiter_export.checkpoints.library_model import read_text_without_family
+from headwaiter_export.checkpoints.modules_json import (
+    Modules,
+    check_are_usual,
+    check_widths,
+    read_modules,
+    read_weights,
+)
 from headwaiter_export.checkpoints.onnx_paths import settings_folder
-from headwaiter_export.checkpoints.reader import LoadedModel, ReadWeights, read_checkpoint
-from headwaiter_export.checkpoints.texts import TextConfig, read_tokenizer, with_prompts
+from headwaiter_export.checkpoints.reader import LoadedModel, MakeEncoder, ReadWeights, read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
-from headwaiter_export.config.head import HeadConfig, usual_function
-from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.config.field_checks import ConfigError
+from headwaiter_export.config.head import HeadConfig, ScoreFunction
 from headwaiter_export.graphs.onnx_encoder import OnnxEncoder, OnnxUse, choose_output
 from headwaiter_export.graphs.onnx_file import IDS, TYPES, OnnxFile
 from headwaiter_proto.encoder_pb2 import ImageFormat
@@ -58,17 +65,20 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     """
     file, folder, lines = OnnxFile.open(path), settings_folder(path), list[str]()
     outputs = file.known_outputs(choices.outputs)
-    config_json = CheckpointJson.read_if_present(folder / "config.json")
+    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
+    config_json = CheckpointJson.read_if_present(modules.transformer / "config.json")
+    function = read_function(config_json, modules.cross_encoder, len(choices.labels))
     used: list[OnnxUse] = []
 
     def make_encoder(described: EncoderConfig, read_added: ReadWeights, image: ImageFormat | None) -> OnnxEncoder:
-        described = _with_choices(described, choices)
+        described = _with_choices(described, choices, function)
         if TYPES not in file.inputs:
             described = replace(described, token_types=0)
         _check_inputs(file, described, image)
         has_modules = is_present(folder / "modules.json")
         chosen = choices.pooling, choices.normalize
         use = choose_output(file, outputs, described, *chosen, image, has_modules=has_modules)
+        _check_choices(file, use, choices)
         used.append(use)
         encoder = OnnxEncoder.of_file(file, described, use, image)
         needed = encoder.state_dict()
@@ -84,7 +94,7 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
     if config_json.values.get("model_type") in {**FAMILIES, **FEATURE_FAMILIES}:
         model = read_checkpoint(folder, choices.pooling, choices.normalize, make_encoder=make_encoder)
     else:
-        model = _read_alone(file, folder, config_json, choices, outputs, make_encoder)
+        model = _read_without_family(file, folder, modules, config_json, choices, outputs, make_encoder)
     assert isinstance(model.encoder, OnnxEncoder)
     (use,) = used
     text, config = model.text, model.encoder.config
@@ -133,11 +143,24 @@ def _check_inputs(file: OnnxFile, described: EncoderConfig, image: ImageFormat |
         )
 
 
-def _with_choices(described: EncoderConfig, choices: OnnxChoices) -> EncoderConfig:
-    """Return a description with what the caller said."""
+def _check_choices(file: OnnxFile, use: OnnxUse, choices: OnnxChoices) -> None:
+    """Check that each choice has an effect on the output that is served."""
+    served = f"{file.path} gives {use.output}, which is served as"
+    if choices.labels and use.kind != "logits":
+        raise ConfigError(f"{served} {use.kind}: leave --labels out, or give --outputs logits=NAME")
+    if use.kind == "logits" and (choices.pooling not in (None, Pooling.NONE) or choices.normalize):
+        raise ConfigError(f"{served} logits: leave --pooling and --normalize out, or give --outputs hidden=NAME")
+    if use.kind == "pooled" and choices.pooling is not None:
+        raise ConfigError(f"{served} vectors: leave --pooling out, or give --outputs hidden=NAME")
+
+
+def _with_choices(described: EncoderConfig, choices: OnnxChoices, function: ScoreFunction) -> EncoderConfig:
+    """Return a description with what the caller said; `function` makes scores of the logits of the caller's labels."""
     changed: dict[str, Any] = {}
     if choices.labels:
-        changed["head"] = HeadConfig(tuple(choices.labels), usual_function(len(choices.labels)))
+        if described.head is not None and described.head.per_token:
+            function = described.head.function
+        changed["head"] = HeadConfig(tuple(choices.labels), function)
     if choices.max_tokens is not None:
         changed["max_tokens"] = choices.max_tokens
     if choices.vocabulary_size is not None:
@@ -145,22 +168,28 @@ def _with_choices(described: EncoderConfig, choices: OnnxChoices) -> EncoderConf
     return replace(described, **changed) if changed else described
 
 
-def _read_alone(
+def _read_without_family(
     file: OnnxFile,
     folder: Path,
+    modules: Modules,
     config_json: CheckpointJson,
     choices: OnnxChoices,
     outputs: Mapping[str, str],
-    make_encoder: Any,
+    make_encoder: MakeEncoder,
 ) -> LoadedModel:
     """Read a file without a config.json, or with that of a family that the export does not know."""
-    modules = read_modules(folder) if is_present(folder / "modules.json") else Modules(folder)
-    lines, head, normalize = list[str](), None, modules.normalize
+    if file.takes_images:
+        raise CheckpointError(
+            f"{file.path} takes pixels, and {folder} has no config.json of a family of images: put it and "
+            "preprocessor_config.json beside the file"
+        )
+    check_are_usual(modules, str(folder))
+    lines, head = list[str](), None
     if "logits" in outputs:
         head = _head(file, outputs["logits"], config_json, modules)
     elif modules.pooling is None and choices.pooling is None and "pooled" not in outputs:
         lines.append("no file names a pooling: mean; --pooling chooses another")
-    limit, source = _limit(folder, config_json, choices)
+    limit, source = _limit(modules.transformer, config_json, choices)
     sizes: dict[str, Any] = {"vocabulary_size": choices.vocabulary_size or file.vocabulary_size()}
     if file.features is not None:
         sizes = {"feature_width": file.inputs[file.features].shape[-1] or 0}
@@ -174,13 +203,20 @@ def _read_alone(
         layers=1,
         d_ff=0,
         pooling=modules.pooling or Pooling.MEAN,
-        normalize=normalize,
+        concatenated=modules.concatenated,
+        after_pooling=tuple(each.module for each in modules.after_pooling),
+        normalize=modules.normalize,
         token_types=config_json.values.get("type_vocab_size", 2) if head is not None else 0,
     )
     described = replace(described, head=head) if head else described
     lines.append(f"sequences have at most {limit:,} tokens, {source}")
-    encoder: Encoder = make_encoder(described, lambda _: {}, None)
-    text = _read_text(folder, encoder.config, config_json, modules, lines) if IDS in file.inputs else None
+    encoder = make_encoder(described, partial(read_weights, modules), None)
+    if encoder.config.after_pooling:
+        check_widths(modules.after_pooling, encoder.config.pooling_width)
+    text = None
+    if IDS in file.inputs:
+        has_modules = modules != Modules(folder)
+        text = read_text_without_family(modules, config_json, encoder.config, lines, has_modules=has_modules)
     return LoadedModel(encoder, text, assumptions=tuple(lines))
 
 
@@ -206,16 +242,3 @@ def _limit(folder: Path, config_json: CheckpointJson, choices: OnnxChoices) -> t
             if (limit := source.limit(name)) is not None and limit < 1 << 20:
                 return int(limit), f"{name} of {source.path.name}"
     raise CheckpointError(f"no file in {folder} says how long a sequence may be: give --max-tokens")
-
-
-def _read_text(
-    folder: Path, config: EncoderConfig, config_json: CheckpointJson, modules: Modules, lines: list[str]
-) -> TextConfig | None:
-    path = folder / "tokenizer.json"
-    if not is_present(path):
-        lines.append(f"{folder} has no tokenizer.json: the bundle will accept token ids, but no texts")
-        return None
-    text = read_tokenizer(path, config)
-    if modules.prompts is not None:
-        text = with_prompts(text, modules.prompts, config_json, None, None, pooled=modules.pools_prompt)
-    return replace(text, pairs=config.head is not None)

@@ -15,10 +15,17 @@ from torch import Tensor, nn
 
 from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
-from headwaiter_export.checkpoints.modules_json import Modules, check_widths, read_modules, read_weights
+from headwaiter_export.checkpoints.modules_json import (
+    Modules,
+    check_are_usual,
+    check_widths,
+    read_modules,
+    read_weights,
+)
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
 from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.own_module import ModuleEncoder, call_module
@@ -64,21 +71,33 @@ class LibraryModel:
         weights = read_weights(self._modules, {f"after_pooling.{name}": shape for name, shape in shapes.items()})
         encoder.load_state_dict(weights, strict=False)
         if not self._texts:
-            self._texts.append(self._read_text(encoder))
+            text = read_text_without_family(
+                self._modules, self._config_json, encoder.config, self.assumptions, has_modules=self._has_modules
+            )
+            self._texts.append(text)
         return self._texts[0]
 
-    def _read_text(self, encoder: ModuleEncoder) -> TextConfig | None:
-        folder, modules = self._modules.transformer, self._modules
-        text = read_text(folder, self._config_json, encoder.config, self.assumptions, has_modules=self._has_modules)
-        if text is None or modules.prompts is None:
-            return text
-        text = with_prompts(text, modules.prompts, self._config_json, None, None, pooled=modules.pools_prompt)
-        if text.pooling_skips_prompt and (encoder.config.after_pooling or encoder.config.concatenated):
-            raise CheckpointError(
-                f"the pooling of {folder.parent} has include_prompt False, and other modules or poolings beside it: "
-                "remove the prompts to serve texts without prompts"
-            )
+
+def read_text_without_family(
+    modules: Modules,
+    config_json: CheckpointJson,
+    config: EncoderConfig,
+    assumptions: list[str],
+    *,
+    has_modules: bool,
+) -> TextConfig | None:
+    """Read the tokenizer and the prompts of a model without a family; the arguments are those of `read_text`."""
+    folder = modules.transformer
+    text = read_text(folder, config_json, config, assumptions, has_modules=has_modules)
+    if text is None or modules.prompts is None:
         return text
+    text = with_prompts(text, modules.prompts, config_json, None, None, pooled=modules.pools_prompt)
+    if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):
+        raise CheckpointError(
+            f"the pooling of {folder.parent} has include_prompt False, and other modules or poolings beside it: "
+            "remove the prompts to serve texts without prompts"
+        )
+    return text
 
 
 def read_library_model(
@@ -104,12 +123,7 @@ def read_library_model(
     kind = config_json.values.get("model_type")
     if not isinstance(kind, str):
         raise no_family
-    special = modules.splade or modules.mask or modules.logit_score or modules.pools_itself or modules.truncated_width
-    if special:
-        raise CheckpointError(
-            f"{folder}: a model of the type {kind}, which has no family of its own, may have a pooling and Dense, "
-            "LayerNorm and Normalize after it: remove truncate_dim and other modules"
-        )
+    check_are_usual(modules, f"{folder}, of the type {kind},")
     # Code of the checkpoint never runs, and the last two fields name other files.
     config_json.require(
         dict.fromkeys(("auto_map", "quantization_config", "configuration_files", "transformers_weights"))

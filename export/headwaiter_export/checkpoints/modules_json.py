@@ -246,6 +246,26 @@ def _class_name(module_type: str, source: Path) -> str:
     return module_type.rpartition(".")[2]
 
 
+def check_are_usual(modules: Modules, model: str) -> None:
+    """Check that a model without a family has a pooling and modules after it alone; `model` is what errors call it.
+
+    Raises:
+        CheckpointError: the model has other modules, or shortens its vectors.
+    """
+    others = {
+        "SpladePooling": modules.splade,
+        "MultiVectorMask": modules.mask,
+        "LogitScore": modules.logit_score,
+        "encoders of images and texts": modules.pools_itself,
+        "truncate_dim": modules.truncated_width,
+    }
+    if found := [name for name, value in others.items() if value]:
+        raise CheckpointError(
+            f"{model} has {found[0]}, and without a family of its own it may have a pooling, and Dense, LayerNorm and "
+            f"Normalize after it: remove {found[0]}"
+        )
+
+
 def check_widths(modules: Iterable[ModuleFolder], width: int) -> None:
     """Check that each module takes vectors of the width that the one before it gives; the first gets `width`.
 

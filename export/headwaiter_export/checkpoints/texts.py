@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -224,9 +225,13 @@ def read_text(
 
 def _read_tokenizer(folder: Path, config_json: CheckpointJson) -> tuple[Path | None, Tokenizer | None]:
     """Return the file of the vocabulary and the tokenizer; None if a checkpoint has none that runs without Python."""
-    if config_json.values["model_type"] in TOKENIZER_CLASSES:
+    if config_json.values.get("model_type") in TOKENIZER_CLASSES:
         path = find_tokenizer(folder, config_json)
         return path, None if path is None else build_tokenizer(path, config_json)
+    path = folder / "tokenizer.json"
+    if path.is_file() and find_spec("transformers") is None:
+        # Beside an ONNX file.
+        return path, read_tokenizer_file(path)
     # A model type without a family has a class that only transformers builds.
     files = (folder / name for name in ("tokenizer.json", "vocab.txt"))
     path = next((each for each in files if each.is_file()), None)
