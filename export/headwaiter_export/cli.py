@@ -36,6 +36,8 @@ GRAPH_KINDS = ("packed-cpu", "packed-cuda", "padded", "portable", "attend")
 PRECISIONS = ("fp32", "fp16", "int8")
 # The choice of `--pooling` for sparse vectors.
 SPARSE = "splade"
+# The flags of a module with code of its own, as arguments of `export_module`.
+_MODULE_FLAGS = ("max_tokens", "vocabulary_size", "feature_width", "pooling", "normalize", "labels")
 # Packages of the extra `export` that this command imports.
 _REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch")
 
@@ -128,8 +130,9 @@ def _export_module(options: argparse.Namespace, name: str) -> None:
 
     with _Progress() as progress:
         if ".py:" in options.config:
-            reports = _reports(options, progress)
-            export_module(_load_module(options), options.output, name=name, **_module_choices(options), **reports)
+            # The flags are checked before the code runs.
+            choices = {**_module_choices(options), **_reports(options, progress)}
+            export_module(_load_module(options), options.output, name=name, **choices)
         else:
             _export_encoder(_read_module, options, name, progress)
 
@@ -302,8 +305,8 @@ def _module_choices(options: argparse.Namespace) -> dict[str, Any]:
         )
     if options.max_tokens is None:
         raise ConfigError("a module does not say how long a sequence may be: give --max-tokens")
-    names = ("vocabulary_size", "feature_width", "max_tokens", "pooling", "normalize", "tokenizer", "labels")
-    return {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name) for name in (*_MODULE_FLAGS, "tokenizer")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -> "LoadedModel":
@@ -313,6 +316,9 @@ def _read_module(options: argparse.Namespace, report: Callable[[str], object]) -
         raise ConfigError(
             f"{options.config} is a configuration: give WEIGHTS.safetensors after it, or FILE.py:FUNCTION"
         )
+    if given := [name for name in _MODULE_FLAGS if getattr(options, name) is not None]:
+        flag = f"--{given[0].replace('_', '-')}"
+        raise ConfigError(f"{flag} belongs to FILE.py:FUNCTION: leave it out, and say the same in {options.config}")
     try:
         config = EncoderConfig.from_dict(CheckpointJson.read(Path(options.config)).values)
     except ConfigError as error:
@@ -520,20 +526,15 @@ def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
     module.add_argument("weights", type=Path, nargs="?", metavar="WEIGHTS.safetensors")
     own = module.add_argument_group("only with FILE.py:FUNCTION")
     own.add_argument("--max-tokens", type=int, metavar="N", help="most tokens of a sequence")
-    own.add_argument(
-        "--vocabulary-size", type=int, default=0, metavar="N", help="number of ids of a module of token ids"
-    )
-    own.add_argument("--feature-width", type=int, default=0, metavar="N", help="width of a row of a module of features")
+    own.add_argument("--vocabulary-size", type=int, metavar="N", help="number of ids of a module of token ids")
+    own.add_argument("--feature-width", type=int, metavar="N", help="width of a row of a module of features")
     own.add_argument(
         "--pooling",
         choices=(*ROW_POOLINGS, Pooling.NONE),
-        default=Pooling.MEAN,
         help="how the rows of a sequence become one vector (default: mean)",
     )
-    own.add_argument(
-        "--labels", nargs="+", default=(), metavar="LABEL", help="names of the labels of a module that gives logits"
-    )
-    own.add_argument("--normalize", action="store_true", help="scale pooled vectors to unit length")
+    own.add_argument("--labels", nargs="+", metavar="LABEL", help="names of the labels of a module that gives logits")
+    own.add_argument("--normalize", action="store_const", const=True, help="scale pooled vectors to unit length")
     module.add_argument(
         "--compare",
         type=Path,

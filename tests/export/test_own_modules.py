@@ -200,7 +200,8 @@ def test_the_command_exports_the_module_of_a_function(
         ("failing", FLAGS, ["code.py:failing", "no weights"]),
         ("other", FLAGS, ["no function other", "FILE.py:FUNCTION"]),
         ("encoder", FLAGS[:2], ["--max-tokens"]),
-        ("encoder", [*FLAGS, "--compare", "outputs.npz"], ["--compare"]),
+        # The flags are checked before the code runs.
+        ("failing", [*FLAGS, "--compare", "outputs.npz"], ["--compare"]),
         ("encoder", [*FLAGS, "--graphs", "portable", "packed-cuda"], ["packed-cpu.fp32.onnx", "--graphs"]),
     ],
 )
@@ -218,3 +219,12 @@ def test_the_command_says_in_one_line_what_is_wrong(
 def test_a_configuration_needs_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["module", "config.json", "-o", str(tmp_path / "bundle")]) == 1
     assert "WEIGHTS.safetensors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--max-tokens", "8"), ("--pooling", "cls"), ("--normalize",), ("--labels", "glad")])
+def test_a_configuration_takes_no_flags_of_a_module(
+    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["config.json", "weights.safetensors"]
+    assert main(["module", *files, "-o", str(tmp_path / "bundle"), *flags]) == 1
+    assert flags[0] in capsys.readouterr().err
