@@ -228,15 +228,13 @@ def test_what_cannot_be_read_is_refused_in_one_line(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_long_limit_is_cut_unless_the_caller_chooses_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_limit_is_cut_unless_the_caller_chooses_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, "MobileBert", MOBILE)
     monkeypatch.setattr("headwaiter_export.checkpoints.library_model._MOST_TOKENS", 32)
-    assert export(tmp_path).max_tokens == 32
-    assert "--max-tokens" in capsys.readouterr().out
-    (tmp_path / "bundle").rename(tmp_path / "cut")
-    assert export(tmp_path, "--max-tokens", "48").max_tokens == 48
+    model = read_library_model(tmp_path, RuntimeError())
+    assert model.choices["max_tokens"] == 32
+    assert any("--max-tokens" in line for line in model.assumptions)
+    assert read_library_model(tmp_path, RuntimeError(), max_tokens=48).choices["max_tokens"] == 48
 
 
 def test_max_tokens_of_a_family_are_those_of_its_configuration(
