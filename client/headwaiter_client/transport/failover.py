@@ -1,32 +1,65 @@
-"""Decide what happens to a call after a failed attempt; without I/O, clock and randomness, for both transports."""
+"""Make a call to one replica after another until it succeeds or fails: the steps, without I/O, for both transports.
 
-from dataclasses import dataclass
-from enum import Enum
+A call is a generator that yields steps. A transport takes each step and sends the outcome back into the generator, or
+throws the `HeadwaiterError` of a failed step into it, until the generator returns the reply.
+"""
 
-from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting, Unavailable
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from headwaiter_client.calls.steps import HEALTH_METHOD, no_answer
+from headwaiter_client.errors import Cancelled, DeadlineExceeded, DeviceFailed, HeadwaiterError, Starting, Unavailable
+from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import Replicas, concerns_all_calls
-from headwaiter_client.transport.retries import Attempts, RetryBudgets
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas, concerns_all_calls
+from headwaiter_client.transport.retries import Metadata, RetryBudgets, RetryPolicy
+from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 # A replica that answers nothing for a quarter of a call's timeout is probed, and the probe may take as long again. Half
 # of the timeout is then left for another replica.
 _PATIENCE_SHARE = 0.25
 _MIN_PATIENCE_S, _MAX_PATIENCE_S = 0.25, 1.0
+# A client with this number of calls in flight opens several connections to a server with front ends.
+_MANY_CALLS = 4
+
+_Result = TypeVar("_Result")
 
 
-class Resend(Enum):
-    """What happens to a call after a failed attempt."""
+@dataclass(slots=True)
+class Attempt:
+    """A step: send a call to a replica once; the outcome is the reply."""
 
-    NEVER = "the call fails"
-    AT_ONCE = "the call moves to another replica, which costs no retry"
-    WHEN_UP = "the call waits until a replica is up, and then for its pause"
-    AFTER_PAUSE = "the call is sent again after a pause, which costs a retry"
+    index: int
+    sent_s: float
+
+
+@dataclass(slots=True)
+class Pause:
+    """A step: wait for `pause_s` seconds, at most until the event `changed` is set, if there is one."""
+
+    pause_s: float
+    changed: Any = None
+
+
+@dataclass(slots=True)
+class Blocking:
+    """A step: run a function that may block for a second."""
+
+    run: Callable[[], None]
+
+
+Step: TypeAlias = Attempt | Pause | Blocking
+Steps: TypeAlias = Generator[Step, Any, _Result]
 
 
 @dataclass(slots=True)
 class OutgoingCall:
-    """A call of a client: what is sent, until when, and the attempts so far.
+    """A call of a client: what is sent, until when, and what has happened so far.
 
     Attributes:
         method: the gRPC path.
@@ -34,7 +67,11 @@ class OutgoingCall:
         timeout_s: the timeout of the call, for messages.
         deadline_s: the time at which the call ends.
         request_id: the request's id, for errors.
-        attempts: the attempts so far.
+        first_metadata: the metadata of the first attempt.
+        attempts: number of attempts so far.
+        device_failures: number of attempts that ended with `DeviceFailed`.
+        unavailable: the replicas that were `Unavailable` to this call, since the call last waited.
+        waited: whether the call has waited for a replica that was down.
     """
 
     method: str
@@ -42,7 +79,18 @@ class OutgoingCall:
     timeout_s: float
     deadline_s: float
     request_id: str | None
-    attempts: Attempts
+    first_metadata: Metadata
+    attempts: int = 0
+    device_failures: int = 0
+    unavailable: set[int] = field(default_factory=set)
+    waited: bool = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the next attempt. A server isolates a request that has killed devices before."""
+        if not self.device_failures:
+            return self.first_metadata
+        return (*self.first_metadata, (DEVICE_FAILURES_KEY, str(self.device_failures)))
 
     @property
     def name(self) -> str:
@@ -55,55 +103,181 @@ class OutgoingCall:
         return min(max(self.timeout_s * _PATIENCE_SHARE, _MIN_PATIENCE_S), _MAX_PATIENCE_S)
 
 
-class Failover:
-    """The rules by which the calls of a client are sent again."""
+class Failover(ABC):
+    """The replicas of a client, and the rules by which its calls are sent to them, and sent again.
 
-    def __init__(self, replicas: Replicas, budgets: RetryBudgets, log: TransportLog) -> None:
-        self._replicas = replicas
-        self._budgets = budgets
-        self._log = log
+    Args:
+        connection: the addresses.
+        retry: whether a failed call is sent again, and when.
+        new_event: makes an event, of which only `set` is called, for `Pause.changed`.
+        clock: returns the time.
+        jitter: returns a random number from 0 to 1.
+    """
 
-    def after(self, call: OutgoingCall, index: int, error: HeadwaiterError, now_s: float) -> Resend:
-        """Count the failure of an attempt, and return what happens to the call.
+    def __init__(
+        self,
+        connection: Connection,
+        retry: RetryPolicy,
+        new_event: Callable[[], Any],
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        count = len(connection.addresses)
+        self._clock, self._jitter, self._new_event = clock, jitter, new_event
+        self._budgets = RetryBudgets(retry)
+        # Start at a random replica, so that clients that start together do not all call the same replica first.
+        self._replicas = Replicas(count, int(count * jitter()) % count, probe_first=connection.balanced)
+        self._log = TransportLog(connection.addresses)
+        self._tls_mismatch = TlsMismatch(connection)
+        self._in_flight: list[set[Any]] = [set() for _ in range(count)]
+        self._asked_for_front_ends = [False] * count
+        # Set and replaced when a replica has been probed, and when the client is closed.
+        self._changed = new_event()
 
-        Args:
-            call: the call.
-            index: the replica that got the attempt.
-            error: why the attempt failed.
-            now_s: the time.
+    def _steps(self, call: OutgoingCall) -> Steps[bytes]:
+        """Make a call, and return the reply.
+
+        Raises:
+            HeadwaiterError: the call failed.
         """
-        attempts, policy = call.attempts, self._budgets.of(call.method).policy
-        moves = isinstance(error, Unavailable) and self._replicas.has_others({*attempts.unavailable, index})
-        # A move to a replica that is up is part of the attempt, unless the call itself may have killed the device.
-        free = moves and not isinstance(error, DeviceFailed) and policy.max_attempts > 1
-        attempts.note_failure(error, ends_attempt=not free and not isinstance(error, Starting))
-        if not policy.allows(error, attempts.count):
-            return Resend.NEVER
-        if not isinstance(error, Unavailable):
-            return Resend.AFTER_PAUSE
-        attempts.unavailable.add(index)
-        if moves:
-            self._log.failover(call.name, index, error, now_s)
-            return Resend.AT_ONCE
-        attempts.unavailable.clear()
-        # A server that has never answered is more likely to have the wrong address than to be restarted, and a health
-        # check asks for the present state.
-        answered = self._replicas.any_answered or isinstance(error, Starting)
-        if answered and call.method != HEALTH_METHOD:
-            attempts.waited = True
-            return Resend.WHEN_UP
-        return Resend.AFTER_PAUSE
-
-    def pause_s(self, call: OutgoingCall, error: HeadwaiterError, now_s: float, jitter: float) -> float | None:
-        """Return the seconds until a call is sent again, or None if the call fails: a retry may not be left."""
-        attempts, left_s = call.attempts, call.deadline_s - now_s
         budget = self._budgets.of(call.method)
+        budget.start_call()
+        reply: bytes | None = None
+        try:
+            while reply is None:
+                if not self._replicas.all_up:
+                    if not (yield from self._wait_until(lambda: self._replicas.ready, call.deadline_s)):
+                        raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
+                    self._start_probes()
+                attempt = Attempt(self._replicas.next(call.unavailable), self._clock())
+                try:
+                    reply = yield attempt
+                except Cancelled:
+                    raise
+                except HeadwaiterError as error:
+                    self._failed(call, attempt, error)
+                    if not (yield from self._is_sent_again(call, attempt.index, error)):
+                        yield from self._raise_mismatch(call, attempt.index, error)
+                        raise
+                else:
+                    self._answered(attempt)
+        finally:
+            budget.end_call(success=reply is not None)
+        return reply
+
+    def _is_sent_again(self, call: OutgoingCall, index: int, error: HeadwaiterError) -> Steps[bool]:
+        """Count a failed attempt, and return whether the call is sent again, after the pause before that."""
+        budget = self._budgets.of(call.method)
+        is_unavailable = isinstance(error, Unavailable)
+        moves = is_unavailable and self._replicas.has_others({*call.unavailable, index})
+        call.device_failures += isinstance(error, DeviceFailed)
+        # A move to a replica that is up is part of the attempt, unless the call itself may have killed the device.
+        is_free = moves and not isinstance(error, DeviceFailed) and budget.policy.max_attempts > 1
+        call.attempts += not is_free and not isinstance(error, Starting)
+        if not budget.policy.allows(error, call.attempts):
+            return False
+        if moves:
+            call.unavailable.add(index)
+            self._log.failover(call.name, index, error, self._clock())
+            return True
+        if is_unavailable:
+            call.unavailable.clear()
+            # A server that has never answered is more likely to have the wrong address than to be restarted, and a
+            # health check asks for the present state.
+            answered = self._replicas.any_answered or isinstance(error, Starting)
+            if answered and call.method != HEALTH_METHOD:
+                call.waited = True
+                if not (yield from self._wait_until(lambda: self._replicas.any_up, call.deadline_s)):
+                    return False
+        left_s, jitter = call.deadline_s - self._clock(), self._jitter()
         pause_s: float | None
         if isinstance(error, Starting) and concerns_all_calls(error):
             # The call has waited for a health check that succeeds. The calls that waited come back one after another.
             pause_s = min(jitter * budget.policy.initial_backoff_s, max(0.0, left_s))
         else:
-            pause_s = budget.pause_s(error, attempts.count, left_s, jitter)
-        if pause_s is not None:
-            self._log.retry(call.name, pause_s, attempts.count, error, now_s)
-        return pause_s
+            pause_s = budget.pause_s(error, call.attempts, left_s, jitter)
+        if pause_s is None:  # No retry may be left.
+            return False
+        self._log.retry(call.name, pause_s, call.attempts, error, self._clock())
+        yield Pause(pause_s)
+        return True
+
+    def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> Steps[bool]:
+        """Probe replicas until a condition holds, and return whether it does at the deadline."""
+        while True:
+            changed = self._changed  # Before the condition is checked, so that no change is missed.
+            if condition():
+                return True
+            self._start_probes()
+            now_s = self._clock()
+            if now_s >= deadline_s:
+                return False
+            yield Pause(min(deadline_s, self._replicas.next_probe_s) - now_s, changed)
+
+    def _raise_mismatch(self, call: OutgoingCall, index: int, error: HeadwaiterError) -> Steps[None]:
+        """Raise a better error if the server has never answered because only one side speaks TLS."""
+        if self._replicas.any_answered:
+            return
+        if self._tls_mismatch.should_check(index, str(error)):
+            yield Blocking(lambda: self._tls_mismatch.check(index, call.deadline_s))
+        if message := self._tls_mismatch.message(index):
+            raise Unavailable(message, request_id=error.request_id) from error.__cause__
+
+    def _answered(self, attempt: Attempt) -> None:
+        """Record that a replica has answered a call with a result."""
+        index = attempt.index
+        self._note(index, self._replicas.answered(index, attempt.sent_s, self._clock()))
+        # A caller of one call at a time would gain nothing from a second connection.
+        if not self._asked_for_front_ends[index] and self._budgets.calls_in_flight >= _MANY_CALLS:
+            self._asked_for_front_ends[index] = True
+            self._ask_for_front_ends(index)
+
+    def _failed(self, call: OutgoingCall, attempt: Attempt, error: HeadwaiterError) -> None:
+        """Record that a call failed."""
+        is_silent = isinstance(error, DeadlineExceeded) and str(error) == no_answer(call.timeout_s)
+        change = self._replicas.failed(attempt.index, error, attempt.sent_s, self._clock(), is_silent=is_silent)
+        self._note(attempt.index, change, str(error))
+
+    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
+        """Act on the change of a replica."""
+        if change is None:
+            return
+        self._log.change(index, change, reason, self._clock())
+        if change is Change.ASIDE:
+            for sent in list(self._in_flight[index]):
+                sent.move()
+        self._start_probes()
+        self._notify()
+
+    def _suspect(self, index: int, sent: Any, sent_s: float) -> None:
+        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
+        if self._replicas.is_aside(index):
+            sent.move()  # Another call has put the replica aside before this call was in flight.
+        elif self._replicas.suspect(index, sent_s, self._clock()):
+            self._probe(index, sent.patience_s, wait_for_ready=False)
+
+    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
+        """Start the probes that are due."""
+        for index in self._replicas.due(self._clock()):
+            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
+
+    def _probed(self, index: int, outcome: Probe, reason: str) -> None:
+        """Record the end of a probe."""
+        change = self._replicas.probed(index, outcome, self._clock())
+        if change is None:
+            self._notify()  # The time of the next probe has changed.
+        else:
+            self._note(index, change, reason)
+
+    def _notify(self) -> None:
+        """End the pauses that wait for a change."""
+        changed, self._changed = self._changed, self._new_event()
+        changed.set()
+
+    @abstractmethod
+    def _ask_for_front_ends(self, index: int) -> None:
+        """Open more connections, in the background, if the server has several front ends."""
+
+    @abstractmethod
+    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
+        """Check a replica's health in the background, and call `_probed`."""

@@ -1,30 +1,29 @@
 """Carry the calls of `AsyncClient` over gRPC; `grpc_transport` describes the design."""
 
 import asyncio
-import random
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from itertools import chain
+from contextlib import closing, suppress
 from typing import Any, TypeAlias
 
 import grpc
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, no_answer
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, HeadwaiterError, Transient, Unavailable
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
+from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.failover import OutgoingCall, Resend
+from headwaiter_client.transport.failover import Attempt, Blocking, Failover, OutgoingCall, Step
 from headwaiter_client.transport.grpc_transport import (
     CLOSED_BEFORE,
     CLOSED_DURING,
     MOVED,
-    ReplicaCalls,
     more_connections,
+    probe_outcome,
 )
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S
-from headwaiter_client.transport.retries import Attempts, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silent
+from headwaiter_client.transport.retries import RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_client.waiting import wait_for_async_event
 
@@ -32,7 +31,7 @@ _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 _HandleCheck: TypeAlias = "Callable[[weakref.ref[AsyncGrpcTransport], int, _Call], Coroutine[Any, Any, None]]"
 
 
-class AsyncGrpcTransport(ReplicaCalls):
+class AsyncGrpcTransport(Failover):
     """Carries calls over gRPC, as `GrpcTransport` does, in the event loop of its first call.
 
     Raises:
@@ -40,7 +39,9 @@ class AsyncGrpcTransport(ReplicaCalls):
     """
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
-        super().__init__(connection, retry)
+        super().__init__(connection, retry, asyncio.Event)
+        # Gives each call to a replica the next one of its connections.
+        self._channel_numbers = itertools.count()
         self._connection = connection
         self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
@@ -50,41 +51,35 @@ class AsyncGrpcTransport(ReplicaCalls):
         # The event loop holds only weak references to tasks, so a task without another reference may be deleted.
         self._probes: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
-        # Set and replaced when a replica has been probed, and when the client is closed.
-        self._changed = asyncio.Event()
 
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         """Make a call; see `AsyncTransport.unary`."""
         timeout_s = capped_timeout_s(timeout_s, request_id)
         self._connect()
+        if self._closed.is_set():
+            raise Cancelled(CLOSED_BEFORE, request_id=request_id)
         deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(
-            method, request, timeout_s, deadline_s, request_id, Attempts(with_trace_context(self._metadata))
-        )
-        budget = self._budgets.of(method)
-        budget.start_call()
-        reply = None
-        try:
-            while reply is None:
-                index = await self._next_replica(call)
-                try:
-                    reply = await self._attempt(call, index)
-                except Transient as error:
-                    pause_s = await self._pause_s(call, index, error)
-                    if pause_s is None:
-                        await self._raise_mismatch(call, index, error)
-                        raise
-                    await wait_for_async_event(self._closed, pause_s)
-        finally:
-            budget.end_call(success=reply is not None)
-        return reply
+        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
+        with closing(self._steps(call)) as steps:
+            try:
+                step = next(steps)
+                while True:
+                    try:
+                        outcome = await self._take(step, call)
+                    except HeadwaiterError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(outcome)
+            except StopIteration as end:
+                reply: bytes = end.value
+                return reply
 
     async def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
         self._closed.set()
-        for channel in chain.from_iterable(self._channels):
+        for channel in itertools.chain.from_iterable(self._channels):
             await channel.close()
-        self._changed.set()
+        self._notify()
 
     def _connect(self) -> None:
         """Open the channels in the running event loop, unless they are open.
@@ -108,60 +103,40 @@ class AsyncGrpcTransport(ReplicaCalls):
             ]
             self._start_probes(wait_for_ready=False)
 
-    async def _next_replica(self, call: OutgoingCall) -> int:
-        """Wait until calls may start, and return the replica for the next attempt."""
-        if self._closed.is_set():
-            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id)
-        if not self._replicas.ready and not await self._wait_until(lambda: self._replicas.ready, call.deadline_s):
-            raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
-        self._start_probes()
-        return self._replicas.next(call.attempts.unavailable)
+    async def _take(self, step: Step, call: OutgoingCall) -> bytes | None:
+        """Take one step of a call, and return its outcome."""
+        if isinstance(step, Attempt):
+            return await self._attempt(step, call)
+        if isinstance(step, Blocking):
+            await asyncio.to_thread(step.run)
+        elif step.changed is None:
+            await wait_for_async_event(self._closed, step.pause_s)
+        else:
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id)
+            await wait_for_async_event(step.changed, step.pause_s)
+        return None
 
-    async def _pause_s(self, call: OutgoingCall, index: int, error: Transient) -> float | None:
-        """Return the seconds until a call is sent again, or None if it fails; if no replica is up, wait for one."""
-        resend = self._failover.after(call, index, error, time.monotonic())
-        if resend is Resend.AT_ONCE:
-            return 0.0
-        if resend is Resend.NEVER:
-            return None
-        if resend is Resend.WHEN_UP and not await self._wait_until(lambda: self._replicas.any_up, call.deadline_s):
-            return None
-        return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
-
-    async def _raise_mismatch(self, call: OutgoingCall, index: int, error: Transient) -> None:
-        """Raise a better error; see `GrpcTransport._raise_mismatch`."""
-        if self._replicas.any_answered:
-            return
-        if self._tls_mismatch.should_check(index, str(error)):
-            await asyncio.to_thread(self._tls_mismatch.check, index, call.deadline_s)
-        if message := self._tls_mismatch.message(index):
-            raise Unavailable(message, request_id=error.request_id) from error.__cause__
-
-    async def _attempt(self, call: OutgoingCall, index: int) -> bytes:
+    async def _attempt(self, attempt: Attempt, call: OutgoingCall) -> bytes:
         """Send a call once, to a replica."""
-        stub = self._stub(index, call.method)
-        sent_s = time.monotonic()
+        index, sent_s = attempt.index, attempt.sent_s
         sent: _Sent | None = None
         try:
             only_server = len(self._channels) == 1
-            rpc = stub(
+            rpc = self._stub(index, call.method)(
                 call.request,
                 timeout=call.deadline_s - sent_s,
-                metadata=call.attempts.metadata,
+                metadata=call.metadata,
                 # A health check has found the server up again, perhaps by another connection than that of the call.
-                wait_for_ready=only_server and call.attempts.waited,
+                wait_for_ready=only_server and call.waited,
             )
-            if only_server:
-                reply = await rpc
-            else:
+            if not only_server:
                 sent = _Sent(rpc, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
                 self._in_flight[index].add(sent)
-                reply = await rpc
+            reply: bytes = await rpc
+            return reply
         except grpc.RpcError as error:
-            failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
-            change = self._replicas.failed(index, failure, sent_s, time.monotonic(), is_silent=is_silent(error))
-            self._note(index, change, str(failure))
-            raise failure from error
+            raise error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id) from error
         except grpc.aio.UsageError as error:
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
         except asyncio.CancelledError as error:
@@ -176,8 +151,6 @@ class AsyncGrpcTransport(ReplicaCalls):
             if sent:
                 sent.end()
                 self._in_flight[index].discard(sent)
-        self._answered(index, sent_s)
-        return reply
 
     def _stub(self, index: int, method: str) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
         """Return what sends the next call to a replica."""
@@ -185,22 +158,6 @@ class AsyncGrpcTransport(ReplicaCalls):
         stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         stub = channels[next(self._channel_numbers) % len(channels)].unary_unary(method)
         return stub
-
-    async def _wait_until(self, condition: Callable[[], bool], deadline_s: float) -> bool:
-        """Probe replicas until a condition holds, and return whether it does at the deadline; closing ends the wait."""
-        while not self._closed.is_set():
-            self._start_probes()
-            if condition():
-                return True
-            now_s = time.monotonic()
-            if now_s >= deadline_s:
-                return False
-            await wait_for_async_event(self._changed, min(deadline_s, self._replicas.next_probe_s) - now_s)
-        return True
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -227,7 +184,7 @@ class AsyncGrpcTransport(ReplicaCalls):
     def record_probe(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
         """Record the outcome of a probe."""
         if not self._closed.is_set():
-            self._record(index, code, reply)
+            self._probed(index, *probe_outcome(code, reply))
 
 
 class _Sent:

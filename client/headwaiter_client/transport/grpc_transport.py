@@ -1,35 +1,31 @@
 """Carry the calls of `Client` over gRPC. Several threads may make calls at the same time.
 
-gRPC connects to each replica and reconnects. The transport chooses the replica for each call (`replicas`), and decides
-whether a failed call is sent again (`failover`). It has no thread of its own: calls start the probes of replicas that
-are down, and gRPC's thread records the outcome.
+gRPC connects to each replica and reconnects. `failover` decides what is sent to which replica, and the transport takes
+its steps. The transport has no thread of its own: calls start the probes of replicas that are down, and gRPC's thread
+records the outcome.
 """
 
 import itertools
 import os
-import random
 import re
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import grpc
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING, no_answer
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, Transient, Unavailable
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING
+from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.failover import Failover, OutgoingCall, Resend
+from headwaiter_client.transport.failover import Attempt, Blocking, Failover, OutgoingCall, Step
 from headwaiter_client.transport.interface import CancelScope
-from headwaiter_client.transport.log import TransportLog
-from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas
-from headwaiter_client.transport.retries import Attempts, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.status import error_from_rpc, is_silent
-from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Probe
+from headwaiter_client.transport.retries import RetryPolicy
+from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_client.waiting import MAX_WAIT_S, wait_for_event
 from headwaiter_proto.rules.status import FRONT_ENDS_KEY
@@ -37,8 +33,8 @@ from headwaiter_proto.rules.status import FRONT_ENDS_KEY
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
 _DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
-# A client with this number of calls in flight opens several connections to a server with front ends, at most 16.
-_MANY_CALLS, _MOST_CONNECTIONS = 4, 16
+# The most connections to a server with front ends.
+_MOST_CONNECTIONS = 16
 
 # The channels that this process has inherited from its parent, which are never freed.
 _INHERITED: list[list[list[grpc.Channel]]] = []
@@ -51,80 +47,7 @@ MOVED = "the replica stopped answering while other replicas answer: call again, 
 _Stub: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
-class ReplicaCalls(ABC):
-    """What both transports know about their replicas and the calls to them, and what they do about a change.
-
-    Args:
-        connection: the addresses.
-        retry: whether a failed call is sent again, and when.
-    """
-
-    def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
-        count = len(connection.addresses)
-        self._budgets = RetryBudgets(retry)
-        # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, random.randrange(count), probe_first=connection.balanced)  # noqa: S311
-        self._log = TransportLog(connection.addresses)
-        self._tls_mismatch = TlsMismatch(connection)
-        self._failover = Failover(self._replicas, self._budgets, self._log)
-        self._in_flight: list[set[Any]] = [set() for _ in range(count)]
-        # Gives each call to a replica the next one of its connections.
-        self._channel_numbers = itertools.count()
-        self._asked_for_front_ends = [False] * count
-
-    def _note(self, index: int, change: Change | None, reason: str = "") -> None:
-        """Act on the change of a replica."""
-        if change is None:
-            return
-        self._log.change(index, change, reason, time.monotonic())
-        if change is Change.ASIDE:
-            for sent in list(self._in_flight[index]):
-                sent.move()
-        self._start_probes()
-        self._notify()
-
-    def _suspect(self, index: int, sent: Any, sent_s: float) -> None:
-        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
-        if self._replicas.is_aside(index):
-            sent.move()  # Another call has put the replica aside before this call was in flight.
-        elif self._replicas.suspect(index, sent_s, time.monotonic()):
-            self._probe(index, sent.patience_s, wait_for_ready=False)
-
-    def _start_probes(self, *, wait_for_ready: bool = True) -> None:
-        """Start the probes that are due."""
-        for index in self._replicas.due(time.monotonic()):
-            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
-
-    def _record(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
-        """Record the end of a probe."""
-        change = self._replicas.probed(index, _probe_outcome(code, reply), time.monotonic())
-        if change is None:
-            self._notify()  # The time of the next probe has changed.
-        else:
-            self._note(index, change, f"its health check ended with {code.name}")
-
-    def _answered(self, index: int, sent_s: float) -> None:
-        """Record that a replica has answered a call with a result."""
-        self._note(index, self._replicas.answered(index, sent_s, time.monotonic()))
-        # A caller of one call at a time would gain nothing from a second connection.
-        if not self._asked_for_front_ends[index] and self._budgets.calls_in_flight >= _MANY_CALLS:
-            self._asked_for_front_ends[index] = True
-            self._ask_for_front_ends(index)
-
-    @abstractmethod
-    def _ask_for_front_ends(self, index: int) -> None:
-        """Open more connections, in the background, if the server has several front ends."""
-
-    @abstractmethod
-    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
-        """Check a replica's health in the background."""
-
-    @abstractmethod
-    def _notify(self) -> None:
-        """Wake the calls that wait for a change."""
-
-
-class GrpcTransport(ReplicaCalls):
+class GrpcTransport(Failover):
     """Carries calls over gRPC.
 
     Raises:
@@ -141,7 +64,9 @@ class GrpcTransport(ReplicaCalls):
 
     def _open(self) -> None:
         """Open the channels of this process, and forget all that another process knows about the replicas."""
-        super().__init__(self._connection, self._retry)
+        super().__init__(self._connection, self._retry, threading.Event)
+        # Gives each call to a replica the next one of its connections.
+        self._channel_numbers = itertools.count()
         # The channels to each replica.
         self._channels = channels = [
             self._connection.channels(index, self._credentials) for index in range(len(self._connection.addresses))
@@ -150,8 +75,6 @@ class GrpcTransport(ReplicaCalls):
         self._kept_stub: Callable[[int, int, str], _Stub] = cache(
             lambda index, place, method: channels[index][place].unary_unary(method)
         )
-        # Notified when a replica has been probed, and when the client is closed.
-        self._changed = threading.Condition()
         self._pid = os.getpid()
         # gRPC frees a channel that nobody closes only after the calls of that channel, which include probes.
         self._close_channels = weakref.finalize(self, _close_all, self._channels, self._pid)
@@ -175,26 +98,20 @@ class GrpcTransport(ReplicaCalls):
         if os.getpid() != self._pid:
             self._reopen(request_id)
         deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(
-            method, request, timeout_s, deadline_s, request_id, Attempts(with_trace_context(self._metadata))
-        )
-        budget = self._budgets.of(method)
-        budget.start_call()
-        reply = None
-        try:
-            while reply is None:
-                index = self._next_replica(call, cancel_scope)
-                try:
-                    reply = self._attempt(call, index, cancel_scope)
-                except Transient as error:
-                    pause_s = self._pause_s(call, index, error, cancel_scope)
-                    if pause_s is None:
-                        self._raise_mismatch(call, index, error)
-                        raise
-                    wait_for_event(cancel_scope.cancelled if cancel_scope else self._closed, pause_s)
-        finally:
-            budget.end_call(success=reply is not None)
-        return reply
+        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
+        with closing(self._steps(call)) as steps:
+            try:
+                step = next(steps)
+                while True:
+                    try:
+                        outcome = self._take(step, call, cancel_scope)
+                    except HeadwaiterError as error:
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(outcome)
+            except StopIteration as end:
+                reply: bytes = end.value
+                return reply
 
     def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
@@ -211,89 +128,60 @@ class GrpcTransport(ReplicaCalls):
                 self._close_channels()
                 self._open()
 
-    def _next_replica(self, call: OutgoingCall, cancel_scope: CancelScope | None) -> int:
-        """Wait until calls may start, and return the replica for the next attempt."""
-        if not self._replicas.all_up:
-            if not self._replicas.ready and not self._wait_until(
-                lambda: self._replicas.ready, call.deadline_s, cancel_scope
-            ):
-                raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
-            self._start_probes()
-        return self._replicas.next(call.attempts.unavailable)
+    def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | None:
+        """Take one step of a call, and return its outcome."""
+        if isinstance(step, Attempt):
+            return self._attempt(step, call, cancel_scope)
+        if isinstance(step, Blocking):
+            step.run()
+        elif step.changed is None:
+            wait_for_event(cancel_scope.cancelled if cancel_scope else self._closed, step.pause_s)
+        else:
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id)
+            if cancel_scope and cancel_scope.cancelled.is_set():
+                raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id)
+            # Cancelling the scope does not end this pause.
+            wait_for_event(step.changed, min(step.pause_s, MAX_WAIT_S))
+        return None
 
-    def _pause_s(
-        self, call: OutgoingCall, index: int, error: Transient, cancel_scope: CancelScope | None
-    ) -> float | None:
-        """Return the seconds until a call is sent again, or None if it fails; if no replica is up, wait for one."""
-        resend = self._failover.after(call, index, error, time.monotonic())
-        if resend is Resend.AT_ONCE:
-            return 0.0
-        if resend is Resend.NEVER:
-            return None
-        if resend is Resend.WHEN_UP and not self._wait_until(
-            lambda: self._replicas.any_up, call.deadline_s, cancel_scope
-        ):
-            return None
-        return self._failover.pause_s(call, error, time.monotonic(), random.random())  # noqa: S311
-
-    def _raise_mismatch(self, call: OutgoingCall, index: int, error: Transient) -> None:
-        """Raise a better error if the server has never answered because only one side speaks TLS."""
-        if self._replicas.any_answered:
-            return
-        if self._tls_mismatch.should_check(index, str(error)):
-            self._tls_mismatch.check(index, call.deadline_s)
-        if message := self._tls_mismatch.message(index):
-            raise Unavailable(message, request_id=error.request_id) from error.__cause__
-
-    def _attempt(self, call: OutgoingCall, index: int, cancel_scope: CancelScope | None) -> bytes:
+    def _attempt(self, attempt: Attempt, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes:
         """Send a call once, to a replica."""
-        stub = self._stub(index, call.method)
-        sent_s = time.monotonic()
-        left_s, metadata = call.deadline_s - sent_s, call.attempts.metadata
+        stub = self._stub(attempt.index, call.method)
+        left_s, metadata = call.deadline_s - attempt.sent_s, call.metadata
         # A health check has found the server up again, perhaps by another connection than that of the call.
-        waits = call.attempts.waited
+        waits = call.waited
         try:
             if len(self._channels) > 1:
-                reply = self._send_to_replica(call, index, stub, sent_s, cancel_scope)
-            elif cancel_scope is None:  # A blocking call is faster than a future.
-                reply = stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
-            else:
-                reply = cancel_scope.run(
-                    lambda: stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
-                )
+                return self._send_to_replica(attempt, call, stub, cancel_scope)
+            if cancel_scope is None:  # A blocking call is faster than a future.
+                return stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+            return cancel_scope.run(
+                lambda: stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+            )
         except grpc.FutureCancelledError as error:
-            if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
-            raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id) from error
+            message = CLOSED_DURING if self._closed.is_set() else CANCELLED_BY_SCOPE
+            raise Cancelled(message, request_id=call.request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
-            failure = error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id)
-            change = self._replicas.failed(index, failure, sent_s, time.monotonic(), is_silent=is_silent(error))
-            self._note(index, change, str(failure))
-            raise failure from error
+            raise error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id) from error
         except ValueError as error:  # gRPC raises ValueError if the channel is closed; an interceptor may raise it too.
             if not self._closed.is_set():
                 raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
-        self._answered(index, sent_s)
-        return reply
 
     def _send_to_replica(
-        self,
-        call: OutgoingCall,
-        index: int,
-        stub: _Stub,
-        sent_s: float,
-        cancel_scope: CancelScope | None,
+        self, attempt: Attempt, call: OutgoingCall, stub: _Stub, cancel_scope: CancelScope | None
     ) -> bytes:
         """Send a call to one of several replicas; raise `Unavailable` if the replica is put aside meanwhile."""
+        index, sent_s = attempt.index, attempt.sent_s
         in_flight = self._in_flight[index]
         sent: _Sent | None = None
 
         def start() -> _Sent:
             nonlocal sent
-            future = stub.future(call.request, timeout=call.deadline_s - sent_s, metadata=call.attempts.metadata)
+            future = stub.future(call.request, timeout=call.deadline_s - sent_s, metadata=call.metadata)
             sent = _Sent(future, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
             in_flight.add(sent)
             return sent
@@ -307,28 +195,6 @@ class GrpcTransport(ReplicaCalls):
         finally:
             if sent is not None:
                 in_flight.discard(sent)
-
-    def _wait_until(self, condition: Callable[[], bool], deadline_s: float, cancel_scope: CancelScope | None) -> bool:
-        """Probe replicas until a condition holds, and return whether it does at the deadline.
-
-        Closing the client, or cancelling the scope, ends the wait too; the next attempt then raises `Cancelled`.
-        """
-        while not (self._closed.is_set() or (cancel_scope and cancel_scope.cancelled.is_set())):
-            self._start_probes()
-            with self._changed:
-                if condition():
-                    return True
-                now_s = time.monotonic()
-                if now_s >= deadline_s:
-                    return False
-                until_s = min(deadline_s, self._replicas.next_probe_s)
-                # Cancelling the scope wakes nobody.
-                self._changed.wait(min(until_s - now_s, MAX_WAIT_S))
-        return True
-
-    def _notify(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -370,7 +236,7 @@ class GrpcTransport(ReplicaCalls):
 
     def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
         code = cast("grpc.Call", call).code()
-        self._record(index, code, call.result() if code is grpc.StatusCode.OK else b"")
+        self._probed(index, *probe_outcome(code, call.result() if code is grpc.StatusCode.OK else b""))
 
     def _add_connections(self, index: int, call: "grpc.Future[bytes]") -> None:
         more = more_connections(cast("grpc.Call", call).trailing_metadata())
@@ -427,14 +293,16 @@ class _Sent:
         self._future.cancel()
 
 
-def _probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
-    """Return the outcome of a probe that ended with a code, and with a reply if the code is OK."""
+def probe_outcome(code: grpc.StatusCode, reply: bytes) -> tuple[Probe, str]:
+    """Return the outcome and the reason of a probe that ended with a code, and with a reply if the code is OK."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Probe.SILENT
-    if code is grpc.StatusCode.OK:
-        return Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
-    # Another error comes from a server or a proxy that does not offer the health service, so it cannot be down.
-    return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
+        outcome = Probe.SILENT
+    elif code is grpc.StatusCode.OK:
+        outcome = Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
+    else:
+        # Another error comes from a server or a proxy that does not offer the health service, so it cannot be down.
+        outcome = Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
+    return outcome, f"its health check ended with {code.name}"
 
 
 def _close_all(channels: list[list[grpc.Channel]], pid: int) -> None:

@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.errors import DeviceFailed, HeadwaiterError, Starting, Transient
-from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
+from headwaiter_client.errors import HeadwaiterError, Starting, Transient
 
 # The retries that a client may take, however few calls are in flight.
 _MIN_RETRIES = 10.0
@@ -137,34 +136,6 @@ class RetryBudget:
     @property
     def _limit(self) -> float:
         return max(self._min_retries, _RETRIES_PER_CALL_IN_FLIGHT * self.in_flight)
-
-
-class Attempts:
-    """The attempts of one call, and the metadata that tells the next server about earlier attempts.
-
-    Args:
-        metadata: the metadata of the first attempt.
-
-    Attributes:
-        count: number of attempts so far.
-        metadata: the metadata of the next attempt. A server isolates a request that has killed devices before.
-        unavailable: the replicas that were `Unavailable` to this call, since the call last waited.
-        waited: whether the call has waited for a replica that was down.
-    """
-
-    def __init__(self, metadata: Metadata) -> None:
-        self.count = 0
-        self.metadata = self._first_metadata = metadata
-        self.unavailable: set[int] = set()
-        self.waited = False
-        self._device_failures = 0
-
-    def note_failure(self, error: HeadwaiterError, *, ends_attempt: bool) -> None:
-        """Note that a replica failed, and count the attempt if it ends with that."""
-        self.count += ends_attempt
-        if isinstance(error, DeviceFailed):
-            self._device_failures += 1
-            self.metadata = (*self._first_metadata, (DEVICE_FAILURES_KEY, str(self._device_failures)))
 
 
 class RetryBudgets:

@@ -82,12 +82,6 @@ def error_from_rpc(error: grpc.RpcError, *, timeout_s: float, request_id: str | 
     )
 
 
-def is_silent(error: grpc.RpcError) -> bool:
-    """Return whether a call failed because the server did not answer before the deadline."""
-    call = cast("grpc.Call", error)
-    return call.code() is grpc.StatusCode.DEADLINE_EXCEEDED and not _known_details(call)
-
-
 def _retry_after_s(retry: error_details_pb2.RetryInfo) -> float | None:
     """Return the delay that a server asks for, or None if the delay is none that protobuf allows."""
     seconds = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
