@@ -17,7 +17,7 @@ from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas, concerns_all_calls
 from headwaiter_client.transport.retries import Metadata, RetryBudgets, RetryPolicy
-from headwaiter_client.transport.tls_mismatch import TlsMismatch
+from headwaiter_client.transport.tls_mismatch import tls_mismatch
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 # A replica that answers nothing for a quarter of a call's timeout is probed, and the probe may take as long again. Half
@@ -48,9 +48,9 @@ class Pause:
 
 @dataclass(slots=True)
 class Blocking:
-    """A step: run a function that may block for a second."""
+    """A step: run a function that may block for a second; the outcome is its result."""
 
-    run: Callable[[], None]
+    run: Callable[[], str | None]
 
 
 Step: TypeAlias = Attempt | Pause | Blocking
@@ -122,13 +122,13 @@ class Failover(ABC):
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        self._connection = connection
         count = len(connection.addresses)
         self._clock, self._jitter, self._new_event = clock, jitter, new_event
         self._budgets = RetryBudgets(retry)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(count, int(count * jitter()) % count, probe_first=connection.balanced)
         self._log = TransportLog(connection.addresses)
-        self._tls_mismatch = TlsMismatch(connection)
         self._in_flight: list[set[Any]] = [set() for _ in range(count)]
         self._asked_for_front_ends = [False] * count
         # Set and replaced when a replica has been probed, and when the client is closed.
@@ -216,11 +216,12 @@ class Failover(ABC):
 
     def _raise_mismatch(self, call: OutgoingCall, index: int, error: HeadwaiterError) -> Steps[None]:
         """Raise a better error if the server has never answered because only one side speaks TLS."""
-        if self._replicas.any_answered:
+        if type(error) is not Unavailable or self._replicas.any_answered:
             return
-        if self._tls_mismatch.should_check(index, str(error)):
-            yield Blocking(lambda: self._tls_mismatch.check(index, call.deadline_s))
-        if message := self._tls_mismatch.message(index):
+        address, has_tls = self._connection.addresses[index], self._connection.tls is not None
+        left_s = call.deadline_s - self._clock()
+        message = yield Blocking(lambda: tls_mismatch(address, str(error), has_tls=has_tls, left_s=left_s))
+        if message:
             raise Unavailable(message, request_id=error.request_id) from error.__cause__
 
     def _answered(self, attempt: Attempt) -> None:

@@ -42,7 +42,6 @@ class AsyncGrpcTransport(Failover):
         super().__init__(connection, retry, asyncio.Event)
         # Gives each call to a replica the next one of its connections.
         self._channel_numbers = itertools.count()
-        self._connection = connection
         self._credentials = connection.credentials()
         self._metadata = connection.call_metadata()
         # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
@@ -103,13 +102,13 @@ class AsyncGrpcTransport(Failover):
             ]
             self._start_probes(wait_for_ready=False)
 
-    async def _take(self, step: Step, call: OutgoingCall) -> bytes | None:
+    async def _take(self, step: Step, call: OutgoingCall) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
         if isinstance(step, Attempt):
             return await self._attempt(step, call)
         if isinstance(step, Blocking):
-            await asyncio.to_thread(step.run)
-        elif step.changed is None:
+            return await asyncio.to_thread(step.run)
+        if step.changed is None:
             await wait_for_async_event(self._closed, step.pause_s)
         else:
             if self._closed.is_set():

@@ -128,13 +128,13 @@ class GrpcTransport(Failover):
                 self._close_channels()
                 self._open()
 
-    def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | None:
+    def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
         if isinstance(step, Attempt):
             return self._attempt(step, call, cancel_scope)
         if isinstance(step, Blocking):
-            step.run()
-        elif step.changed is None:
+            return step.run()
+        if step.changed is None:
             wait_for_event(cancel_scope.cancelled if cancel_scope else self._closed, step.pause_s)
         else:
             if self._closed.is_set():
