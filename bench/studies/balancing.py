@@ -7,8 +7,8 @@ sequence at 50, 70 and 90 % of the throughput of ten such replicas, with equal r
 callers share the requests among the replicas
 
 - by connection: each caller has one connection, as through a proxy that knows TCP only, such as a Kubernetes Service;
-- in turn: each caller's calls go to the replicas in turn, as the client's own balancing does it;
-- by the caller's own calls: to the replica with the fewest calls of this caller in flight;
+- in turn: each caller's calls go to the replicas in turn;
+- by the caller's own calls: to the replica with the fewest calls of this caller in flight, as the client does it;
 - by all calls: to the replica with the fewest calls of all callers in flight, as one proxy does it.
 """
 
@@ -77,31 +77,32 @@ class Calls:
     """What is known to choose the replica of a call.
 
     Attributes:
-        turns: for each caller, the client's own rule.
+        clients: for each caller, the client's own rule.
         in_flight: for each caller and each replica, the number of calls in flight.
     """
 
-    turns: list[Replicas]
+    clients: list[Replicas]
     in_flight: list[list[int]]
     random: Random = field(default_factory=lambda: Random(0))
+
+    def __post_init__(self) -> None:
+        self._turns = [count(caller) for caller in range(len(self.in_flight))]
 
     def by_connection(self, caller: int) -> int:
         """Return the replica to which the caller is connected."""
         return caller % len(self.in_flight[caller])
 
     def in_turn(self, caller: int) -> int:
-        """Return the replica that the client chooses."""
-        return self.turns[caller].next()
+        """Return the replica that is next in the caller's turn."""
+        return next(self._turns[caller]) % len(self.in_flight[caller])
 
     def fewest_of_caller(self, caller: int) -> int:
-        """Return a replica with the fewest calls of this caller in flight."""
-        return self._fewest(self.in_flight[caller])
+        """Return the replica that the client chooses: one with the fewest calls of this caller in flight."""
+        return self.clients[caller].next(0.0)
 
     def fewest_of_all(self, _: int) -> int:
         """Return a replica with the fewest calls of all callers in flight."""
-        return self._fewest([sum(calls) for calls in zip(*self.in_flight, strict=True)])
-
-    def _fewest(self, in_flight: Sequence[int]) -> int:
+        in_flight = [sum(calls) for calls in zip(*self.in_flight, strict=True)]
         fewest = min(in_flight)
         return self.random.choice([replica for replica, calls in enumerate(in_flight) if calls == fewest])
 
@@ -109,8 +110,8 @@ class Calls:
 Rule = Callable[[Calls, int], int]
 RULES: dict[str, Rule] = {
     "by connection": Calls.by_connection,
-    "in turn (the client)": Calls.in_turn,
-    "fewest of the caller's own calls": Calls.fewest_of_caller,
+    "in turn": Calls.in_turn,
+    "fewest of the caller's own calls (the client)": Calls.fewest_of_caller,
     "fewest of all calls": Calls.fewest_of_all,
 }
 
@@ -138,8 +139,8 @@ class Simulation:
     def __init__(self, recorded: Recorded, rule: Rule, slow: Sequence[float]) -> None:
         self._recorded, self._rule, self._random = recorded, rule, Random(0)
         self._replicas = [_Replica(factor) for factor in slow]
-        turns = [Replicas(len(slow), caller % len(slow), probe_first=False) for caller in range(_CALLERS)]
-        self._calls = Calls(turns, [[0] * len(slow) for _ in range(_CALLERS)])
+        clients = [Replicas(len(slow), caller % len(slow), probe_first=False) for caller in range(_CALLERS)]
+        self._calls = Calls(clients, [[0] * len(slow) for _ in range(_CALLERS)])
         self._numbers = count()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._arrived: dict[int, tuple[float, int]] = {}
@@ -190,6 +191,8 @@ class Simulation:
         for sequence in batch:
             arrived_s, caller = self._arrived.pop(sequence.index)
             self._calls.in_flight[caller][index] -= 1
+            if self._rule is Calls.fewest_of_caller:
+                self._calls.clients[caller].ended(index)
             if arrived_s >= _WARM_UP_S:
                 self.latencies_s.append(now_s - arrived_s)
 

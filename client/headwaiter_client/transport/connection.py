@@ -31,7 +31,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 3_000),
 )
 
-# Also take turns among the IP addresses of one host name, because each address may be a replica.
+# Take turns among the IP addresses of one host name, because each address may be a replica.
 _ROUND_ROBIN: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
 
 # The forms of an address. gRPC would accept nearly any other string, and fail to resolve it only during a call.
@@ -165,7 +165,7 @@ class Connection:
 
     @property
     def balanced(self) -> bool:
-        """Whether calls take turns among several replicas."""
+        """Whether several replicas share the calls."""
         return not isinstance(self.address, str)
 
     def credentials(self) -> grpc.ChannelCredentials | None:

@@ -20,10 +20,11 @@ from headwaiter_client.transport.retries import Metadata, RetryBudgets, RetryPol
 from headwaiter_client.transport.tls_mismatch import tls_mismatch
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
-# A replica that answers nothing for a quarter of a call's timeout is probed, and the probe may take as long again. Half
-# of the timeout is then left for another replica.
+# A replica that answers nothing for a quarter of a call's timeout is probed. When the call has waited as long again,
+# the probe has ended, and half of the timeout is left for another replica.
 _PATIENCE_SHARE = 0.25
 _MIN_PATIENCE_S, _MAX_PATIENCE_S = 0.25, 1.0
+_PROBE_SHARE = 0.8
 # A client with this number of calls in flight opens several connections to a server with front ends.
 _MANY_CALLS = 4
 
@@ -129,7 +130,6 @@ class Failover(ABC):
         # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(count, int(count * jitter()) % count, probe_first=connection.balanced)
         self._log = TransportLog(connection.addresses)
-        self._in_flight: list[set[Any]] = [set() for _ in range(count)]
         self._asked_for_front_ends = [False] * count
         # Set and replaced when a replica has been probed, and when the client is closed.
         self._changed = new_event()
@@ -149,7 +149,8 @@ class Failover(ABC):
                     if not (yield from self._wait_until(lambda: self._replicas.ready, call.deadline_s)):
                         raise DeadlineExceeded(no_answer(call.timeout_s), request_id=call.request_id)
                     self._start_probes()
-                attempt = Attempt(self._replicas.next(call.unavailable), self._clock())
+                now_s = self._clock()
+                attempt = Attempt(self._replicas.next(now_s, call.unavailable), now_s)
                 try:
                     reply = yield attempt
                 except Cancelled:
@@ -161,6 +162,8 @@ class Failover(ABC):
                         raise
                 else:
                     self._answered(attempt)
+                finally:
+                    self._replicas.ended(attempt.index)
         finally:
             budget.end_call(success=reply is not None)
         return reply
@@ -238,24 +241,23 @@ class Failover(ABC):
         is_silent = isinstance(error, DeadlineExceeded) and str(error) == no_answer(call.timeout_s)
         change = self._replicas.failed(attempt.index, error, attempt.sent_s, self._clock(), is_silent=is_silent)
         self._note(attempt.index, change, str(error))
+        if is_silent:
+            self._suspect(call, attempt)
+
+    def _suspect(self, call: OutgoingCall, attempt: Attempt) -> bool:
+        """Return whether a call without an answer leaves its replica; otherwise probe the replica, if that is due."""
+        if self._replicas.is_silent(attempt.index):
+            return True
+        if self._replicas.suspect(attempt.index, attempt.sent_s, self._clock()):
+            self._probe(attempt.index, _PROBE_SHARE * call.patience_s, wait_for_ready=False)
+        return False
 
     def _note(self, index: int, change: Change | None, reason: str = "") -> None:
         """Act on the change of a replica."""
-        if change is None:
-            return
-        self._log.change(index, change, reason, self._clock())
-        if change is Change.ASIDE:
-            for sent in list(self._in_flight[index]):
-                sent.move()
-        self._start_probes()
-        self._notify()
-
-    def _suspect(self, index: int, sent: Any, sent_s: float) -> None:
-        """Probe the replica of a call if it has not answered since `sent_s`, while other replicas answer."""
-        if self._replicas.is_aside(index):
-            sent.move()  # Another call has put the replica aside before this call was in flight.
-        elif self._replicas.suspect(index, sent_s, self._clock()):
-            self._probe(index, sent.patience_s, wait_for_ready=False)
+        if change is not None:
+            self._log.change(index, change, reason, self._clock())
+            self._start_probes()
+            self._notify()
 
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:
         """Start the probes that are due."""

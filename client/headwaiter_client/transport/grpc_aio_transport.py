@@ -104,52 +104,43 @@ class AsyncGrpcTransport(Failover):
 
     async def _take(self, step: Step, call: OutgoingCall) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
+        if self._closed.is_set():
+            raise Cancelled(CLOSED_DURING, request_id=call.request_id)
         if isinstance(step, Attempt):
             return await self._attempt(step, call)
         if isinstance(step, Blocking):
             return await asyncio.to_thread(step.run)
-        if step.changed is None:
-            await wait_for_async_event(self._closed, step.pause_s)
-        else:
-            if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id)
-            await wait_for_async_event(step.changed, step.pause_s)
+        await wait_for_async_event(step.changed or self._closed, step.pause_s)
         return None
 
     async def _attempt(self, attempt: Attempt, call: OutgoingCall) -> bytes:
         """Send a call once, to a replica."""
-        index, sent_s = attempt.index, attempt.sent_s
-        sent: _Sent | None = None
+        only_server = len(self._channels) == 1
+        patience: _Patience | None = None
         try:
-            only_server = len(self._channels) == 1
-            rpc = self._stub(index, call.method)(
+            rpc = self._stub(attempt.index, call.method)(
                 call.request,
-                timeout=call.deadline_s - sent_s,
+                timeout=call.deadline_s - attempt.sent_s,
                 metadata=call.metadata,
                 # A health check has found the server up again, perhaps by another connection than that of the call.
                 wait_for_ready=only_server and call.waited,
             )
             if not only_server:
-                sent = _Sent(rpc, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
-                self._in_flight[index].add(sent)
+                patience = _Patience(call.patience_s, lambda: self._suspect(call, attempt), rpc)
             reply: bytes = await rpc
             return reply
         except grpc.RpcError as error:
             raise error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id) from error
-        except grpc.aio.UsageError as error:
-            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            if sent and sent.moved:
-                raise Unavailable(MOVED, request_id=call.request_id) from error
-            # The task was not cancelled, so the channel was closed during the call.
-            raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+            raise Unavailable(MOVED, request_id=call.request_id) from error
         finally:
-            if sent:
-                sent.end()
-                self._in_flight[index].discard(sent)
+            if patience:
+                patience.end()
 
     def _stub(self, index: int, method: str) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
         """Return what sends the next call to a replica."""
@@ -168,8 +159,8 @@ class AsyncGrpcTransport(Failover):
 
     def _check_health(self, index: int, timeout_s: float, handle: _HandleCheck, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background, and let `handle` handle the end of the call."""
-        check = self._stub(index, HEALTH_METHOD)
-        with suppress(grpc.aio.UsageError):  # The client is closed.
+        if not self._closed.is_set():
+            check = self._stub(index, HEALTH_METHOD)
             call = check(HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready)
             task = asyncio.create_task(handle(weakref.ref(self), index, call))
             self._probes.add(task)
@@ -186,30 +177,25 @@ class AsyncGrpcTransport(Failover):
             self._probed(index, *probe_outcome(code, reply))
 
 
-class _Sent:
-    """A call on its way to one of several replicas; see `grpc_transport._Sent`."""
+class _Patience:
+    """Cancels a call that leaves a replica which answers nothing; see `grpc_transport._Sent`."""
 
-    def __init__(
-        self, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]", patience_s: float, suspect: Callable[["_Sent"], None]
-    ) -> None:
-        self.moved = False
-        self._call = call
-        self.patience_s = patience_s
-        self._suspect = suspect
-        self._timer = asyncio.get_running_loop().call_later(patience_s, self._lose_patience)
-
-    def move(self) -> None:
-        """Cancel the call, so that it moves to another replica."""
-        self.moved = True
-        self._call.cancel()
+    def __init__(self, patience_s: float, leaves: Callable[[], bool], call: _Call) -> None:
+        self._patience_s, self._leaves, self._call = patience_s, leaves, call
+        self._begin()
 
     def end(self) -> None:
         """Stop waiting, because the call has ended."""
         self._timer.cancel()
 
-    def _lose_patience(self) -> None:
-        self._suspect(self)
-        self._timer = asyncio.get_running_loop().call_later(self.patience_s, self._lose_patience)
+    def _begin(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._lose)
+
+    def _lose(self) -> None:
+        if self._leaves():
+            self._call.cancel()
+        else:
+            self._begin()
 
 
 async def _record_probe(

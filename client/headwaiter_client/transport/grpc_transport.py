@@ -130,6 +130,8 @@ class GrpcTransport(Failover):
 
     def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
+        if cancel_scope and cancel_scope.cancelled.is_set():
+            raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id)
         if isinstance(step, Attempt):
             return self._attempt(step, call, cancel_scope)
         if isinstance(step, Blocking):
@@ -139,8 +141,6 @@ class GrpcTransport(Failover):
         else:
             if self._closed.is_set():
                 raise Cancelled(CLOSED_DURING, request_id=call.request_id)
-            if cancel_scope and cancel_scope.cancelled.is_set():
-                raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id)
             # Cancelling the scope does not end this pause.
             wait_for_event(step.changed, min(step.pause_s, MAX_WAIT_S))
         return None
@@ -149,19 +149,24 @@ class GrpcTransport(Failover):
         """Send a call once, to a replica."""
         stub = self._stub(attempt.index, call.method)
         left_s, metadata = call.deadline_s - attempt.sent_s, call.metadata
+        only_server = len(self._channels) == 1
         # A health check has found the server up again, perhaps by another connection than that of the call.
-        waits = call.waited
+        waits = only_server and call.waited
         try:
-            if len(self._channels) > 1:
-                return self._send_to_replica(attempt, call, stub, cancel_scope)
-            if cancel_scope is None:  # A blocking call is faster than a future.
+            if cancel_scope is None and only_server:  # A blocking call is faster than a future.
                 return stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
-            return cancel_scope.run(
-                lambda: stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
-            )
+
+            def start() -> _Sent:
+                future = stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+                return _Sent(future, None if only_server else call.patience_s, lambda: self._suspect(call, attempt))
+
+            return cancel_scope.run(start) if cancel_scope else start().result()
         except grpc.FutureCancelledError as error:
-            message = CLOSED_DURING if self._closed.is_set() else CANCELLED_BY_SCOPE
-            raise Cancelled(message, request_id=call.request_id) from error
+            if self._closed.is_set():
+                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+            if cancel_scope and cancel_scope.cancelled.is_set():
+                raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id) from error
+            raise Unavailable(MOVED, request_id=call.request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
@@ -170,31 +175,6 @@ class GrpcTransport(Failover):
             if not self._closed.is_set():
                 raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
-
-    def _send_to_replica(
-        self, attempt: Attempt, call: OutgoingCall, stub: _Stub, cancel_scope: CancelScope | None
-    ) -> bytes:
-        """Send a call to one of several replicas; raise `Unavailable` if the replica is put aside meanwhile."""
-        index, sent_s = attempt.index, attempt.sent_s
-        in_flight = self._in_flight[index]
-        sent: _Sent | None = None
-
-        def start() -> _Sent:
-            nonlocal sent
-            future = stub.future(call.request, timeout=call.deadline_s - sent_s, metadata=call.metadata)
-            sent = _Sent(future, call.patience_s, lambda sent: self._suspect(index, sent, sent_s))
-            in_flight.add(sent)
-            return sent
-
-        try:
-            return start().result() if cancel_scope is None else cancel_scope.run(start)
-        except grpc.FutureCancelledError as error:
-            if sent is None or not sent.moved:
-                raise
-            raise Unavailable(MOVED, request_id=call.request_id) from error
-        finally:
-            if sent is not None:
-                in_flight.discard(sent)
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         """Check a replica's health in the background."""
@@ -257,40 +237,26 @@ def more_connections(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
 
 
 class _Sent:
-    """A call on its way to one of several replicas.
+    """A call in flight that leaves a replica which answers nothing.
 
     Args:
         future: the call.
-        patience_s: seconds without an answer after which `suspect` is called, and again after as many.
-        suspect: called with this object by the thread that waits for the answer.
-
-    Attributes:
-        moved: whether the call was cancelled because it moves to another replica.
-        patience_s: as given.
+        patience_s: seconds without an answer after which `leaves` is asked, and again after as many.
+        leaves: returns whether the call is cancelled.
     """
 
-    def __init__(self, future: "grpc.Future[bytes]", patience_s: float, suspect: Callable[["_Sent"], None]) -> None:
-        self.moved = False
-        self._future = future
-        self.patience_s = patience_s
-        self._suspect = suspect
+    def __init__(self, future: "grpc.Future[bytes]", patience_s: float | None, leaves: Callable[[], bool]) -> None:
+        self._future, self._patience_s, self._leaves = future, patience_s, leaves
+        self.cancel = future.cancel
 
     def result(self) -> bytes:
         """Wait for the reply."""
         while True:
             try:
-                return self._future.result(self.patience_s)
+                return self._future.result(self._patience_s)
             except grpc.FutureTimeoutError:
-                self._suspect(self)
-
-    def cancel(self) -> None:
-        """Cancel the call, on the server too."""
-        self._future.cancel()
-
-    def move(self) -> None:
-        """Cancel the call, so that it moves to another replica."""
-        self.moved = True
-        self._future.cancel()
+                if self._leaves():
+                    self.cancel()
 
 
 def probe_outcome(code: grpc.StatusCode, reply: bytes) -> tuple[Probe, str]:

@@ -15,7 +15,6 @@ _INTERVAL_S = 1.0
 _CHANGES = {
     Change.UP: (logging.INFO, "replica %s is up"),
     Change.DOWN: (logging.WARNING, "replica %s is down: %s"),
-    Change.ASIDE: (logging.WARNING, "replica %s does not answer, other replicas do: calls go to the others for now"),
 }
 
 
@@ -33,7 +32,7 @@ class TransportLog:
         self._lock = threading.Lock()
 
     def change(self, index: int, change: Change, reason: str, now_s: float) -> None:
-        """Log that a replica went down, up or aside."""
+        """Log that a replica went down or up."""
         level, message = _CHANGES[change]
         address = self._addresses[index]
         arguments = (address, reason) if change is Change.DOWN else (address,)

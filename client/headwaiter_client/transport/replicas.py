@@ -1,28 +1,26 @@
 """Choose the replica for each call, and decide which replicas are probed; without I/O, clock and randomness.
 
-A replica is *up*, *down* (it refused a call or a probe, or cannot be reached) or *aside* (calls get no answer from it
-while other replicas answer, as in the outlier detection of Envoy and of gRPC's proposal A50). Replicas that are down or
-aside get no calls while another replica is up. A probe, which is a health check, brings them back.
+A replica is *up* or *down*: it refused a call or a probe, cannot be reached, or answers neither calls nor a probe.
+Replicas that are down get no calls while another replica is up. A probe, which is a health check, brings them back.
 """
 
 import math
 import threading
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from headwaiter_client.errors import HeadwaiterError, Unavailable
+from headwaiter_client.errors import HeadwaiterError, InvalidInput, Unavailable
 
-# This many calls in a row without an answer put a replica aside.
-_MAX_SILENT_CALLS = 3
+# A call that failed counts as one more in flight for this long, so that a replica that refuses calls at once gets few.
+_PENALTY_S = 1.0
 # Longest wait for the answer to the probe of a replica that is down: long enough to reconnect.
 PROBE_TIMEOUT_S = 2.0
 # A probe without an outcome for this long is lost, for example because its task was cancelled.
 _PROBE_LOST_S = PROBE_TIMEOUT_S + 0.5
 # Seconds until a failed probe is repeated; the pause doubles with each failure.
 _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.1, 1.0
-# Seconds for which a replica is put aside at least; they double with each time, until the replica answers a call.
-_FIRST_ASIDE_S, _MAX_ASIDE_S = 1.0, 30.0
 
 
 def concerns_all_calls(error: HeadwaiterError) -> bool:
@@ -39,7 +37,6 @@ class Change(Enum):
 
     UP = "up"
     DOWN = "down"
-    ASIDE = "aside"
 
 
 class Probe(Enum):
@@ -55,9 +52,8 @@ class _Replica:
     up: bool | None  # None: not checked yet.
     answered_s: float = -math.inf
     refused_s: float = -math.inf
-    silent_calls: int = 0
-    is_aside: bool = False
-    times_aside: int = 0
+    is_silent: bool = False  # It is down because a probe got no answer.
+    in_flight: int = 0
     probe_ends_s: float = -math.inf  # Until then, an outcome of the latest probe may arrive.
     next_probe_s: float = -math.inf
     probe_pause_s: float = _FIRST_PROBE_PAUSE_S
@@ -69,7 +65,7 @@ class _Replica:
 
 
 class Replicas:
-    """Replicas that take calls in turn. Threads may share an object.
+    """Replicas that share the calls of a client. Threads may share an object.
 
     Args:
         count: number of replicas.
@@ -80,6 +76,8 @@ class Replicas:
     def __init__(self, count: int, first: int, *, probe_first: bool) -> None:
         self._replicas = [_Replica(up=None if probe_first else True) for _ in range(count)]
         self._next = first
+        # The ends of the penalties, and the replicas, in order.
+        self._penalties: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -111,20 +109,30 @@ class Replicas:
         """Return whether a replica is up that a call has not tried."""
         return any(replica.up and index not in tried for index, replica in enumerate(self._replicas))
 
-    def next(self, tried: Collection[int] = ()) -> int:
-        """Return the index of the replica for a call.
+    def next(self, now_s: float, tried: Collection[int] = ()) -> int:
+        """Return the index of the replica for a call; the caller reports the end of the call to `ended`.
 
-        That is the next one in turn that is up and that the call has not tried, else the next one that is up. If none
-        is up, it is the next one in turn, which may be up again.
+        That is the one with the fewest calls in flight of those that are up and that the call has not tried, else of
+        those that are up. If none is up, it is one of all, which may be up again. Equal ones take turns.
         """
         if len(self._replicas) == 1:
             return 0
         with self._lock:
+            while self._penalties and self._penalties[0][0] <= now_s:
+                self._replicas[self._penalties.popleft()[1]].in_flight -= 1
             order = [(self._next + step) % len(self._replicas) for step in range(len(self._replicas))]
             up = [index for index in order if self._replicas[index].up] or order
-            index = next((index for index in up if index not in tried), up[0])
+            untried = [index for index in up if index not in tried] or up
+            index = min(untried, key=lambda index: self._replicas[index].in_flight)
+            self._replicas[index].in_flight += 1
             self._next = index + 1
             return index
+
+    def ended(self, index: int) -> None:
+        """Record that a call to a replica is no longer in flight."""
+        if len(self._replicas) > 1:
+            with self._lock:
+                self._replicas[index].in_flight -= 1
 
     def answered(self, index: int, sent_s: float, now_s: float) -> Change | None:
         """Record that a replica has answered a call, with a result or with an error that is not `Unavailable`.
@@ -135,7 +143,6 @@ class Replicas:
         with self._lock:
             if not replica.up and sent_s <= replica.refused_s:
                 return None
-            replica.times_aside = 0
             return self._set_up(replica, now_s)
 
     def refused(self, index: int, now_s: float) -> Change | None:
@@ -144,16 +151,9 @@ class Replicas:
         with self._lock:
             if replica.up is False:
                 return None
-            self._set_down(replica, now_s)
+            replica.up = replica.is_silent = False
             replica.refused_s = replica.next_probe_s = now_s
             return Change.DOWN
-
-    def silent(self, index: int, now_s: float) -> Change | None:
-        """Record that a call got no answer from a replica before its deadline."""
-        replica = self._replicas[index]
-        with self._lock:
-            replica.silent_calls += 1
-            return self._put_aside(replica, now_s) if replica.silent_calls >= _MAX_SILENT_CALLS else None
 
     def failed(
         self, index: int, error: HeadwaiterError, sent_s: float, now_s: float, *, is_silent: bool
@@ -161,22 +161,26 @@ class Replicas:
         """Record that a call failed: the replica refused it, gave no answer before its deadline, or answered."""
         if isinstance(error, Unavailable) and concerns_all_calls(error):
             return self.refused(index, now_s)
-        return self.silent(index, now_s) if is_silent else self.answered(index, sent_s, now_s)
+        if len(self._replicas) > 1 and not isinstance(error, InvalidInput):
+            with self._lock:
+                self._replicas[index].in_flight += 1
+                self._penalties.append((now_s + _PENALTY_S, index))
+        return None if is_silent else self.answered(index, sent_s, now_s)
 
     def suspect(self, index: int, sent_s: float, now_s: float) -> bool:
-        """Return whether to probe a replica because it has answered nothing since `sent_s`, while others answer."""
+        """Return whether to probe a replica because it has answered nothing since `sent_s`, and another one is up."""
         replica = self._replicas[index]
         with self._lock:
-            if not replica.up or replica.answered_s >= sent_s or not self._others_answer(replica):
+            if not replica.up or replica.answered_s >= sent_s or not self.has_others({index}):
                 return False
             if replica.probe_ends_s > now_s:
                 return False
             replica.probe_ends_s = now_s + _PROBE_LOST_S
             return True
 
-    def is_aside(self, index: int) -> bool:
-        """Return whether a replica is aside."""
-        return self._replicas[index].is_aside
+    def is_silent(self, index: int) -> bool:
+        """Return whether a replica is down because it answered neither calls nor a probe."""
+        return self._replicas[index].is_silent
 
     def due(self, now_s: float) -> list[int]:
         """Return the replicas to probe now. The caller reports the outcome of each probe to `probed`."""
@@ -194,10 +198,10 @@ class Replicas:
             if outcome is Probe.SERVING:
                 # A probe is no answer to a call: `answered_s` of a replica that is up stays as it is.
                 return None if replica.up else self._set_up(replica, now_s)
-            if outcome is Probe.SILENT and replica.up:
-                return self._put_aside(replica, now_s)
             was_up = replica.up
-            self._set_down(replica, now_s)
+            if was_up and outcome is Probe.SILENT and not self.has_others({index}):
+                return None  # The last replica that is up may be slow, and no other one is better.
+            replica.up, replica.is_silent = False, outcome is Probe.SILENT
             replica.next_probe_s = now_s + replica.probe_pause_s
             replica.probe_pause_s = min(2 * replica.probe_pause_s, _MAX_PROBE_PAUSE_S)
             return Change.DOWN if was_up else None
@@ -205,28 +209,7 @@ class Replicas:
     def _set_up(self, replica: _Replica, now_s: float) -> Change | None:
         changed = replica.up is not True
         replica.up = True
-        replica.is_aside = False
+        replica.is_silent = False
         replica.answered_s = now_s
-        replica.silent_calls = 0
         replica.probe_pause_s = _FIRST_PROBE_PAUSE_S
         return Change.UP if changed else None
-
-    def _set_down(self, replica: _Replica, now_s: float) -> None:
-        replica.up = replica.is_aside = False
-        if not self.any_up:
-            # The replicas that were put aside may be better than none.
-            for other in self._replicas:
-                other.next_probe_s = min(other.next_probe_s, now_s + _FIRST_PROBE_PAUSE_S)
-
-    def _put_aside(self, replica: _Replica, now_s: float) -> Change | None:
-        """Put a replica aside, unless the others do not answer either: the last replica is never put aside."""
-        if not replica.up or not self._others_answer(replica):
-            return None
-        replica.up, replica.is_aside = False, True
-        replica.next_probe_s = now_s + min(_FIRST_ASIDE_S * 2.0**replica.times_aside, _MAX_ASIDE_S)
-        replica.times_aside += 1
-        return Change.ASIDE
-
-    def _others_answer(self, replica: _Replica) -> bool:
-        """Return whether a replica that is up has answered after this one did."""
-        return any(other.up and other.answered_s > replica.answered_s for other in self._replicas)

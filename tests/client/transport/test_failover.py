@@ -64,9 +64,6 @@ class _Failover(Failover):
         for index in range(replicas):
             self._probed(index, Probe.SERVING if answered else Probe.REFUSED, "")
         self.probes.clear()
-        # The first call goes to replica 0.
-        while replicas > 1 and self._replicas.next() != replicas - 1:
-            pass
 
     def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
         self.probes.append(index)
@@ -147,6 +144,25 @@ def test_what_a_call_does_after_a_first_failure_at_replica_0(
 def test_other_errors_end_the_call(error: HeadwaiterError) -> None:
     taken = _Failover(2).call(error)
     assert (taken.attempts, taken.result) == ([0], error)
+
+
+def test_a_replica_is_probed_after_a_call_without_an_answer_and_goes_down_if_it_is_silent() -> None:
+    failover = _Failover(2)
+    failover.time.now_s += 1
+    failover.call(DeadlineExceeded(no_answer(10)))
+    assert failover.probes == [0]
+    failover._probed(0, Probe.SILENT, "no answer")
+    assert [failover.call().attempts for _ in range(3)] == [[1]] * 3
+    failover.time.now_s += 1
+    failover.serve(0)
+    assert failover.call().attempts == [0]
+
+
+def test_a_refusal_by_the_deadline_is_an_answer() -> None:
+    failover = _Failover(2)
+    failover.time.now_s += 1
+    failover.call(DeadlineExceeded("the queue is too long"))
+    assert failover.probes == []
 
 
 def test_a_call_waits_until_its_deadline_for_a_replica_to_be_up() -> None:

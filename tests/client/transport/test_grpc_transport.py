@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -31,6 +31,7 @@ from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import CancelScope
+from headwaiter_client.transport.replicas import Change, Probe
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.async_encode import async_encode
 from tests.support.client.client_runner import TEXTS
@@ -359,16 +360,8 @@ async def test_closing_an_async_client_ends_the_wait_for_a_first_replica(silent_
         await call
 
 
-def _put_aside(client: Client | AsyncClient, index: int) -> None:
-    """Put a replica aside without telling the calls in flight, as if another call did so before they were in flight."""
-    transport: Any = client._transport
-    for _ in range(3):
-        transport._replicas.silent(index, time.monotonic())
-    assert transport._replicas.is_aside(index)
-
-
 @pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
-async def test_a_call_leaves_a_replica_that_was_put_aside_just_before(
+async def test_a_call_leaves_a_replica_that_another_call_has_found_silent(
     client_class: type[Client] | type[AsyncClient], server: FakeServer, other: FakeServer
 ) -> None:
     client = client_class([server.address, other.address])
@@ -381,11 +374,12 @@ async def test_a_call_leaves_a_replica_that_was_put_aside_just_before(
         await encode()
     server.released.clear()
     server.requests.clear()
-    while not server.requests:  # Replica 1 answers after replica 0, so that replica 0 counts as silent.
+    while not server.requests:
         call = asyncio.create_task(encode())
         await asyncio.sleep(0.1)
-    await encode()
-    _put_aside(client, 0)
+    replicas = cast("Any", client._transport)._replicas
+    assert replicas.suspect(0, time.monotonic(), time.monotonic())
+    assert replicas.probed(0, Probe.SILENT, time.monotonic()) is Change.DOWN
     assert (await asyncio.wait_for(call, 4)).lengths.tolist() == [3]
     server.released.set()
     closing = client.close()

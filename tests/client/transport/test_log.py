@@ -23,14 +23,13 @@ def log(caplog: pytest.LogCaptureFixture) -> TransportLog:
 
 def test_each_event_has_a_level_and_names_the_replica(log: TransportLog, caplog: pytest.LogCaptureFixture) -> None:
     log.change(0, Change.DOWN, "refused", 1)
-    log.change(1, Change.ASIDE, "", 1)
     log.change(0, Change.UP, "", 1)
     log.failover("Encode", 1, GONE, 1)
     log.retry("Encode", 0.25, 2, GONE, 1)
     records = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
     assert {name for name, _, _ in records} == {"headwaiter_client"}
-    assert [level for _, level, _ in records] == ["WARNING", "WARNING", "INFO", "INFO", "INFO"]
-    facts = [["a:1", "down", "refused"], ["b:2", "does not answer"], ["a:1", "up"], ["Encode", "b:2"], ["0.25", "2"]]
+    assert [level for _, level, _ in records] == ["WARNING", "INFO", "INFO", "INFO"]
+    facts = [["a:1", "down", "refused"], ["a:1", "up"], ["Encode", "b:2"], ["0.25", "2"]]
     for (_, _, message), shown in zip(records, facts, strict=True):
         assert all(fact in message for fact in shown)
 
@@ -88,7 +87,7 @@ def test_a_client_logs_a_retry(server: FakeServer, caplog: pytest.LogCaptureFixt
     assert any("Encode is sent again" in record.getMessage() for record in caplog.records)
 
 
-def test_a_client_logs_a_replica_that_is_put_aside(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_logs_a_replica_that_answers_nothing(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
     silent = FakeServer()
     with Client([server.address, silent.address]) as client:
         while not (server.requests and silent.requests):
@@ -97,4 +96,4 @@ def test_a_client_logs_a_replica_that_is_put_aside(server: FakeServer, caplog: p
         for _ in range(4):
             client.encode(["a"], timeout_s=2)
     silent.stop()
-    assert any(f"{silent.address} does not answer" in record.getMessage() for record in caplog.records)
+    assert any(f"{silent.address} is down" in record.getMessage() for record in caplog.records)

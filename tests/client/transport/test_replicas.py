@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwaiter_client import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas
 
 # Probes of a replica that stays away are at most this far apart.
 LONGEST_PAUSE_S = 1.0
-# A replica is put aside for at most this long.
-LONGEST_ASIDE_S = 30.0
+# A failed call counts as in flight for this long.
+PENALTY_S = 1.0
 
 
 def _replicas(*up: bool, first: int = 0) -> Replicas:
@@ -27,7 +28,68 @@ def _replicas(*up: bool, first: int = 0) -> Replicas:
 def test_replicas_that_are_up_take_turns(up: list[bool], data: st.DataObject) -> None:
     replicas = _replicas(*up, first=data.draw(st.integers(0, len(up) - 1)))
     expected = [index for index, state in enumerate(up) if state] or range(len(up))
-    assert Counter(replicas.next() for _ in range(3 * len(expected))) == dict.fromkeys(expected, 3)
+    assert Counter(replicas.next(0) for _ in range(3 * len(expected))) == dict.fromkeys(expected, 3)
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.data())
+def test_a_call_goes_to_the_replica_with_the_fewest_calls_in_flight(in_flight: list[int], data: st.DataObject) -> None:
+    replicas = _replicas(*[True] * len(in_flight))
+    for index, calls in enumerate(in_flight):
+        others = set(range(len(in_flight))) - {index}
+        assert [replicas.next(0, others) for _ in range(calls)] == [index] * calls
+    ended = data.draw(st.integers(0, len(in_flight) - 1))
+    if in_flight[ended]:
+        replicas.ended(ended)
+        in_flight[ended] -= 1
+    assert in_flight[replicas.next(0)] == min(in_flight)
+
+
+def test_equal_replicas_take_turns_when_each_call_ends_before_the_next() -> None:
+    replicas, order = _replicas(True, True, True), []
+    for _ in range(6):
+        order.append(replicas.next(0))
+        replicas.ended(order[-1])
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+def _share(error: HeadwaiterError, in_flight: int, calls_per_s: int) -> float:
+    """Return replica 0's share of calls during 10 s; it fails them at once, replica 1 has some in flight."""
+    replicas, taken = _replicas(True, True), 0
+    for _ in range(in_flight):
+        replicas.next(0, {0})
+    for call in range(10 * calls_per_s):
+        now_s = call / calls_per_s
+        if (index := replicas.next(now_s)) == 0:
+            taken += 1
+            replicas.failed(0, error, now_s, now_s, is_silent=isinstance(error, DeadlineExceeded))
+        replicas.ended(index)
+    return taken / (10 * calls_per_s)
+
+
+@pytest.mark.parametrize("error", [Overloaded("full"), HeadwaiterError("INTERNAL"), DeadlineExceeded("no answer")])
+def test_a_replica_that_fails_calls_at_once_gets_few(error: HeadwaiterError) -> None:
+    assert _share(error, in_flight=5, calls_per_s=100) <= 0.07  # Five or six calls each second.
+    assert _share(InvalidInput("no"), in_flight=5, calls_per_s=100) == 1  # The request is at fault.
+
+
+def test_failed_calls_to_a_single_server_leave_nothing_behind() -> None:
+    replicas = Replicas(1, first=0, probe_first=False)
+    for now_s in range(100):
+        replicas.failed(replicas.next(now_s), Overloaded("full"), now_s, now_s, is_silent=False)
+        replicas.ended(0)
+    assert not replicas._penalties
+
+
+def test_a_replica_that_failed_a_call_takes_turns_again_a_second_later() -> None:
+    replicas = _replicas(True, True)
+    index = replicas.next(0)
+    replicas.failed(index, Overloaded("full"), 0, 0, is_silent=False)
+    replicas.ended(index)
+    order = []
+    for now_s in (0.0, PENALTY_S / 2, PENALTY_S, PENALTY_S):
+        order.append(replicas.next(now_s))
+        replicas.ended(order[-1])
+    assert order == [1, 1, 0, 1]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
@@ -37,7 +99,7 @@ def test_a_call_goes_first_to_replicas_that_it_has_not_tried(up: list[bool], dat
     untried = {index for index, state in enumerate(up) if state} - tried
     assert replicas.has_others(tried) is bool(untried)
     if untried:
-        assert replicas.next(tried) in untried
+        assert replicas.next(0, tried) in untried
 
 
 @pytest.mark.parametrize(
@@ -70,17 +132,17 @@ def test_a_replica_that_refuses_a_call_takes_none_until_a_probe_finds_it_serving
     replicas = _replicas(True, True)
     assert replicas.refused(0, 5) is Change.DOWN
     assert replicas.refused(0, 5) is None
-    assert [replicas.next() for _ in range(2)] == [1, 1]
+    assert [replicas.next(5) for _ in range(2)] == [1, 1]
     assert replicas.due(5) == [0]
     assert replicas.probed(0, Probe.SERVING, 6) is Change.UP
-    assert sorted(replicas.next() for _ in range(2)) == [0, 1]
+    assert [replicas.next(6) for _ in range(4)] == [0, 0, 1, 0]  # Two calls are in flight at replica 1.
 
 
 def test_a_replica_that_refuses_a_probe_goes_down() -> None:
     replicas = _replicas(True, True)
-    replicas.answered(1, 1, 2)
     assert replicas.suspect(0, 1, 3)
     assert replicas.probed(0, Probe.REFUSED, 3) is Change.DOWN
+    assert not replicas.is_silent(0)
 
 
 def test_an_answer_to_a_call_that_was_sent_before_a_refusal_does_not_bring_the_replica_back() -> None:
@@ -117,98 +179,39 @@ def test_a_probe_without_an_outcome_is_sent_again_after_its_timeout() -> None:
 
 def test_a_probe_of_a_silent_replica_without_an_outcome_is_sent_again_after_its_timeout() -> None:
     replicas = _replicas(True, True)
-    replicas.answered(1, 1, 2)
     assert [replicas.suspect(0, 1, now_s) for now_s in (3, 3 + PROBE_TIMEOUT_S, 4 + PROBE_TIMEOUT_S)] == [1, 0, 1]
 
 
-def _silence(replicas: Replicas, calls: int, now_s: float) -> list[Change | None]:
-    """Let calls to replica 0 time out, while replica 1 answers."""
-    replicas.answered(1, now_s - 1, now_s)
-    return [replicas.silent(0, now_s) for _ in range(calls)]
-
-
-def test_a_replica_whose_calls_time_out_while_others_answer_is_put_aside_after_three() -> None:
-    replicas = _replicas(True, True)
-    assert _silence(replicas, 3, 5) == [None, None, Change.ASIDE]
-    assert replicas.is_aside(0)
-    assert [replicas.next() for _ in range(2)] == [1, 1]
-
-
-def test_an_answer_between_timeouts_keeps_a_replica() -> None:
-    replicas = _replicas(True, True)
-    _silence(replicas, 2, 5)
-    replicas.answered(0, 5, 6)
-    assert _silence(replicas, 2, 7) == [None, None]
-
-
-def test_a_replica_is_not_put_aside_while_no_replica_answers() -> None:
-    replicas = _replicas(True, True)
-    assert [replicas.silent(index, 5) for _ in range(9) for index in range(2)] == [None] * 18
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["answered", "silent", "suspect"])), max_size=60))
-def test_the_last_replica_is_never_put_aside(events: list[tuple[int, str]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(Probe)), max_size=60))
+def test_silence_never_takes_the_last_replica_that_is_up(events: list[tuple[int, Probe]]) -> None:
     replicas = _replicas(True, True, True)
-    for now_s, (index, event) in enumerate(events, 1):
-        if event == "answered":
-            replicas.answered(index, now_s - 0.5, now_s)
-        elif event == "silent":
-            replicas.silent(index, now_s)
-        elif replicas.suspect(index, now_s, now_s):
-            replicas.probed(index, Probe.SILENT, now_s)
+    for now_s, (index, outcome) in enumerate(events, 1):
+        if outcome is not Probe.REFUSED and replicas.suspect(index, now_s, now_s):
+            replicas.probed(index, outcome, now_s)
         assert replicas.any_up
 
 
-def test_a_replica_that_is_put_aside_again_and_again_stays_aside_longer_each_time() -> None:
-    replicas = _replicas(True, True)
-    pauses_s, now_s = [], 10.0
-    for _ in range(8):
-        assert _silence(replicas, 3, now_s)[-1] is Change.ASIDE
-        pauses_s.append(replicas.next_probe_s - now_s)
-        now_s = replicas.next_probe_s
-        assert replicas.due(now_s) == [0]
-        assert replicas.probed(0, Probe.SERVING, now_s) is Change.UP
-        assert not replicas.is_aside(0)
-        now_s += 1
-    assert pauses_s == [1, 2, 4, 8, 16, LONGEST_ASIDE_S, LONGEST_ASIDE_S, LONGEST_ASIDE_S]
-    replicas.answered(0, now_s, now_s)
-    _silence(replicas, 3, now_s + 1)
-    assert replicas.next_probe_s == now_s + 1 + pauses_s[0]
-
-
-def test_replicas_that_are_aside_are_probed_when_the_last_other_one_goes_down() -> None:
-    replicas = _replicas(True, True)
-    for now_s in (10.0, 20.0, 40.0):
-        _silence(replicas, 3, now_s)
-        replicas.due(now_s + LONGEST_ASIDE_S)
-        replicas.probed(0, Probe.SERVING, now_s + 5)
-    _silence(replicas, 3, 100)
-    assert replicas.next_probe_s > 105
-    replicas.refused(1, 101)
-    assert replicas.due(101.1) == [0, 1]
-
-
 @pytest.mark.parametrize(
-    ("answered_s", "other_answered_s", "suspected"),
+    ("answered_s", "other_is_up", "suspected"),
     [
-        pytest.param(1, 3, True, id="others answer"),
-        pytest.param(3, 4, False, id="the replica has answered since the call"),
-        pytest.param(1, 0.5, False, id="no other replica answers"),
+        pytest.param(1, True, True, id="another replica is up"),
+        pytest.param(3, True, False, id="the replica has answered since the call"),
+        pytest.param(1, False, False, id="no other replica is up"),
     ],
 )
-def test_a_silent_replica_is_probed_if_others_answer(
-    answered_s: float, other_answered_s: float, suspected: bool
-) -> None:
-    replicas = _replicas(True, True)
+def test_a_silent_replica_is_probed_if_another_is_up(answered_s: float, other_is_up: bool, suspected: bool) -> None:
+    replicas = _replicas(True, other_is_up)
     replicas.answered(0, 0, answered_s)
-    replicas.answered(1, 0, other_answered_s)
     assert replicas.suspect(0, sent_s=2, now_s=4) is suspected
     assert not replicas.suspect(0, sent_s=2, now_s=4)  # One probe at a time.
 
 
-def test_a_suspected_replica_is_put_aside_only_if_its_probe_gets_no_answer() -> None:
+def test_a_suspected_replica_goes_down_only_if_its_probe_gets_no_answer() -> None:
     replicas = _replicas(True, True)
-    replicas.answered(1, 1, 2)
-    for outcome, change in ((Probe.SERVING, None), (Probe.SILENT, Change.ASIDE)):
-        assert replicas.suspect(0, 1, 3)
+    for outcome, change in ((Probe.SERVING, None), (Probe.SILENT, Change.DOWN), (Probe.SERVING, Change.UP)):
+        assert replicas.suspect(0, 1, 3) is (change is not Change.UP)
         assert replicas.probed(0, outcome, 3) is change
+        assert replicas.is_silent(0) is (change is Change.DOWN)
+    replicas.suspect(0, 4, 5)
+    replicas.refused(1, 5)
+    assert replicas.probed(0, Probe.SILENT, 6) is None  # The other replica has gone down meanwhile.
