@@ -131,19 +131,22 @@ class GrpcTransport(Failover):
     def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
         if cancel_scope and cancel_scope.cancelled.is_set():
-            raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id)
+            raise self._cancelled(call)
         if isinstance(step, Attempt):
             return self._attempt(step, call, cancel_scope)
+        if self._closed.is_set():
+            raise self._cancelled(call)
         if isinstance(step, Blocking):
             return step.run()
         if step.changed is None:
             wait_for_event(cancel_scope.cancelled if cancel_scope else self._closed, step.pause_s)
-        else:
-            if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id)
-            # Cancelling the scope does not end this pause.
+        else:  # Cancelling the scope does not end this pause.
             wait_for_event(step.changed, min(step.pause_s, MAX_WAIT_S))
         return None
+
+    def _cancelled(self, call: OutgoingCall) -> Cancelled:
+        message = CLOSED_DURING if self._closed.is_set() else CANCELLED_BY_SCOPE
+        return Cancelled(message, request_id=call.request_id)
 
     def _attempt(self, attempt: Attempt, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes:
         """Send a call once, to a replica."""
@@ -162,14 +165,12 @@ class GrpcTransport(Failover):
 
             return cancel_scope.run(start) if cancel_scope else start().result()
         except grpc.FutureCancelledError as error:
-            if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
             if cancel_scope and cancel_scope.cancelled.is_set():
-                raise Cancelled(CANCELLED_BY_SCOPE, request_id=call.request_id) from error
+                raise self._cancelled(call) from error
             raise Unavailable(MOVED, request_id=call.request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
+                raise self._cancelled(call) from error
             raise error_from_rpc(error, timeout_s=call.timeout_s, request_id=call.request_id) from error
         except ValueError as error:  # gRPC raises ValueError if the channel is closed; an interceptor may raise it too.
             if not self._closed.is_set():

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import grpc
-
 
 class SentCall(Protocol):
     """A call in flight, such as a `grpc.Future`."""
@@ -30,14 +28,12 @@ class CancelScope:
         self._lock = threading.Lock()
 
     def run(self, start: Callable[[], SentCall]) -> bytes:
-        """Start a call and wait for its reply; a cancelled scope starts no call.
+        """Start a call and wait for its reply; a cancelled scope cancels the call.
 
         Raises:
             grpc.RpcError: the call failed.
             grpc.FutureCancelledError: the scope or the call was cancelled.
         """
-        if self.cancelled.is_set():
-            raise grpc.FutureCancelledError
         call = start()  # Without the lock: an interceptor may wait here for the reply.
         with self._lock:
             self._calls.add(call)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -29,9 +29,9 @@ from headwaiter_client import (
 )
 from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import CancelScope
-from headwaiter_client.transport.replicas import Change, Probe
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.async_encode import async_encode
 from tests.support.client.client_runner import TEXTS
@@ -361,30 +361,23 @@ async def test_closing_an_async_client_ends_the_wait_for_a_first_replica(silent_
 
 
 @pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
-async def test_a_call_leaves_a_replica_that_another_call_has_found_silent(
+async def test_a_call_leaves_a_replica_that_answers_neither_the_call_nor_a_health_check(
     client_class: type[Client] | type[AsyncClient], server: FakeServer, other: FakeServer
 ) -> None:
-    client = client_class([server.address, other.address])
+    async with async_encode(client_class, [server.address, other.address], timeout_s=2) as encode:
+        while not (server.requests and other.requests):
+            await encode([[1]])
+        server.released.clear()
+        for _ in range(2):
+            assert (await encode([[1]])).lengths.tolist() == [1]
+        server.released.set()
 
-    async def encode() -> Any:
-        result = client.encode(["a"], timeout_s=5) if isinstance(client, AsyncClient) else None
-        return await (result or asyncio.to_thread(client.encode, ["a"], timeout_s=5))
 
-    while not (server.requests and other.requests):
-        await encode()
-    server.released.clear()
-    server.requests.clear()
-    while not server.requests:
-        call = asyncio.create_task(encode())
-        await asyncio.sleep(0.1)
-    replicas = cast("Any", client._transport)._replicas
-    assert replicas.suspect(0, time.monotonic(), time.monotonic())
-    assert replicas.probed(0, Probe.SILENT, time.monotonic()) is Change.DOWN
-    assert (await asyncio.wait_for(call, 4)).lengths.tolist() == [3]
-    server.released.set()
-    closing = client.close()
-    if closing is not None:
-        await closing
+async def test_an_async_client_that_is_closed_sends_no_health_check(server: FakeServer) -> None:
+    transport = AsyncGrpcTransport(Connection([server.address]), FAST_RETRY)
+    await transport.close()
+    transport._start_probes()  # As an answer that arrives while the client is being closed may do.
+    assert not transport._probes
 
 
 def test_cancelling_a_scope_cancels_a_call_to_a_replica(server: FakeServer) -> None:
