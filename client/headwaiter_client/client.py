@@ -32,7 +32,7 @@ _Result = TypeVar("_Result", Encoding, Classification)
 
 
 class Client(ThreadRunner):
-    """Calls a Headwaiter server, or several replicas in turn. Threads may share a client.
+    """Calls a Headwaiter server, or several replicas. Threads may share a client.
 
     Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
     if the client is closed. An unknown option, or a wrong type of any argument except the sequences and `timeout_s`,
@@ -40,7 +40,7 @@ class Client(ThreadRunner):
 
     Args:
         address: the server as host:port, or a list of replicas. If a host name in a list has several IP addresses, gRPC
-            takes turns among them; the client puts aside whole entries of the list.
+            takes turns among them; the client chooses among whole entries of the list.
         token: bearer token to send with each call.
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
