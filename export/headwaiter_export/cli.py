@@ -96,7 +96,13 @@ def _export_library_model(options: argparse.Namespace, name: str, no_family: Exc
         raise no_family
     pooling = None if options.pooling is None else Pooling(options.pooling)
     model = read_library_model(options.folder, no_family, pooling, options.normalize, options.max_tokens)
-    given = {"head": model.head, "source": options.source, **_reports(options, progress), **model.choices}
+    given = {
+        "head": model.head,
+        "source": options.source,
+        "image": model.image,
+        **_reports(options, progress),
+        **model.choices,
+    }
     export_encoder(model.module, model.finish, options.output, name, **given)
     for assumption in model.assumptions:
         progress.report(assumption)

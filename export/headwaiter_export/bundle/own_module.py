@@ -25,6 +25,7 @@ from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.found_attention import NotPackableError
 from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
+from headwaiter_proto.encoder_pb2 import ImageFormat
 from headwaiter_proto.manifest_pb2 import HubSource
 from headwaiter_server.runtime.bundle import TOKENIZER
 
@@ -105,6 +106,7 @@ def export_encoder(
     *,
     head: HeadConfig | None,
     source: HubSource | None = None,
+    image: ImageFormat | None = None,
     **choices: Any,
 ) -> None:
     """Write a bundle of a module as `export_module` does.
@@ -119,6 +121,7 @@ def export_encoder(
         plans: as in `export_module`.
         head: the labels of a module that gives logits.
         source: where the module came from; None if it did not come from a hub.
+        image: the images that the module takes, all of one size; None for other modules.
         choices: as in `ModuleEncoder.of`.
     """
     packed, padded = (
@@ -134,7 +137,7 @@ def export_encoder(
     def read_padded(reason: str) -> LoadedModel:
         encoder = PaddedModuleEncoder.padded(module, reason, head, **choices)
         report(f"padded: {reason}")
-        return LoadedModel(encoder, finish(encoder), source=source)
+        return LoadedModel(encoder, finish(encoder), image, source=source)
 
     def write(read: Callable[[], LoadedModel], graphs: Sequence[GraphPlan], first: GraphPlan) -> None:
         if graphs[:1] != [first]:
@@ -146,7 +149,9 @@ def export_encoder(
     try:
         with torch.no_grad():
             reason = "only padded graphs are wanted" if head is None else "the module gives logits"
-            if head is None and (packed or not padded):
+            if image is not None:
+                reason = "all images have one size"
+            elif head is None and (packed or not padded):
                 try:
                     return write(read_packed, packed, MODULE_GRAPHS[0])
                 except NotPackableError as error:

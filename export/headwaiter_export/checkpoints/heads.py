@@ -25,6 +25,9 @@ _ENCODER_ENDINGS = (
     "ForPreTraining",
     "ForMaskedImageModeling",
     "ForConditionalGeneration",
+    # Those of DPR, whose vectors are those of a class token.
+    "QuestionEncoder",
+    "ContextEncoder",
 )
 # Of these, the endings of architectures that are more than encoders: a reranker may be a …ForCausalLM, and a model of
 # sparse vectors a …ForMaskedLM.

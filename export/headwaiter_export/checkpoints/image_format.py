@@ -37,6 +37,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     },
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
+    "ChineseCLIPImageProcessor": _CLIP,
     "DeiTImageProcessor": {
         **_ALWAYS,
         **_BOTH_SIDES,
@@ -62,18 +63,20 @@ def read_image_format(folder: Path, config_json: CheckpointJson) -> ImageFormat:
         CheckpointError: a field is wrong.
     """
     side, channels = config_json.size("image_size"), config_json.size("num_channels")
-    steps = _read_preparation(folder, channels)
+    steps = read_preparation(folder, channels)
+    height, width = (side, side) if steps is None else prepared_size(steps)
     return ImageFormat(
-        channels=channels,
-        height=side if steps is None else steps.crop_height or steps.resize_height or side,
-        width=side if steps is None else steps.crop_width or steps.resize_width or side,
-        patch_size=config_json.size("patch_size"),
-        preparation=steps,
+        channels=channels, height=height, width=width, patch_size=config_json.size("patch_size"), preparation=steps
     )
 
 
-def _read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
-    """Read how the image processor prepares images.
+def prepared_size(steps: ImagePreparation) -> tuple[int, int]:
+    """Return the height and the width of prepared images."""
+    return steps.crop_height or steps.resize_height, steps.crop_width or steps.resize_width
+
+
+def read_preparation(folder: Path, channels: int) -> ImagePreparation | None:
+    """Read how the image processor of a checkpoint prepares images.
 
     Return None if there is no processor, if the processor does something else, or if the sizes of its images differ.
     """

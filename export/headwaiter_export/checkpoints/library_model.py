@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
+from headwaiter_export.checkpoints.library_images import has_texts, read_image_module
 from headwaiter_export.checkpoints.modules_json import (
     Modules,
     check_are_usual,
@@ -29,6 +30,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.encoder.own_module import ModuleEncoder, call_module
+from headwaiter_proto.encoder_pb2 import ImageFormat
 
 # The fields of configurations that limit the positions of a sequence.
 _POSITION_FIELDS = ("max_position_embeddings", "n_positions")
@@ -49,6 +51,7 @@ class LibraryModel:
         head: the labels of a module that gives logits.
         choices: what the module takes, and what follows it, as in `ModuleEncoder.of`.
         assumptions: what the export took for granted or left out, one line each.
+        image: the images that the module takes; None for token ids.
     """
 
     module: nn.Module
@@ -58,6 +61,7 @@ class LibraryModel:
     _modules: Modules
     _config_json: CheckpointJson
     _has_modules: bool
+    image: ImageFormat | None = None
     _texts: list[TextConfig | None] = field(default_factory=list)
 
     def finish(self, encoder: ModuleEncoder) -> TextConfig | None:
@@ -70,6 +74,8 @@ class LibraryModel:
         shapes = {name: tuple(tensor.shape) for name, tensor in encoder.after_pooling.state_dict().items()}
         weights = read_weights(self._modules, {f"after_pooling.{name}": shape for name, shape in shapes.items()})
         encoder.load_state_dict(weights, strict=False)
+        if not encoder.config.takes_tokens:
+            return None
         if not self._texts:
             text = read_text_without_family(
                 self._modules, self._config_json, encoder.config, self.assumptions, has_modules=self._has_modules
@@ -136,13 +142,25 @@ def read_library_model(
             f"{folder} has a head, and a model of the type {kind}, which has no family of its own, gives its logits "
             "alone: leave --pooling and --normalize out"
         )
-    module = _load(folder, config_json, head, no_family)
+    module: Any = _load(folder, config_json, head, no_family)
     assumptions = [f"the module {type(module).__name__} of transformers computes the results"]
+    if _takes_images(module):
+        rows, image, choices = read_image_module(module, folder, config_json, pooling or modules.pooling, assumptions)
+        choices |= {
+            "normalize": modules.normalize if normalize is None else normalize,
+            "after_pooling": tuple(each.module for each in modules.after_pooling),
+        }
+        return LibraryModel(rows, None, choices, assumptions, modules, config_json, has_modules, image)
+    if module.config.is_encoder_decoder:
+        module = _encoder_of(module, config_json, modules, head)
+        assumptions.append("hidden rows are those of the encoder; the decoder is left out")
     chosen = Pooling.NONE if head else pooling or modules.pooling or Pooling.MEAN
     if not head and not pooling and not modules.pooling:
         assumptions.append(f"the checkpoint names no pooling: {chosen}; --pooling chooses another")
-    embedding = module.get_input_embeddings()  # type: ignore[operator]
-    choices: dict[str, Any] = {
+    if "bbox" in inspect.signature(module.forward).parameters:
+        assumptions.append("all tokens have the place on a page that transformers gives them without boxes")
+    embedding = module.get_input_embeddings()
+    choices = {
         "vocabulary_size": embedding.num_embeddings,
         "max_tokens": _max_tokens(module, embedding, max_tokens, assumptions),
         "pooling": chosen,
@@ -167,7 +185,9 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
         ) from None
     if kind not in transformers.CONFIG_MAPPING:
         raise no_family
-    auto: Any = transformers.AutoModel
+    # Of DPR's two encoders, AutoModel reads only that of questions.
+    named = [each for each in config_json.strings("architectures") if each.endswith("Encoder")]
+    auto: Any = getattr(transformers, named[0], transformers.AutoModel) if named else transformers.AutoModel
     if head is not None:
         auto = transformers.AutoModelForSequenceClassification
         if head.per_token:
@@ -187,10 +207,6 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
             dtype=torch.float32,
             output_loading_info=True,
         )
-    if module.config.is_encoder_decoder:
-        raise config_json.error("model_type", "the export knows no decoders of this type beside an encoder")
-    if "bbox" in inspect.signature(module.forward).parameters:
-        raise config_json.error("model_type", "its tokens have places on a page, which no request can give")
     if getattr(module.config, "attention_type", None) == "block_sparse":
         # The module changes itself: after a short sequence, it attends to all tokens of long ones, too.
         raise config_json.error("attention_type", "the export knows only 'original_full'")
@@ -200,13 +216,38 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
                 f"{folder} lacks the tensor {name}, or has it in another shape, and transformers draws it at random: "
                 "save the whole model"
             )
-    table = None
-    with suppress(NotImplementedError):
-        table = module.get_input_embeddings()
-    if not isinstance(table, nn.Embedding):
-        raise config_json.error("model_type", "the export reads only models of token ids, besides its own families")
+    if not _takes_images(module) and not isinstance(_embedding(module), nn.Embedding):
+        raise config_json.error(
+            "model_type", "the export reads only models of token ids and of images, besides its own families"
+        )
     loaded: nn.Module = module.eval()
     return loaded
+
+
+def _takes_images(module: Any) -> bool:
+    """Return whether a module takes images, perhaps beside texts."""
+    return module.main_input_name == "pixel_values" or has_texts(module)
+
+
+def _embedding(module: Any) -> object:
+    """Return the table of token ids of a module; None if it has none."""
+    with suppress(NotImplementedError, AttributeError):
+        return module.get_input_embeddings()
+    return None
+
+
+def _encoder_of(module: Any, config_json: CheckpointJson, modules: Modules, head: HeadConfig | None) -> Any:
+    """Return the encoder of a module that also has a decoder."""
+    if head is not None or modules.pooling is not None:
+        raise config_json.error(
+            "model_type",
+            "its results are those of a decoder, which the export does not know: save the encoder alone, without a "
+            "head and without modules.json",
+        )
+    encoder = module.get_encoder()
+    if not isinstance(_embedding(encoder), nn.Embedding):
+        raise config_json.error("model_type", "its encoder takes no token ids")
+    return encoder
 
 
 @contextmanager

@@ -91,8 +91,8 @@ class ModuleEncoder(Encoder):
 
     @property
     def class_name(self) -> str:
-        """The class of the module."""
-        return type(self.module).__qualname__
+        """The class of the module, or of the module that it wraps."""
+        return type(getattr(self.module, "wrapped", self.module)).__qualname__
 
     @override
     def encode(self, tokens: Tensor, layout: AttentionLayout, token_types: Tensor | None = None) -> Tensor:
@@ -174,7 +174,8 @@ def call_module(
             "take numbers in float32, or token ids, on the CPU, and all lengths up to max_tokens"
         ) from error
     if isinstance(output, Mapping):
-        output = output.get("last_hidden_state", output.get("logits", output))
+        known = ("last_hidden_state", "logits", "pooler_output")
+        output = next((output[name] for name in known if name in output), output)
     elif isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor):

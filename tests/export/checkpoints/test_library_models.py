@@ -17,8 +17,16 @@ from tokenizers import Tokenizer, processors
 
 from headwaiter_export.checkpoints.library_model import read_library_model
 from headwaiter_export.cli import main
-from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, POOLING_CLS, POOLING_MEAN, POOLING_NONE
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    ISOLATION_ONE_LENGTH,
+    POOLING_CLS,
+    POOLING_MEAN,
+    POOLING_NONE,
+    POOLING_OWN,
+)
 from headwaiter_proto.manifest_pb2 import LOWERING_PACKED_CPU, LOWERING_PADDED, Manifest
+from headwaiter_proto.rules.images import patch_rows, prefix_rows, takes_images
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.isolation import batches_of
@@ -43,6 +51,8 @@ CONVOLUTION = {**SIZES, "embedding_size": 32}
 # XLM-R's positions begin after the id of padding.
 XMOD = {**SIZES, "languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 1}
 SQUEEZE = {**SIZES, "embedding_size": 32, **dict.fromkeys(("q_groups", "k_groups", "v_groups"), 2)}
+STACK = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
+IMAGES = {"image_size": 32, "patch_size": 8}
 TEXTS = ["the bread is fresh", "rain", "a table for two please", "rain falls on the stone table", "fresh"]
 
 
@@ -99,6 +109,64 @@ def test_a_type_without_a_family_gives_the_rows_of_transformers(
     outputs = run(tmp_path, sequences)
     rows = [each.hidden for each in outputs if each.hidden is not None]
     assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
+def test_of_an_encoder_and_a_decoder_the_encoder_is_exported(tmp_path: Path) -> None:
+    sizes = {f"{stack}_{name}": n for stack in ("encoder", "decoder") for name, n in STACK.items()}
+    model = save(
+        tmp_path, "MBart", {"vocab_size": len(VOCABULARY), "d_model": 32, "max_position_embeddings": 64, **sizes}
+    )
+    manifest = export(tmp_path)
+    assert (manifest.max_tokens, manifest.pooling) == (64, POOLING_MEAN)
+    sequences: list[Array] = [np.arange(5, 5 + n) for n in (5, 1, 40)]
+    with torch.inference_mode():
+        expected = [model.get_encoder()(torch.from_numpy(each)[None])[0][0].numpy() for each in sequences]
+    rows = [each.hidden for each in run(tmp_path, sequences) if each.hidden is not None]
+    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
+def test_an_encoder_of_passages_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
+    model = save(tmp_path, "DPR", SIZES, "ContextEncoder")
+    assert export(tmp_path).without_rows
+    sequences: list[Array] = [np.arange(5, 5 + n) for n in (5, 1, 40)]
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(each)[None]).pooler_output.numpy() for each in sequences]
+    vectors = [each.pooled for each in run(tmp_path, sequences) if each.pooled is not None]
+    assert_close_to_scale(np.concatenate(vectors), np.concatenate(expected), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "pooling", "zeros"),
+    [
+        ("ViTMSN", {**SIZES, **IMAGES}, POOLING_CLS, 1),
+        ("ChineseCLIP", {"text_config": SIZES, "vision_config": {**SIZES, **IMAGES}}, POOLING_OWN, 0),
+        *exhaustive(
+            ("IJepa", {**SIZES, **IMAGES}, POOLING_MEAN, 0),
+            ("ConvNext", {**IMAGES, "hidden_sizes": [8, 16, 16, 24], "depths": [1] * 4}, POOLING_OWN, 0),
+        ),
+    ],
+)
+def test_a_model_of_images_gives_the_results_of_transformers(
+    kind: str, fields: dict[str, Any], pooling: int, zeros: int, tmp_path: Path
+) -> None:
+    model = save(tmp_path, kind, fields)
+    write_json(tmp_path / "preprocessor_config.json", {"image_processor_type": "ViTImageProcessor", "size": 32})
+    manifest = export(tmp_path)
+    image, rng = manifest.image, np.random.default_rng(0)
+    assert (image.height, image.width, takes_images(manifest), manifest.fixed_length) == (32, 32, True, True)
+    assert (manifest.pooling, prefix_rows(manifest)) == (pooling, zeros)
+    pixels = rng.standard_normal((3, 3, 32, 32), np.float32)
+    size = image.patch_size
+    outputs = run(tmp_path, [patch_rows(each, size, zeros, (size, size), np.float32) for each in pixels])
+    with torch.inference_mode():
+        inputs = {"pixel_values": torch.from_numpy(pixels)}
+        if kind == "ChineseCLIP":
+            expected = model.get_image_features(**inputs).pooler_output
+        else:
+            rows = model(**inputs).last_hidden_state
+            expected = rows.mean((2, 3)) if rows.ndim == 4 else rows.flatten(0, 1)
+    results = [each.hidden if pooling != POOLING_OWN else each.pooled for each in outputs]
+    assert_close_to_scale(np.concatenate([each for each in results if each is not None]), expected.numpy(), 1e-6)
 
 
 def test_deberta_without_its_family_equals_the_bundle_of_the_family(

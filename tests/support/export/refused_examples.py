@@ -8,14 +8,6 @@ from typing import Any
 from tests.support.checkpoints import save_bert, write_modules_json
 from tests.support.export.family_checkpoints import save_family
 
-_STACKS = {"encoder": 2, "decoder": 2}
-_MBART = {
-    "d_model": 32,
-    **{f"{stack}_layers": layers for stack, layers in _STACKS.items()},
-    **{f"{stack}_attention_heads": 4 for stack in _STACKS},
-    **{f"{stack}_ffn_dim": 64 for stack in _STACKS},
-}
-
 
 @dataclass(frozen=True)
 class Refused:
@@ -58,13 +50,6 @@ class Refused:
 
 REFUSED = (
     Refused(
-        "mBART",
-        "facebook/mbart-large-50",
-        "its decoder begins with the last token of the text",
-        "MBart",
-        settings=_MBART,
-    ),
-    Refused(
         "BERT with relative positions",
         "zhiheng-huang/bert-base-uncased-embedding-relative-key",
         "queries are multiplied with vectors of distances in another way than in DeBERTa",
@@ -72,7 +57,6 @@ REFUSED = (
         "position_embedding_type",
         settings={"position_embedding_type": "relative_key"},
     ),
-    Refused("LayoutLM", "microsoft/layoutlm-base-uncased", "tokens have places on a page", "LayoutLM"),
     Refused("CANINE", "google/canine-s", "it reads characters, and shortens sequences", "Canine"),
     Refused(
         "Longformer",
@@ -104,6 +88,7 @@ REFUSED = (
         "google/siglip2-base-patch16-naflex",
         "each image has a grid of its own, with positions resized to it",
         "Siglip2Vision",
+        "image_size",
         settings={"num_patches": 16, "patch_size": 8},
     ),
     Refused(
@@ -113,7 +98,13 @@ REFUSED = (
         "ViTMAE",
         settings={"image_size": 32, "patch_size": 8},
     ),
-    Refused("ConvNeXT", "facebook/convnext-base-224", "it takes images, and has no attention", "ConvNext"),
+    Refused(
+        "VideoMAE",
+        "MCG-NJU/videomae-base",
+        "it takes videos, which no request can carry",
+        "VideoMAE",
+        settings={"image_size": 32, "patch_size": 8, "num_frames": 2},
+    ),
     Refused(
         "static embeddings",
         "StaticEmbedding of sentence-transformers",
