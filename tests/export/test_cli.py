@@ -36,11 +36,11 @@ def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_expo
 
 @pytest.mark.usefixtures("runs_transformers")
 def test_an_error_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_bert(tmp_path, hidden_act="mish")
+    save_bert(tmp_path, position_embedding_type="relative_key")
     capsys.readouterr()  # transformers shows a progress bar
     assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle")]) == 1
     printed = capsys.readouterr()
-    for fact in ("headwaiter-export: ", str(tmp_path / "config.json"), "hidden_act", "'mish'"):
+    for fact in ("headwaiter-export: ", str(tmp_path / "config.json"), "position_embedding_type", "relative_key"):
         assert fact in printed.err
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert not (tmp_path / "bundle").exists()

@@ -6,9 +6,10 @@ from headwaiter_export.config.head import HeadActivation
 
 # Of feed-forward layers, in `transformers`.
 ACTIVATIONS: dict[str, Activation] = {
-    "gelu": Activation.GELU,
-    "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
+    **dict.fromkeys(
+        ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"), Activation.GELU_TANH
+    ),
     "quick_gelu": Activation.QUICK_GELU,
     "relu": Activation.RELU,
     "silu": Activation.SILU,

@@ -51,7 +51,7 @@ from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, 
 from headwaiter_export.checkpoints.weights import check_precision, ignored_index, read_tensors, take_tensor
 from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
-from headwaiter_export.config.choices import Pooling, Positions
+from headwaiter_export.config.choices import Activation, Pooling, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig
@@ -84,7 +84,7 @@ _CUSTOM_KINDS = (
 
 
 class NoFamilyError(CheckpointError):
-    """The model type of a checkpoint belongs to no family."""
+    """The model type of a checkpoint belongs to no family, or its activation to none of the family's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,8 @@ def read_checkpoint(
             checkpoint.
 
     Raises:
-        NoFamilyError: no family has the model type; `library_model.py` may read the checkpoint.
+        NoFamilyError: no family has the model type, or the family lacks the activation; `library_model.py` may read
+            the checkpoint.
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
     if is_onnx(str(folder)):
@@ -461,13 +462,23 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any)
             for name, field in family.boolean_fields.items()
             if field in config_json.values
         },
-        "activation": config_json.choice(family.activation_field, family.activations),
+        "activation": _read_activation(config_json, family),
         "norm_eps": family.norm_eps or config_json.values.get(family.norm_eps_field, family.default_norm_eps),
     }
     try:
         return EncoderConfig(**choices, **decided)
     except ConfigError as error:
         raise CheckpointError(f"{config_json.path} does not describe a supported encoder: {error}") from None
+
+
+def _read_activation(config_json: CheckpointJson, family: Family) -> Activation:
+    """Return the activation; one that the family does not know may be known to the module of transformers."""
+    try:
+        return config_json.choice(family.activation_field, family.activations)
+    except CheckpointError as error:
+        if isinstance(family.input, TokenInput | ImageInput):
+            raise NoFamilyError(str(error)) from None
+        raise
 
 
 def _truncated(config: EncoderConfig, width: int, *, normalize: bool, assumptions: list[str]) -> EncoderConfig:

@@ -88,6 +88,8 @@ def run(folder: Path, sequences: list[Array]) -> list[GraphOutputs]:
     [
         ("MobileBert", MOBILE, 64, LOWERING_PADDED, ISOLATION_ONE_LENGTH),
         ("Xmod", XMOD, 62, LOWERING_PADDED, ISOLATION_MIXED),
+        # The family does not know the activation.
+        ("Bert", {**SIZES, "hidden_act": "mish"}, 64, LOWERING_PACKED_CPU, 0),
         *exhaustive(
             ("ConvBert", CONVOLUTION, 64, LOWERING_PADDED, ISOLATION_ONE_LENGTH),
             ("SqueezeBert", SQUEEZE, 64, LOWERING_PACKED_CPU, 0),
