@@ -226,7 +226,9 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
 
 def _takes_images(module: Any) -> bool:
     """Return whether a module takes images, perhaps beside texts."""
-    return module.main_input_name == "pixel_values" or has_texts(module)
+    # Some encoders of texts have the main input of the images beside them.
+    first = module.main_input_name if "pixel_values" in inspect.signature(module.forward).parameters else ""
+    return first == "pixel_values" or has_texts(module)
 
 
 def _embedding(module: Any) -> object:
