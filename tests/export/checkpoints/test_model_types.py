@@ -1,0 +1,17 @@
+"""docs/model-types.md lists each type of transformers that has a base model; docs/models.md has the totals."""
+
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+from tests.support.export.type_table import BEGIN_TOTALS, END_TOTALS, MODELS, PAGE, table_rows, totals
+
+
+def test_the_page_lists_each_type_and_no_wrong_results() -> None:
+    rows = table_rows()
+    assert rows.keys() == MODEL_MAPPING_NAMES.keys()
+    assert "WRONG" not in rows.values()
+
+
+def test_both_pages_have_the_totals_of_the_table() -> None:
+    for page in (PAGE, MODELS):
+        written = page.read_text(encoding="utf-8").partition(BEGIN_TOTALS)[2].partition(END_TOTALS)[0]
+        assert written == totals([*table_rows().values()])
