@@ -21,6 +21,7 @@ from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
+from headwaiter_server.runtime.model import open_model
 from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
 from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
@@ -59,6 +60,8 @@ def test_a_packed_module_gives_its_own_rows_alone_and_beside_others(name: str, t
     for sequence, rows in zip(sequences, expected, strict=True):
         assert_close_to_scale(run([sequence]).hidden, rows, 1e-6)
     assert_others_change_no_bit(run, sequences, 1 if "vocabulary_size" in takes else 1e4)
+    # A server accepts the bundle.
+    open_model(tmp_path / "bundle", "cpu", "auto", threads=1)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ _ROW_INPUTS = ("input_ids", "token_type_ids", "features")
 # The numbers of fields in ONNX's messages.
 _GRAPH = 7
 _NODES, _INITIALIZERS = 1, 5
-_INPUTS, _OUTPUTS, _OPERATOR = 1, 2, 4
+_INPUTS, _OUTPUTS, _OPERATOR, _ATTRIBUTES = 1, 2, 4, 5
+_INTEGER = 3
 _DIMENSIONS, _NAME = 1, 8
 
 
@@ -84,8 +85,10 @@ def _tables(content: bytes) -> Iterator[tuple[str, int]]:
         (operator,), inputs = _field(node, _OPERATOR), [reshaped.get(name, name) for name in _field(node, _INPUTS)]
         if operator == b"Reshape":
             reshaped[_field(node, _OUTPUTS)[0]] = inputs[0]
-        if operator == b"Gather" and weights.get(inputs[0]):
-            yield inputs[1].decode(), weights[inputs[0]][0]
+        if operator == b"Gather" and (dimensions := weights.get(inputs[0])):
+            # The only attribute; a negative axis counts from the end, and is read without its sign.
+            axis = sum(integer for each in _field(node, _ATTRIBUTES) for integer in _field(each, _INTEGER))
+            yield inputs[1].decode(), dimensions[axis - (axis >> 63 << 64)]
 
 
 def _field(message: bytes, number: int) -> list[Any]:

@@ -175,8 +175,12 @@ class Tokens(nn.Module):
 class PositionTable(Tokens):
     """Adds the first rows of a table, as in many Vision Transformers."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, MAX_TOKENS, WIDTH))
+
     def embed(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.tokens(ids) + self.positions.weight[None][:, : ids.size(1)]
+        x: Tensor = self.tokens(ids) + self.table[:, : ids.size(1)]
         return x
 
 
