@@ -119,8 +119,12 @@ class PackedRows(AttentionMode):
         if self.is_length(x.shape[sizes]):
             return func(x, index)
         dim = sum(not isinstance(each, int) for each in parts[:cut])
-        whole = func(x, (*parts[:cut], slice(None), *parts[cut + 1 :]))
-        return whole.index_select(dim, self.layout.positions)
+        whole = (*parts[:cut], slice(None), *parts[cut + 1 :])
+        if x.is_complex():
+            # PyTorch's exporter selects rows of real numbers alone.
+            pairs = func(torch.view_as_real(x), whole).index_select(dim, self.layout.positions)
+            return torch.view_as_complex(pairs)
+        return func(x, whole).index_select(dim, self.layout.positions)
 
     def _is_cut(self, part: slice) -> bool:
         return part.start in (None, 0) and part.step in (None, 1) and self.is_length(part.stop)

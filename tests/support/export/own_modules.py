@@ -215,6 +215,21 @@ class Rotary(Tokens):
         return F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v)
 
 
+class ComplexRotary(Rotary):
+    """Rotates them as complex numbers from a table, as in Llama's own code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(MAX_TOKENS).float(), self.get_buffer("frequencies"))
+        self.register_buffer("rotations", torch.polar(torch.ones_like(angles), angles))
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate the pairs of each head."""
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        rotated = pairs * self.get_buffer("rotations")[: x.shape[-2]]
+        return torch.view_as_real(rotated).flatten(-2).type_as(x)
+
+
 class RelativeTable(Tokens):
     """Adds learned numbers for clipped distances."""
 
@@ -314,6 +329,7 @@ PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "position_table": (PositionTable, IDS),
     "counted_positions": (CountedPositions, IDS),
     "rotary": (Rotary, IDS),
+    "complex_rotary": (ComplexRotary, IDS),
     "with_mask": (WithMask, IDS),
     "multihead_attention": (MultiheadAttention, IDS),
     "transformer_encoder": (lambda: stack(norm_first=True, activation="gelu"), {"feature_width": WIDTH}),
