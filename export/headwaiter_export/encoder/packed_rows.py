@@ -60,6 +60,9 @@ class PackedRows(AttentionMode):
         heads = (each.to(value.dtype).expand(*lead, *each.shape[-2:]) for each in (query, key, value))
         q, k, v = map(self._to_rows, heads)
         context = self.layout.attend(q, k, v, found.heads, found.terms)
+        if context.shape[0] != self._rows:
+            # PyTorch's tracer learns here that both are n, and `_first_rows` that a context is no table.
+            raise ValueError(f"the context has {context.shape[0]} rows, and the batch {self._rows}")
         by_head = context.reshape(1, -1, found.heads, found.value_dim).transpose(1, 2)
         return by_head.reshape(*lead, *by_head.shape[-2:])
 

@@ -81,6 +81,11 @@ def dilated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, _pairs(q) % 2 == 0)
 
 
+def cut(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return the rows of the sequence, as if others could stand behind them."""
+    return F.scaled_dot_product_attention(q, k, v)[:, :, : q.shape[2]]
+
+
 def self_excluding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = q @ k.transpose(-2, -1) * torch.tensor([0.3, 0.5, 0.7])[:, None, None]
     return scores.masked_fill(torch.eye(q.shape[-2], dtype=torch.bool), -torch.finfo(scores.dtype).max).softmax(-1) @ v
@@ -321,6 +326,7 @@ PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "added_causal": (lambda: Tokens(added_causal), IDS),
     "window": (lambda: Tokens(window), IDS),
     "causal_window": (lambda: Tokens(causal_window), IDS),
+    "cut": (lambda: Tokens(cut), IDS),
     "dilated": (lambda: Tokens(dilated), IDS),
     "self_excluding": (lambda: Tokens(self_excluding), IDS),
     "alibi": (lambda: Tokens(alibi), IDS),
