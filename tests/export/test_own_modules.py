@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -16,8 +17,11 @@ from headwaiter_export.bundle.graphs import MODULE_GRAPHS
 from headwaiter_export.cli import main
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.encoder.own_module import ModuleEncoder, run_module
+from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.float16 import in_float16
-from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
+from headwaiter_export.graphs.ranges import ActivationRanges
+from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
@@ -25,7 +29,7 @@ from headwaiter_server.runtime.model import open_model
 from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
 from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
-from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, VOCABULARY, Tokens, random_module
+from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, VOCABULARY, WIDTH, Tokens, random_module, stack
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -82,6 +86,34 @@ def test_the_graphs_for_cuda_give_the_rows_of_the_module(name: str, tmp_path: Pa
     assert rows is not None
     assert rows.dtype == np.float16
     assert cosines(rows.astype(np.float32), expected).min() > 0.9999
+
+
+def test_the_graph_for_cuda_adds_biases_and_sums_where_their_results_are_read(tmp_path: Path) -> None:
+    module = random_module(partial(stack, activation="gelu"))
+    with torch.no_grad():
+        encoder = ModuleEncoder.of(module, feature_width=WIDTH, max_tokens=MAX_TOKENS)
+        write_graph(encoder, PackedCuda, tmp_path / "fused.onnx")
+        write_graph(encoder, PackedCudaSeparateNorms, tmp_path / "separate.onnx")
+    names = "BiasGelu", "SkipLayerNormalization", "LayerNormalization"
+    for file, counts in (("fused.onnx", (2, 2, 2)), ("separate.onnx", (2, 0, 4))):
+        graph = onnx.load(tmp_path / file, load_external_data=False).graph
+        assert tuple(sum(node.op_type == name for node in graph.node) for name in names) == counts
+
+
+def test_norms_of_a_module_are_measured() -> None:
+    """A mean that is much larger than the deviation makes SkipLayerNormalization inexact."""
+    module = random_module(stack)
+    ranges: dict[bool, ActivationRanges] = {}
+    for is_shifted in (False, True):
+        if is_shifted:
+            with torch.no_grad():
+                module.get_submodule("layers.0.linear2").get_parameter("bias").add_(1000)
+        encoder = ModuleEncoder.of(module, feature_width=WIDTH, max_tokens=MAX_TOKENS)
+        ranges[is_shifted] = ActivationRanges(encoder)
+        with torch.no_grad(), ranges[is_shifted].watch(encoder):
+            Reference.compute(encoder, ranges[is_shifted].sequence)
+    assert can_fuse_norms(ranges[False].fused_norm_error)
+    assert not can_fuse_norms(ranges[True].fused_norm_error)
 
 
 class NeedsFloat32(Tokens):

@@ -7,12 +7,13 @@ And SkipLayerNormalization on CUDA is inexact for rows whose mean is much larger
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
@@ -99,13 +100,12 @@ class ActivationRanges:
             self._record(name, bias)
         self._record(name, scores + bias)
 
-    def norm(self, rows: Tensor, norm: nn.LayerNorm) -> None:
+    def norm(self, rows: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> None:
         """Observe the rows [R, width] that a norm after a residual sum normalises."""
-        _, means, inverse_deviations = torch.native_layer_norm(rows, rows.shape[-1:], None, None, norm.eps)
+        _, means, inverse_deviations = torch.native_layer_norm(rows, rows.shape[-1:], None, None, epsilon)
         ratios = (means * inverse_deviations).abs()[:, 0]
         worst = rows[ratios.topk(min(_SIMULATED_ROWS, len(rows))).indices]
-        scale, shift = norm.weight.detach(), norm.bias.detach()
-        error = fused_error(worst.numpy(), scale.numpy(), shift.numpy(), norm.eps)
+        error = fused_error(worst.numpy(), scale.detach().numpy(), shift.detach().numpy(), epsilon)
         self.norm_ratio = max(self.norm_ratio, ratios.max().item())
         self.fused_norm_error = max(self.fused_norm_error, error)
 
@@ -144,7 +144,7 @@ class _ObservedSequence(SingleSequence):
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
         if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
-            self._ranges.norm(x + residual, norm)
+            self._ranges.norm(x + residual, norm.weight, norm.bias, norm.eps)
         return super().add_and_normalize(x, residual, norm)
 
 
@@ -160,9 +160,31 @@ class _ObservedRows(TorchFunctionMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func in (F.layer_norm, torch.layer_norm):
+            self._norm(*args, **(kwargs or {}))
+        if func is F.linear:
+            self._product(result.detach(), *args, **(kwargs or {}))
         if isinstance(result, Tensor) and result.ndim > 1 and result.numel() and result.shape[-1] != result.shape[-2]:
             self._ranges.rows(func.__name__, result.detach())
         return result
+
+    def _norm(
+        self,
+        rows: Tensor,
+        normalized_shape: Sequence[int],
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+        _: object = None,
+    ) -> None:
+        """Observe a norm that a graph may compute as SkipLayerNormalization."""
+        if weight is not None and bias is not None and len(normalized_shape) == 1:
+            self._ranges.norm(rows.detach().flatten(0, -2), weight, bias, eps)
+
+    def _product(self, result: Tensor, _: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Observe the product of a linear layer without its bias, which the next operator may add on CUDA."""
+        if bias is not None:
+            self._ranges.rows("linear", result - bias.detach())
 
 
 def _in_half_precision(name: str) -> bool:

@@ -25,7 +25,9 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError, place
 from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import random_sequences, sequence_of_parts
+from headwaiter_export.graphs.batch_axis import drop_batch_axis, fuse_norms
 from headwaiter_export.graphs.graph_layout import GraphLayout
+from headwaiter_export.graphs.packed_cuda import CudaLayout
 from headwaiter_export.graphs.repeated_layers import mark_layers, repeat_layers
 from headwaiter_server.runtime.packing import TARGET, PackedBatch, pack
 
@@ -83,6 +85,10 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     inputs = {"inputs": {name: torch.from_numpy(feeds[name]) for name in axes}}
     if isinstance(encoder, ModuleEncoder):
         model = _trace_module(encoder, layout, inputs)
+        if issubclass(layout, CudaLayout):
+            drop_batch_axis(model)
+            if layout.FUSES_NORMS:
+                fuse_norms(model)
     else:
         model = _trace_layers(encoder, layout, inputs)
     names = [name for name in layout.output_names(encoder.config) if name != "hidden" or encoder.gives_rows]
