@@ -312,6 +312,18 @@ def test_a_file_may_take_any_of_the_usual_inputs_and_have_its_weights_beside_it(
         assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
 
 
+def test_weights_may_be_links_as_in_the_cache_of_hugging_face(tmp_path: Path) -> None:
+    file = write_onnx(save_bert(tmp_path), tmp_path / "model.onnx", ("input_ids", "attention_mask"))
+    weights = with_weights_beside(file)
+    (tmp_path / "blobs").mkdir()
+    weights.symlink_to(weights.rename(tmp_path / "blobs" / "0123"))
+    served = exported(file)
+    (ids, *_) = drawn()
+    hidden = served.graph.run(pack([ids]), hidden=True).hidden
+    assert hidden is not None
+    assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+
+
 def test_weights_of_branches_in_another_folder_come_along(tmp_path: Path) -> None:
     file = save_branches(tmp_path / "rows.onnx")
     weights = tmp_path / "weights" / "rows.bin"

@@ -1,6 +1,8 @@
 """Turn an ONNX file of the caller into a padded graph: rename inputs and outputs, and append the pooling it lacks."""
 
 from io import BytesIO
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ _LAST_TRACED_OPSET = 20
 
 def served_graph(encoder: OnnxEncoder) -> ir.Model:
     """Return the graph of a file as a server runs it, with the operators of the file as they are."""
-    model = ir.load(encoder.file.path)
+    model = _load(encoder.file.path)
     graph, config = model.graph, encoder.config
     (output,) = (each for each in graph.outputs if each.name == encoder.output)
     graph.outputs[:] = [output]
@@ -53,6 +55,26 @@ def served_graph(encoder: OnnxEncoder) -> ir.Model:
     _name_outputs(graph, outputs, config)
     RemoveUnusedNodesPass()(model)
     return tidy(model)
+
+
+def _load(path: Path) -> ir.Model:
+    """Read a file; its weights may be links that lead out of its folder, as in the cache of Hugging Face."""
+    model = ir.load(path)
+    for value in chain.from_iterable(part.initializers.values() for part in model.graphs()):
+        tensor = value.const_value
+        # The reader refuses links that lead out. A location that does is no link, and stays refused.
+        if isinstance(tensor, ir.ExternalTensor) and ".." not in (location := Path(tensor.location)).parts:
+            file = (path.parent / location).resolve()
+            value.const_value = ir.ExternalTensor(
+                file.name,
+                tensor.offset,
+                tensor.length,
+                tensor.dtype,
+                shape=tensor.shape,
+                name=value.name or "",
+                base_dir=file.parent,
+            )
+    return model
 
 
 class _Operators:

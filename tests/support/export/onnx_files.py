@@ -166,10 +166,11 @@ def run_file(path: Path, output: str, ids: Array, types: Array | None = None) ->
     return result[0]  # type: ignore[no-any-return]
 
 
-def with_weights_beside(path: Path) -> None:
-    """Move the weights of a file to another file beside it."""
+def with_weights_beside(path: Path) -> Path:
+    """Move the weights of a file to another file beside it, and return that file."""
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    return path.with_name("model.onnx_data")
 
 
 def save_branches(path: Path) -> Path:
