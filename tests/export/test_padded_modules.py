@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headwaiter_export import export_module
 from headwaiter_export.bundle.atomic_folder import BundleError
@@ -230,6 +230,19 @@ class Mixer(nn.Module):
 def mixer():
     return Mixer()
 """
+
+
+class NeedsNamedMask(MaskedTokens):
+    """Fails without its argument `attention_mask`, which has a default."""
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        assert attention_mask is not None
+        return super().forward(ids, attention_mask)
+
+
+def test_a_module_that_does_not_run_without_its_named_mask_is_padded(tmp_path: Path) -> None:
+    export_module(random_module(NeedsNamedMask), tmp_path / "bundle", vocabulary_size=VOCABULARY, max_tokens=MAX_TOKENS)
+    assert "without attention_mask" in Bundle.open(tmp_path / "bundle").manifest.padding.reason
 
 
 def test_the_command_exports_a_module_of_logits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,12 @@ def run_module(module: nn.Module, tokens: Tensor) -> Tensor:
 
     If the module needs a second argument, that is a mask of ones [1, n].
     """
-    output = call_module(module, tokens[None], torch.ones(1, tokens.shape[0], dtype=torch.int64))
+    try:
+        output = call_module(module, tokens[None], torch.ones(1, tokens.shape[0], dtype=torch.int64))
+    except ConfigError as error:
+        if "attention_mask" in inspect.signature(module.forward).parameters:
+            raise NotPackableError("", f"without attention_mask, {error}") from error
+        raise
     if output.ndim == 2 and output.shape[0] == 1:
         raise NotPackableError("", "the module gives a vector for each sequence, and no rows")
     if output.ndim != 3 or output.shape[0] != 1:
