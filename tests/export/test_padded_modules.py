@@ -166,6 +166,28 @@ def test_a_module_of_two_precisions_has_no_graph_in_fp16(tmp_path: Path) -> None
     assert not [*(tmp_path / "bundle").glob("*fp16*")]
 
 
+class ConvolutionOfRows(nn.Module):
+    """Adds to the rows of a layer a convolution of each of their channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True)
+        self.convolution = nn.Conv1d(16, 16, 5, padding=2, groups=16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.embedding(ids))
+        rows: torch.Tensor = x + self.convolution(x.transpose(1, 2)).transpose(1, 2)
+        return rows
+
+
+def test_a_convolution_has_a_graph_in_fp16(tmp_path: Path) -> None:
+    """ONNX Runtime's optimisation for CPUs, which servers on CUDA do not run, crashes the process on this graph."""
+    module = random_module(ConvolutionOfRows)
+    export_module(module, tmp_path / "bundle", max_tokens=9, plans=PADDED_GRAPHS, **IDS)
+    assert {graph.file for graph in Bundle.open(tmp_path / "bundle").manifest.graphs} == {GRAPH, "padded.fp16.onnx"}
+
+
 def test_a_model_of_logits_has_labels_and_no_vectors(tmp_path: Path) -> None:
     module = random_module(partial(Classifier, per_token=True))
     export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, labels=LABELS, plans=FP32, **IDS)
