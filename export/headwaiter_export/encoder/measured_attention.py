@@ -7,25 +7,39 @@ Shapes: n rows of one sequence, H heads.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from headwaiter_export.encoder.found_attention import READS, SDPA, AttentionMode, NotPackableError, caller, place
 from headwaiter_export.encoder.measured_terms import AddedNumbers
 from headwaiter_export.encoder.score_terms import ScoreTerms
 
+# Functions that tell the code about the values of a tensor.
+_TELLS = (*READS, Tensor.__contains__, Tensor.tolist, Tensor.numpy, Tensor.equal, torch.equal, torch.allclose)
+# Functions whose results do not depend on the values of a tensor.
+_OF_SHAPE = (torch.ones_like, torch.zeros_like, torch.full_like, torch.empty_like, Tensor.new_ones, Tensor.new_zeros)
+# transformers looks for padding to warn of it, and computes the same without a warning.
+_WARNINGS = ("transformers", "modeling_utils.py")
 # Made-up products of queries and keys, of the first and of the last head.
 _PRODUCTS = (32.0, 64.0)
 # Largest relative difference between two measurements of the factor of products.
 _FACTOR_ERROR = 1e-3
 # Largest rounding error of a factor.
 _ROUNDING = 1e-5
+
+
+def mark_content(tensor: Tensor) -> Tensor:
+    """Mark a tensor of the content of a sequence: no branch of a module may depend on its values."""
+    tensor.is_of_content = True  # type: ignore[attr-defined]
+    return tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +85,7 @@ def find_attentions(run: Callable[[Any], object], sequences: Sequence[Any]) -> A
     """Run a module on several sequences of different content and lengths, and measure its attention layers.
 
     Args:
-        run: runs the module on one of the sequences.
+        run: runs the module on one of the sequences, which it marks by `mark_content`.
         sequences: three sequences; the first one has the maximum length.
 
     Raises:
@@ -159,6 +173,22 @@ class _Observe(AttentionMode):
         self.widest = 0
         self._scores = torch.zeros(())
         self._product = torch.zeros(())
+
+    @override
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        of_content = any(hasattr(each, "is_of_content") for each in tree_leaves((args, kwargs)))
+        if of_content and func in _TELLS and Path(caller()[0]).parts[-2:] != _WARNINGS:
+            raise NotPackableError(
+                place(), "the content of a sequence decides what this code does, and a graph computes the same for all"
+            )
+        result = super().__torch_function__(func, types, args, kwargs)
+        if of_content and func not in _OF_SHAPE:
+            for each in tree_leaves((result, args[:1] if func is Tensor.__setitem__ else ())):
+                if isinstance(each, Tensor):
+                    mark_content(each)
+        return result
 
     @override
     def attention(self, query: Tensor, key: Tensor, value: Tensor, choices: dict[str, Any]) -> Tensor:

@@ -21,7 +21,7 @@ from headwaiter_export.encoder.after_pooling import build_modules
 from headwaiter_export.encoder.attention_layout import AttentionLayout, SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError, place
-from headwaiter_export.encoder.measured_attention import Attentions, find_attentions
+from headwaiter_export.encoder.measured_attention import Attentions, find_attentions, mark_content
 from headwaiter_export.encoder.packed_rows import PackedRows
 from headwaiter_export.encoder.reference import Sequence, random_sequences
 
@@ -62,7 +62,7 @@ class ModuleEncoder(Encoder):
         first, third = random_sequences(described, (longest, (longest + 1) // 2))
         second = _sequence_of_marks(described)
         width = run_module(module, torch.from_numpy(first)).shape[1]
-        run = lambda sequence: run_module(module, torch.from_numpy(sequence))  # noqa: E731
+        run = lambda sequence: run_module(module, mark_content(torch.from_numpy(sequence)))  # noqa: E731
         found = find_attentions(run, [first, second, third])
         terms = [each.terms for each in found.layers]
         windows = [each.window for each in terms if each.window is not None]

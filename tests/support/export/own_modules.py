@@ -396,6 +396,22 @@ class Branch(Tokens):
         return x * 2 if ids[0, 0] > 0 else x
 
 
+class LateBranch(Tokens):
+    """Decides by the values of ids, and equally for nearly all sequences."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        return x * 2 if ids.sum() > 2 else x
+
+
+class Contains(Tokens):
+    """Looks for a token."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        return x * 2 if VOCABULARY in ids else x
+
+
 class Pooled(Tokens):
     """Gives one vector."""
 
@@ -537,6 +553,8 @@ PADDED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Isolation, str]
 # Modules that are refused, each with words of the reason.
 REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "branch": (Branch, ("own_modules.py:", "cannot trace")),
+    "late_branch": (LateBranch, ("own_modules.py:", "cannot trace")),
+    "contains": (Contains, ("own_modules.py:", "cannot trace")),
     "baked_length": (BakedLength, ("own_modules.py:", "the number of tokens becomes a constant")),
     "baked_batch": (BakedBatch, ("own_modules.py:", "the number of sequences becomes a constant")),
     "other_branch": (OtherBranch, ("own_modules.py:",)),
