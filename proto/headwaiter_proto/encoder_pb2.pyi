@@ -286,7 +286,7 @@ class OutputOptions(_message.Message):
     def __init__(self, pooled: bool = ..., hidden: bool = ..., dtype: _Optional[_Union[DataType, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., normalize: bool = ..., dimensions: _Optional[int] = ..., offsets: bool = ..., hidden_dtype: _Optional[_Union[DataType, str]] = ..., scores: bool = ..., raw_scores: bool = ..., dense: bool = ..., sparse: bool = ..., logits: bool = ...) -> None: ...
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version", "calls")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class EncodeRequest(_message.Message):
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     tokens: TokenSequences
@@ -313,7 +314,8 @@ class EncodeRequest(_message.Message):
     partial: bool
     timeout_s: float
     model_version: str
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
+    calls: int
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ..., calls: _Optional[int] = ...) -> None: ...
 
 class ModelRef(_message.Message):
     __slots__ = ("name", "digest", "precision", "version", "results_digest")
@@ -466,7 +468,7 @@ class ClassifyOptions(_message.Message):
     def __init__(self, raw_scores: bool = ..., offsets: bool = ..., logits: bool = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "output", "truncation", "priority", "partial", "timeout_s", "model_version", "calls")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -480,6 +482,7 @@ class ClassifyRequest(_message.Message):
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     tokens: TokenSequences
@@ -493,7 +496,8 @@ class ClassifyRequest(_message.Message):
     partial: bool
     timeout_s: float
     model_version: str
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., output: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ...) -> None: ...
+    calls: int
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., output: _Optional[_Union[ClassifyOptions, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., partial: bool = ..., timeout_s: _Optional[float] = ..., model_version: _Optional[str] = ..., calls: _Optional[int] = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
     __slots__ = ("request_id", "model", "head", "scores", "lengths", "timings", "truncated", "offsets", "failures", "logits")

@@ -23,9 +23,9 @@ from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
 
 # Length of the payload in bytes, kind, number of the request or the call.
 HEADER = struct.Struct("<IBQ")
-# Model, flags, priority, device failures of the caller, deadline, type of the values, their width, sequences, failed
-# sequences.
-_REQUEST = struct.Struct("<IBBBdBIII")
+# Model, flags, priority, device failures of the caller, calls that share the request, deadline, type of the values,
+# their width, sequences, failed sequences.
+_REQUEST = struct.Struct("<IBBBIdBIII")
 # Vectors, their width, batches.
 _VECTORS = struct.Struct("<III")
 _HIDDEN, _PARTIAL, _TRACED = 1, 2, 4
@@ -53,7 +53,7 @@ class Kind(IntEnum):
 
 def write_request(model: int, job: Job) -> list[bytes]:
     """Return the parts of the payload of a job for the model with this number; errors of sequences do not cross."""
-    values, hidden, deadline_s, priority, failures, device_failures, trace = job
+    values, hidden, deadline_s, priority, failures, device_failures, calls, trace = job
     if failures:
         values = [each[:0] if index in failures else each for index, each in enumerate(values)]
     first = next((each for each in values if len(each)), values[0])
@@ -61,7 +61,16 @@ def write_request(model: int, job: Job) -> list[bytes]:
     failed = failures or ()
     width = first.shape[1] if first.ndim == 2 else 0
     head = _REQUEST.pack(
-        model, flags, priority, device_failures, deadline_s, _CODES[first.dtype], width, len(values), len(failed)
+        model,
+        flags,
+        priority,
+        device_failures,
+        calls,
+        deadline_s,
+        _CODES[first.dtype],
+        width,
+        len(values),
+        len(failed),
     )
     counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
     return [head, counts, trace, *(each.tobytes() for each in values if len(each))]
@@ -69,7 +78,7 @@ def write_request(model: int, job: Job) -> list[bytes]:
 
 def read_request(payload: bytes) -> tuple[int, Job]:
     """Return the number of a model, and a job; the values of the job share the memory of the payload."""
-    model, flags, priority, device_failures, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(
+    model, flags, priority, device_failures, calls, deadline_s, code, width, count, failed_count = _REQUEST.unpack_from(
         payload
     )
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
@@ -77,7 +86,8 @@ def read_request(payload: bytes) -> tuple[int, Job]:
     trace = payload[start : start + _SPAN_IDS_BYTES] if flags & _TRACED else b""
     values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
     failures = dict.fromkeys(counts[count:], _FAILED_BEFORE) if flags & _PARTIAL else None
-    return model, Job(values, bool(flags & _HIDDEN), deadline_s, Priority(priority), failures, device_failures, trace)
+    job = Job(values, bool(flags & _HIDDEN), deadline_s, Priority(priority), failures, device_failures, calls, trace)
+    return model, job
 
 
 def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:

@@ -295,6 +295,7 @@ def _job(request: pb.EncodeRequest, parsed: ParsedInput, output: WantedOutput, c
         priority=priority_of(request),
         failures=parsed.failures.by_sequence if request.partial else None,
         device_failures=call.device_failures,
+        calls=max(1, min(request.calls, len(parsed.sequences))),
         trace=b"" if span is None else span.ids,
     )
 

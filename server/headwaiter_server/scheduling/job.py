@@ -22,6 +22,7 @@ class Job(NamedTuple):
         failures: errors of sequences that must not run, by index. With a mapping, even an empty one, the answer may be
             partial: the request does not fail when further sequences fail.
         device_failures: number of devices of other servers that died while they ran the request.
+        calls: number of calls of a client that share the request, at most the number of sequences.
         trace: the ids of the request's span, for the spans of its batches; empty if the request is not sampled.
     """
 
@@ -31,6 +32,7 @@ class Job(NamedTuple):
     priority: Priority = Priority.INTERACTIVE
     failures: Mapping[int, HeadwaiterError] | None = None
     device_failures: int = 0
+    calls: int = 1
     trace: bytes = b""
 
 

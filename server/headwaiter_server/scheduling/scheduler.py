@@ -156,7 +156,7 @@ class Scheduler:
 
         The owner of the request calls `ModelQueue.end_request` once the answer is there, or `withdraw` before.
         """
-        values, hidden, deadline_s, priority, failures, *_ = request.job
+        values, hidden, deadline_s, priority, failures, *_ = job = request.job
         request.arrived_s = self._clock()
         if request.arrived_s >= deadline_s:
             # Refuse early: queueing 1,000 expired sequences takes 2 ms.
@@ -166,9 +166,9 @@ class Scheduler:
         if failures:
             runnable = [each for each in runnable if each[0] not in failures]
         shape = Shape.of([length for _, _, length in runnable], hidden=hidden)
-        fair_start = self.admit(queue, shape, deadline_s, priority)
+        fair_start = self.admit(queue, shape, deadline_s, priority, job.calls)
         self._queues.note_arrival(queue)
-        is_suspect = request.job.device_failures > 0
+        is_suspect = job.device_failures > 0
         sequences = [
             Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden, is_suspect)
             for index, sequence, length in runnable
@@ -185,13 +185,16 @@ class Scheduler:
         if self._draining:
             self._wake_up.set()  # The request may have been the last one.
 
-    def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority) -> float:
-        """Return the fair start of a request that arrives now, or refuse it as `submit` does."""
+    def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority, calls: int = 1) -> float:
+        """Return the fair start of a request that arrives now, or refuse it as `submit` does.
+
+        Calls that share a request have the fair starts that requests of their own would have.
+        """
         if self._draining:
             raise shutting_down()
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
-        arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape)
+        arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape) / calls
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
         estimate = self._wait_estimate(queue, arrived_s)
         admit(estimate, self._queue_limits, shape, fair_start, deadline_s - arrived_s)

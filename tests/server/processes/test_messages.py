@@ -49,6 +49,7 @@ def equal(left: Sequence[NDArray[Any]] | None, right: Sequence[NDArray[Any]] | N
     st.booleans(),
     st.sampled_from(Priority),
     st.integers(0, 99),
+    st.integers(1, 2**32 - 1),
     st.data(),
 )
 def test_a_request_is_read_as_it_was_written(
@@ -58,6 +59,7 @@ def test_a_request_is_read_as_it_was_written(
     hidden: bool,
     priority: Priority,
     device_failures: int,
+    calls: int,
     data: st.DataObject,
 ) -> None:
     values: list[NDArray[Any]] = [
@@ -66,10 +68,11 @@ def test_a_request_is_read_as_it_was_written(
     failed = data.draw(st.none() | st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths) - 1))
     trace = data.draw(st.sampled_from([b"", bytes(range(24))]))
     failures = None if failed is None else {index: InferenceFailed("no", sequence=index) for index in failed}
-    job = Job(values, hidden, 12.5, priority, failures, device_failures, trace)
+    job = Job(values, hidden, 12.5, priority, failures, device_failures, calls, trace)
     model, read = read_request(joined(write_request(7, job)))
     assert (model, read.hidden, read.priority) == (7, hidden, priority)
-    assert (read.deadline_s, read.device_failures, read.trace) == (12.5, device_failures, trace)
+    assert (read.deadline_s, read.device_failures, read.calls) == (12.5, device_failures, calls)
+    assert read.trace == trace
     assert (None if read.failures is None else set(read.failures)) == failed
     # A failed sequence needs no values.
     assert equal(read.values, [each[:0] if index in (failed or ()) else each for index, each in enumerate(values)])

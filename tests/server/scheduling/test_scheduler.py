@@ -1,10 +1,13 @@
 """Each admitted request gets its own answer in time, and the latest batches are remembered without their contents."""
 
 import asyncio
+import math
 
 import pytest
 
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
+from headwaiter_server.scheduling.cost import Shape
+from headwaiter_server.scheduling.fair_start import Priority
 from tests.support.server.fakes import INFINITE, POISON, QUEUE, Harness, halves, sums
 
 
@@ -170,6 +173,15 @@ async def test_a_server_that_was_slow_for_a_while_accepts_deadlines_again(harnes
     harness.device.release()
     # The predicted times are too long for every deadline, but the device is idle.
     assert sums(await harness.submit([3], deadline_s=harness.clock.now_s + 50.0)) == [3]
+
+
+async def test_calls_that_share_a_request_have_the_fair_starts_of_requests_of_their_own(harness: Harness) -> None:
+    own_work_s, shared_s = (
+        harness.scheduler.admit(harness.queue, Shape.of([2] * 8), math.inf, Priority.INTERACTIVE, calls)
+        - harness.clock()
+        for calls in (1, 8)
+    )
+    assert shared_s == pytest.approx(own_work_s / 8)
 
 
 async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(harness: Harness) -> None:
