@@ -23,14 +23,17 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
+from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.task_sharing import TaskSharing
 from headwaiter_client.task_stream import TaskStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
 from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
+from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result")
 _ListResult = TypeVar("_ListResult", Encoding, Classification)
@@ -55,6 +58,7 @@ class AsyncClient:
         retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
+        share_requests: bool = True,
         transport: AsyncTransport | None = None,
         **options: Unpack[DefaultOptions],
     ) -> None:
@@ -68,6 +72,8 @@ class AsyncClient:
             Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
         self._address = address
+        servers = 1 if transport or isinstance(address, str) else len(address or ())
+        self._sharing = TaskSharing(REQUESTS_PER_SERVER * servers) if share_requests and not interceptors else None
 
     @overload
     async def encode(  # type: ignore[overload-overlap]
@@ -241,9 +247,10 @@ class AsyncClient:
         await self.close()
 
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
-        results = await self._run(call.start())
-        if not isinstance(results, ListResults):  # A single request needs no task.
-            return results
+        chunks = await self._run(call.split())
+        if len(chunks) == 1:
+            return await self._send_one(call, chunks[0])
+        results = ListResults(chunks, call)
         try:
             async with aclosing(self._send_all(results.chunks, results.send)) as parts:
                 async for part in parts:
@@ -253,6 +260,12 @@ class AsyncClient:
             raise
         # Joining many results copies much memory, so that other tasks would wait.
         return await asyncio.to_thread(results.join)
+
+    async def _send_one(self, call: ListCall[_ListResult], chunk: Chunk) -> _ListResult:
+        """Send a list that one request holds; share the request with other calls if possible."""
+        if self._sharing and not has_span():
+            return await self._sharing.send(call, chunk, self._run)
+        return call.result(await self._run(call.send(chunk)))
 
     async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
         limits = await self._run(call.limits())

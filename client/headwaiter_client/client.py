@@ -20,13 +20,17 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
+from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
+from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_runner import ThreadRunner
+from headwaiter_client.thread_sharing import ThreadSharing
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_transport import GrpcTransport
 from headwaiter_client.transport.interface import Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
+from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result", Encoding, Classification)
 
@@ -50,6 +54,7 @@ class Client(ThreadRunner):
         timeout_s: seconds until the deadline of calls that set no timeout. If a list takes several requests, the
             timeout applies to each request.
         max_in_flight: maximum number of requests of one list or stream in flight at once.
+        share_requests: whether calls of short lists that are made at about the same time share requests.
         transport: object that carries the calls instead of gRPC, such as a `FakeEncoder`; `address`, `token`, `tls`,
             `metadata`, `interceptors`, `channel_options` and `retry` are then unused.
         **options: defaults of the options of calls, such as `model`, `dtype` and `priority`; see `DefaultOptions`.
@@ -74,6 +79,7 @@ class Client(ThreadRunner):
         retry: RetryPolicy = DEFAULT_RETRY,
         timeout_s: float = 30.0,
         max_in_flight: int = 8,
+        share_requests: bool = True,
         transport: Transport | None = None,
         **options: Unpack[DefaultOptions],
     ) -> None:
@@ -89,6 +95,9 @@ class Client(ThreadRunner):
             ),
         )
         self._address = address
+        # An interceptor expects a request for each call.
+        servers = 1 if transport or isinstance(address, str) else len(address or ())
+        self._sharing = ThreadSharing(REQUESTS_PER_SERVER * servers) if share_requests and not interceptors else None
 
     @overload
     def encode(  # type: ignore[overload-overlap]
@@ -337,9 +346,10 @@ class Client(ThreadRunner):
         self.close()
 
     def _list(self, call: ListCall[_Result]) -> _Result:
-        results = self.run(call.start())
-        if not isinstance(results, ListResults):  # A single request needs no thread.
-            return results
+        chunks = self.run(call.split())
+        if len(chunks) == 1:
+            return self._send_one(call, chunks[0])
+        results = ListResults(chunks, call)
         try:
             with closing(self._send_all(results.chunks, results.send)) as parts:
                 for part in parts:
@@ -348,3 +358,9 @@ class Client(ThreadRunner):
             results.add_finished(error)
             raise
         return results.join()
+
+    def _send_one(self, call: ListCall[_Result], chunk: Chunk) -> _Result:
+        """Send a list that one request holds; share the request with other calls if possible."""
+        if self._sharing and not has_span():
+            return self._sharing.send(call, chunk, self.run)
+        return call.result(self.run(call.send(chunk)))

@@ -1,6 +1,6 @@
 """Calls of `classify` and `rerank`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
 from headwaiter_client.calls.arguments import check_is_list
@@ -11,7 +11,7 @@ from headwaiter_client.calls.classification_results import (
 )
 from headwaiter_client.calls.input_kinds import InputKind, PairInput, whole_number
 from headwaiter_client.calls.list_call import CallSettings, ListCall
-from headwaiter_client.calls.options import ClassifyOptions, classify_request, pair_truncation
+from headwaiter_client.calls.options import ClassifyOptions, classify_template, own_id, pair_truncation
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import join_results
 from headwaiter_client.calls.splitting import Chunk
@@ -38,10 +38,14 @@ class ClassifyCall(ListCall[Classification]):
         *,
         logits: bool = False,
     ) -> None:
-        template = classify_request(**settings.defaults.for_classify(options))
-        template.output.logits = logits
-        super().__init__(settings, kind, sequences, template, timeout_s, progress)
+        all_options = settings.defaults.for_classify(options)
+        template = classify_template(all_options, logits=logits)
+        super().__init__(settings, kind, sequences, template, own_id(all_options), timeout_s, progress)
         self._pair_truncation = pair_truncation(options)
+
+    def sharing_key(self, chunk: Chunk) -> Hashable:
+        """See `ListCall.sharing_key`."""
+        return super().sharing_key(chunk), self._pair_truncation
 
     def join(self, parts: Sequence[Classification]) -> Classification:
         """See `ListCall.join`."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from headwaiter_client.calls.input_kinds import InputKind
 from headwaiter_client.calls.list_call import CallSettings, ListCall
-from headwaiter_client.calls.options import RequestOptions, encode_request
+from headwaiter_client.calls.options import RequestOptions, encode_template, own_id
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, join_encodings, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import Chunk
@@ -30,9 +30,10 @@ class EncodeCall(ListCall[Encoding]):
         stream: bool = False,
         accepts_async: bool = False,
     ) -> None:
-        template = encode_request(**settings.defaults.for_encode(options))
+        all_options = settings.defaults.for_encode(options)
+        template, own = encode_template(all_options), own_id(all_options)
         super().__init__(
-            settings, kind, sequences, template, timeout_s, progress, stream=stream, accepts_async=accepts_async
+            settings, kind, sequences, template, own, timeout_s, progress, stream=stream, accepts_async=accepts_async
         )
         self._hidden = template.output.hidden
 

@@ -1,6 +1,6 @@
 """The kinds of input (texts, pairs, token ids, features, images): check, measure and pack sequences."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import index as as_index
 from os import PathLike
 from pathlib import Path
@@ -48,6 +48,10 @@ class InputKind(Protocol):
 
     name: str
 
+    @property
+    def form(self) -> Hashable:
+        """What is equal for sequences that one request can hold."""
+
     def convert(self, index: int, sequence: Any) -> Any:
         """Check the sequence with this index, and return it in the form in which it is sent.
 
@@ -74,7 +78,7 @@ class InputKind(Protocol):
 class TextInput:
     """Unicode texts, which the server tokenizes."""
 
-    name = "texts"
+    name = form = "texts"
 
     def convert(self, index: int, text: Any) -> str:
         """See `InputKind.convert`."""
@@ -116,7 +120,7 @@ class TextInput:
 class PairInput:
     """Pairs of Unicode texts, which the server turns into one sequence each."""
 
-    name = "pairs"
+    name = form = "pairs"
 
     def convert(self, index: int, pair: Any) -> tuple[str, str]:
         """See `InputKind.convert`."""
@@ -149,7 +153,7 @@ class PairInput:
 class TokenInput:
     """Token ids, each sequence [n] integers; sent as int32 if all fit, else as int64."""
 
-    name = "tokens"
+    name = form = "tokens"
 
     def convert(self, index: int, sequence: ArrayLike) -> NDArray[np.int64]:
         """See `InputKind.convert`."""
@@ -189,6 +193,11 @@ class FeatureInput:
 
     def __init__(self) -> None:
         self._width: int | None = None
+
+    @property
+    def form(self) -> Hashable:
+        """See `InputKind.form`."""
+        return self.name, self._width
 
     def convert(self, index: int, sequence: ArrayLike) -> NDArray[Any]:
         """See `InputKind.convert`; the first sequence sets the width of the call."""
@@ -232,7 +241,7 @@ class FeatureInput:
 class ImageInput:
     """Images as the bytes or the paths of JPEG and PNG files."""
 
-    name = "images"
+    name = form = "images"
 
     def convert(self, index: int, image: Any) -> bytes:
         """See `InputKind.convert`; a file is read."""

@@ -5,7 +5,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import islice
@@ -18,7 +18,7 @@ from headwaiter_client.calls.arguments import check_is_list, check_type, checked
 from headwaiter_client.calls.classification_results import Classification
 from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
-from headwaiter_client.calls.options import DefaultOptions, Defaults, copied
+from headwaiter_client.calls.options import DefaultOptions, Defaults, copied, random_id
 from headwaiter_client.calls.progress import Progress, progress_function
 from headwaiter_client.calls.results import Encoding, failed_part, with_failures
 from headwaiter_client.calls.splitting import (
@@ -37,7 +37,7 @@ from headwaiter_client.calls.splitting import (
 )
 from headwaiter_client.calls.steps import LONGEST_SLICE_S, Pause, Steps
 from headwaiter_client.calls.stream_queue import Sent, StreamQueue
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, ModelChanged, renumbered
+from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
 
 _Item = TypeVar("_Item")
@@ -90,7 +90,8 @@ class ListCall(ABC, Generic[_Result]):
         settings: the client's settings.
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
-        template: a request with the options of the call, without sequences.
+        template: a request with the options of the call, without sequences and id; equal options share one object.
+        own_id: the id that the caller gave the call; empty if there is none.
         timeout_s: for a list, seconds from its first request until the deadline of the whole call; for a stream,
             seconds until the deadline of each request. When None, each request has the client's timeout.
         progress: see `Client.encode`.
@@ -115,6 +116,7 @@ class ListCall(ABC, Generic[_Result]):
         kind: InputKind | None,
         sequences: Any,
         template: Request,
+        own_id: str,
         timeout_s: float | None,
         progress: Progress | None = None,
         *,
@@ -128,6 +130,7 @@ class ListCall(ABC, Generic[_Result]):
         self._kind = kind
         self._timeout_s = settings.timeout_s(timeout_s)
         self._template = template
+        self._own_id, self._id = own_id, own_id or random_id()
         self._has_call_deadline = timeout_s is not None and not stream
         self._deadline_s: float | None = None
         self._models: set[ModelRef] = set()
@@ -144,6 +147,32 @@ class ListCall(ABC, Generic[_Result]):
     def _wants_rows(self) -> bool:
         """Whether a response has a vector for each token."""
         return False
+
+    @property
+    def shares_nothing(self) -> bool:
+        """Whether the caller would notice that the call shares a request: it has an id, or reports progress."""
+        return bool(self._own_id or self._progress)
+
+    def sharing_key(self, chunk: Chunk) -> Hashable:
+        """Return what is equal for calls that may share a request."""
+        return self.METHOD, id(self._template), chunk.kind.form
+
+    def represent(self, calls: int, deadline_s: float) -> None:
+        """Let a copy of one of several calls send the request that they share, until the latest of their deadlines."""
+        self._template = copied(self._template)
+        self._template.partial = True
+        self._template.calls = calls
+        self._deadline_s = deadline_s
+        self._models = set()
+
+    def begin(self, now_s: float) -> float:
+        """Let the timeout of the call begin now, and return the time at which it ends."""
+        self._has_call_deadline, self._deadline_s = True, now_s + self._timeout_s
+        return self._deadline_s
+
+    def no_answer(self) -> DeadlineExceeded:
+        """Return the error of the call if there is no answer in time."""
+        return DeadlineExceeded(steps.no_answer(self._timeout_s), request_id=self._id)
 
     def split(self) -> Steps[list[Chunk]]:
         """Split the list into chunks; ask for the server's limits first if the list is not small.
@@ -173,22 +202,15 @@ class ListCall(ABC, Generic[_Result]):
                 resumed_s = time.monotonic()
         return chunks
 
-    def start(self) -> "Steps[_Result | ListResults[_Result]]":
-        """Split the list; return its result if one request holds the list, else the requests to send."""
-        chunks = yield from self.split()
-        if len(chunks) > 1:
-            return ListResults(chunks, self)
-        part = yield from self.send(chunks[0])
+    def result(self, part: _Result) -> _Result:
+        """Return the result of a list that one request holds, and report progress."""
         self.note_progress(len(part.lengths), len(part.lengths))
         return self.join([part])
 
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""
-        description = self._known_description()
-        if description is None:
-            description = yield from self._ask_for_description()
         return chunk_limits(
-            description,
+            self.known_description or (yield from self.describe()),
             hidden=self._wants_rows,
             timeout_s=self._timeout_s,
             max_in_flight=self._settings.max_in_flight,
@@ -206,7 +228,7 @@ class ListCall(ABC, Generic[_Result]):
         """
         request = self._request(chunk)
         try:
-            if (known := self._known_description()) and size_error(request.ByteSize(), known, request.request_id):
+            if (known := self.known_description) and size_error(request.ByteSize(), known, request.request_id):
                 yield from self._check_size_again(request)
             timeout_s = self._remaining_s()
             started_s = time.perf_counter()
@@ -216,7 +238,7 @@ class ListCall(ABC, Generic[_Result]):
         except HeadwaiterError as refusal:
             error = refusal
             if steps.is_unexplained(refusal):
-                error = yield from steps.explained(refusal, request, self._ask_for_description())
+                error = yield from steps.explained(refusal, request, self.describe())
             parts = []
             for smaller in self._smaller_chunks(chunk, error, refusal.__cause__):
                 part = yield from self.send(smaller)
@@ -248,8 +270,7 @@ class ListCall(ABC, Generic[_Result]):
                 "texts",
                 field="texts.prompt",
             )
-        if chunk.first:
-            request.request_id += f".{chunk.first}"
+        request.request_id = f"{self._id}.{chunk.first}" if chunk.first else self._id
         chunk.kind.fill(request, chunk.sequences)
         return request
 
@@ -259,7 +280,7 @@ class ListCall(ABC, Generic[_Result]):
         Raises:
             MessageTooLarge: the server does not accept a message of this size.
         """
-        current = yield from self._ask_for_description()
+        current = yield from self.describe()
         if error := size_error(request.ByteSize(), current, request.request_id):
             raise error
 
@@ -279,10 +300,13 @@ class ListCall(ABC, Generic[_Result]):
             return [Chunk(chunk.kind, chunk.first, [empty], {chunk.first: sequence_error})]
         raise sequence_error from cause
 
-    def _known_description(self) -> pb.GetModelResponse | None:
+    @property
+    def known_description(self) -> pb.GetModelResponse | None:
+        """The description of the model, if the server was asked for it."""
         return self._settings.descriptions.get((self._template.model, self._template.model_version))
 
-    def _ask_for_description(self) -> Steps[pb.GetModelResponse]:
+    def describe(self) -> Steps[pb.GetModelResponse]:
+        """Ask the server for the description of the model."""
         name, version = self._template.model, self._template.model_version
         description = yield from steps.model(name, version, self._remaining_s(), self._timeout_s)
         self._settings.descriptions[name, version] = description
@@ -295,7 +319,7 @@ class ListCall(ABC, Generic[_Result]):
             raise ModelChanged(
                 f"the requests of one call were answered by {' and by '.join(sorted(map(str, self._models)))}, whose "
                 "vectors cannot be compared: serve one model in one precision on all replicas, then call again",
-                request_id=self._template.request_id,
+                request_id=self._id,
             )
 
     def _remaining_s(self) -> float:

@@ -223,7 +223,14 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
         TypeError: an option has the wrong type, or does not exist.
         InvalidInput: an option has a value that cannot be sent.
     """
-    return _with_id(_encode_template, options)
+    request = copied(encode_template(options))
+    request.request_id = own_id(options) or random_id()
+    return request
+
+
+def encode_template(options: RequestOptions) -> pb.EncodeRequest:
+    """Return `encode_request` without an id: one object for equal options, which nobody may change."""
+    return _kept(_encode_template, options)
 
 
 @lru_cache(_MAX_TEMPLATES, typed=True)
@@ -253,15 +260,17 @@ def _encode_template(**options: Any) -> pb.EncodeRequest:
     return request
 
 
-def classify_request(**options: Unpack[ClassifyOptions]) -> pb.ClassifyRequest:
-    """Return a request with the options except `pair_truncation`, without sequences; errors as in `encode_request`."""
-    return _with_id(_classify_template, options)
+def classify_template(options: ClassifyOptions, *, logits: bool) -> pb.ClassifyRequest:
+    """Return a request with the options except `pair_truncation`, as `encode_template` does; `logits` asks for them."""
+    return _kept(_classify_template, {**options, "logits": logits})
 
 
 @lru_cache(_MAX_TEMPLATES, typed=True)
-def _classify_template(**options: Any) -> pb.ClassifyRequest:
+def _classify_template(*, logits: bool, **options: Any) -> pb.ClassifyRequest:
     _check_types(options, _CLASSIFY_TYPES)
-    output = pb.ClassifyOptions(raw_scores=options.get("raw_scores", False), offsets=options.get("offsets", False))
+    output = pb.ClassifyOptions(
+        raw_scores=options.get("raw_scores", False), offsets=options.get("offsets", False), logits=logits
+    )
     request = pb.ClassifyRequest(output=output)
     _fill_common(request, options)
     return request
@@ -279,8 +288,23 @@ def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
     return value
 
 
-def _with_id(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
-    """Return a copy of the request for options, with the id of this call."""
+def own_id(options: RequestOptions | ClassifyOptions) -> str:
+    """Return the id that the caller gave a call; empty if there is none.
+
+    Raises:
+        TypeError: the id is not a str.
+        InvalidInput: the id is not Unicode text.
+    """
+    return checked_text("request_id", options.get("request_id", ""))
+
+
+def random_id() -> str:
+    """Return an id for a request."""
+    return os.urandom(16).hex()
+
+
+def _kept(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
+    """Return the request for options without their id, if possible the one that equal options had before."""
     others = {option: value for option, value in options.items() if option != "request_id"}
     try:
         known: _Template | None = template(**others)
@@ -288,10 +312,7 @@ def _with_id(template: Callable[..., _Template], options: Mapping[str, Any]) -> 
         known = None
     if known is None:
         known = template.__wrapped__(**others)  # type: ignore[attr-defined]
-    request = copied(known)
-    request_id = checked_text("request_id", options["request_id"]) if "request_id" in options else ""
-    request.request_id = request_id or os.urandom(16).hex()
-    return request
+    return known
 
 
 def copied(request: _Template) -> _Template:

@@ -470,6 +470,29 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
     return replace(part, **values | {"truncated": truncated, "failures": {**part.failures, **failures}})
 
 
+def part_of(result: _Part, first: int, count: int) -> _Part:
+    """Return the result of `count` sequences from `first`, as if they had a request of their own.
+
+    The arrays have memory of their own, so that the rest of the result can be freed.
+    """
+    part: _Part = object.__new__(type(result))  # The constructor would take most of the time.
+    values = vars(part)
+    for name, value in vars(result).items():
+        match value:
+            case np.ndarray() | Int8Array():
+                values[name] = value[first : first + count].copy()
+            case list():
+                values[name] = value[first : first + count]
+            case {}:
+                indices = range(first, first + count)
+                values[name] = {index - first: value[index] for index in indices if index in value}
+            case _:
+                values[name] = value
+    for index, error in part.failures.items():
+        part.failures[index] = renumbered(error, -first)
+    return part
+
+
 def failed_part(example: _Part, first: int, count: int, error: HeadwaiterError) -> _Part:
     """Return the result of a request without an answer, as if each of its sequences had failed.
 

@@ -103,7 +103,9 @@ async def _send_load(arguments: argparse.Namespace, texts: Sequence[str]) -> Loa
     options = text_options(arguments)
     requests = islice(_requests(texts, arguments.texts_per_request), arguments.requests)
     # Turn retries off, so that the report shows refused requests.
-    async with AsyncClient(**client_arguments(arguments), retry=RetryPolicy(max_attempts=1)) as client:
+    async with AsyncClient(
+        **client_arguments(arguments), retry=RetryPolicy(max_attempts=1), share_requests=False
+    ) as client:
 
         async def send(request: Sequence[str], _: float) -> Reply:
             try:

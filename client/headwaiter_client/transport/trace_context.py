@@ -1,6 +1,7 @@
 """Pass the trace context of the caller on to the server, if the program uses OpenTelemetry."""
 
 import sys
+from typing import Any
 
 from headwaiter_client.transport.retries import Metadata
 
@@ -19,3 +20,9 @@ def with_trace_context(metadata: Metadata) -> Metadata:
     headers: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(headers)
     return (*metadata, *((key, value) for key, value in headers.items() if key == "traceparent"))
+
+
+def has_span() -> bool:
+    """Return whether the caller is in a span of a trace."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    return trace is not None and bool(trace.get_current_span().get_span_context().is_valid)

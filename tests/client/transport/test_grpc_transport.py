@@ -185,7 +185,8 @@ async def test_retries_add_at_most_a_fifth_to_the_load_when_all_calls_fail(
 ) -> None:
     servers = [server, other][:replicas]
     refused = 0
-    async with AsyncClient([fake.address for fake in servers], retry=FAST_RETRY) as client:
+    addresses = [fake.address for fake in servers]
+    async with AsyncClient(addresses, retry=FAST_RETRY, share_requests=False) as client:
         # A call to a replica that is not connected yet could fail before it reaches the replica.
         while not all(fake.requests for fake in servers):
             await client.encode(["a"])

@@ -174,10 +174,10 @@ async def test_no_call_of_64_fails_when_each_is_refused_twice_with_a_delay(
     server.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", error_details_pb2.RetryInfo(retry_delay=delay))
     server.refusals_left = 128
     if client_class is AsyncClient:
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, share_requests=False) as client:
             await asyncio.gather(*(client.encode(["a"]) for _ in range(64)))
     else:
-        with Client(server.address) as blocking, ThreadPoolExecutor(64) as threads:
+        with Client(server.address, share_requests=False) as blocking, ThreadPoolExecutor(64) as threads:
             list(threads.map(blocking.encode, [["a"]] * 64))
     assert server.refusals_left == 0
 

@@ -19,7 +19,7 @@ _ROUNDS = 30
 
 def call_together(server: FakeServer, calls: int) -> None:
     """Make so many calls at once, again and again."""
-    with Client(server.address) as client, ThreadPoolExecutor(calls) as threads:
+    with Client(server.address, share_requests=False) as client, ThreadPoolExecutor(calls) as threads:
         for _ in range(_ROUNDS):
             list(threads.map(lambda _: client.encode(["a"]), range(calls)))
 
@@ -28,7 +28,7 @@ def call_together_async(server: FakeServer, calls: int) -> None:
     """Make so many calls at once, again and again."""
 
     async def run() -> None:
-        async with AsyncClient(server.address) as client:
+        async with AsyncClient(server.address, share_requests=False) as client:
             for _ in range(_ROUNDS):
                 await asyncio.gather(*(client.encode(["a"]) for _ in range(calls)))
 

@@ -1,0 +1,115 @@
+"""Shared requests of the blocking client: one of the calls sends the request, and the others wait for their parts."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+from headwaiter_client.calls.classification_results import Classification
+from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.results import Encoding
+from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
+from headwaiter_client.calls.splitting import Chunk
+from headwaiter_client.calls.steps import Steps
+from headwaiter_client.waiting import MAX_WAIT_S
+
+_SHORTEST_WAIT_S = 0.001
+Run: TypeAlias = Callable[[Steps[Any]], Any]
+_Result = TypeVar("_Result", Encoding, Classification)
+
+
+class _Waiting:
+    """A thread that waits for its turn to send a request, or for the outcome of its call."""
+
+    def __init__(self, call: ListCall[Any], chunk: Chunk) -> None:
+        # A lock wakes a thread faster than an event.
+        self._woken = threading.Lock()
+        self._woken.acquire()
+        self.caller = Caller(call, chunk, time.monotonic(), self.wake)
+        self.to_send: SharedRequest | None = None
+
+    def wake(self) -> None:
+        """Let the thread go on."""
+        with suppress(RuntimeError):  # It was woken before, and has not waited since, because its time is up.
+            self._woken.release()
+
+    def wait(self) -> None:
+        """Wait until the thread is woken, or the time of the call is up."""
+        while (left_s := self.caller.deadline_s - time.monotonic()) > 0 or self.caller.ends_with_request:
+            if self._woken.acquire(timeout=min(max(left_s, _SHORTEST_WAIT_S), MAX_WAIT_S)):
+                return
+
+
+class ThreadSharing:
+    """Sends shared requests in the threads of the calls.
+
+    Args:
+        most_in_flight: see `SharedRequests`.
+    """
+
+    def __init__(self, most_in_flight: int) -> None:
+        self._most_in_flight = most_in_flight
+        self._reset()
+
+    def send(self, call: ListCall[_Result], chunk: Chunk, run: Run) -> _Result:
+        """Send a call of one chunk, in a request that it shares with others if possible, and return its result.
+
+        Args:
+            call: the call.
+            chunk: all sequences of the call.
+            run: takes the steps of a call.
+
+        Raises:
+            HeadwaiterError: the call failed.
+        """
+        waiting = _Waiting(call, chunk)
+        caller = waiting.caller
+        if not caller.may_share:
+            return call.result(run(call.send(chunk)))
+        if os.getpid() != self._pid:  # The parent of this process may have had calls in flight.
+            self._reset()
+        with self._lock:
+            self._waiting[caller] = waiting
+            self._requests.add(caller)
+            self._start()
+        try:
+            waiting.wait()
+            if waiting.to_send and not waiting.to_send.is_single:
+                run(waiting.to_send.send())
+            elif not waiting.to_send:
+                caller.expire()
+            result: _Result | None = caller.result()
+            if result is None:
+                result = call.result(run(call.send(chunk)))
+            return result
+        finally:
+            self._leave(waiting)
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._requests = SharedRequests(self._most_in_flight)
+        self._waiting: dict[Caller, _Waiting] = {}
+        self._lock = threading.Lock()
+
+    def _leave(self, waiting: _Waiting) -> None:
+        """Forget a call that has ended; if its thread has sent a request, start the next one."""
+        caller = waiting.caller
+        with self._lock:
+            del self._waiting[caller]
+            if caller.request is None:
+                self._requests.discard(caller)
+            if waiting.to_send:
+                self._requests.end()
+                self._start()
+        if waiting.to_send:
+            waiting.to_send.let_go()
+
+    def _start(self) -> None:
+        """Give the requests that may be sent now to threads; `self._lock` is held."""
+        while request := self._requests.next(time.monotonic()):
+            # The thread whose call ends last never waits for longer than its caller wants.
+            sender = self._waiting[max(request.callers, key=lambda caller: caller.deadline_s)]
+            sender.to_send = request
+            sender.wake()

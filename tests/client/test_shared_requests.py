@@ -1,0 +1,398 @@
+"""Short calls of one client that are made together share a request, and each ends as it would alone."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, Overloaded
+from headwaiter_client.calls.encode import EncodeCall
+from headwaiter_client.calls.input_kinds import TextInput
+from headwaiter_client.calls.list_call import CallSettings
+from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequests
+from headwaiter_client.calls.splitting import Chunk
+from headwaiter_client.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, Unimplemented
+from headwaiter_proto import encoder_pb2 as pb
+from tests.support.client.crowd import HOLDER, outcomes_together
+
+_CLIENTS = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
+_TEXTS = [f"text {number}" for number in range(20)]
+
+
+def _requests(fake: FakeEncoder) -> list[Any]:
+    """Return the requests, without those that the others waited for."""
+    return [request for request in fake.requests if HOLDER not in request.texts.values]
+
+
+def _encode(text: str | list[str], **options: Any) -> Callable[[Any], Any]:
+    return lambda client: client.encode(text, **options)
+
+
+@_CLIENTS
+def test_calls_share_one_request_and_get_the_vectors_of_single_calls(client_class: type[Client | AsyncClient]) -> None:
+    fake = FakeEncoder()
+    outcomes = outcomes_together(client_class, fake, [_encode(text) for text in _TEXTS])
+    (request,) = _requests(fake)
+    assert sorted(request.texts.values) == sorted(_TEXTS)
+    assert request.calls == len(_TEXTS)
+    with Client(transport=FakeEncoder()) as alone:
+        for text, outcome in zip(_TEXTS, outcomes, strict=True):
+            np.testing.assert_array_equal(outcome.pooled, alone.encode(text).pooled)
+            assert outcome.index == 0
+            assert outcome.pooled.base is None  # It keeps no other vector in memory.
+
+
+@_CLIENTS
+def test_lists_keep_their_rows_offsets_and_truncations(client_class: type[Client | AsyncClient]) -> None:
+    options: dict[str, Any] = {"hidden": True, "offsets": True, "truncation": "right", "dtype": "int8"}
+    lists = [["a", "b c"], ["d " * 20], ["e f g", "h " * 30, "i"]]
+    outcomes = outcomes_together(
+        client_class, FakeEncoder(max_tokens=8), [_encode(texts, **options) for texts in lists]
+    )
+    with Client(transport=FakeEncoder(max_tokens=8)) as alone:
+        for texts, outcome in zip(lists, outcomes, strict=True):
+            expected = alone.encode(texts, **options)
+            np.testing.assert_array_equal(outcome.pooled, expected.pooled)
+            np.testing.assert_array_equal(outcome.lengths, expected.lengths)
+            assert outcome.truncated == expected.truncated
+            for rows, expected_rows in zip(
+                outcome.hidden + outcome.offsets, expected.hidden + expected.offsets, strict=True
+            ):
+                np.testing.assert_array_equal(rows, expected_rows)
+
+
+@_CLIENTS
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_bad_sequence_fails_its_own_call_with_the_error_that_it_has_alone(
+    client_class: type[Client | AsyncClient], partial: bool
+) -> None:
+    texts: list[str | list[str]] = ["good", ["fine", "much too long " * 5], ["good", "too"]]
+    fake = FakeEncoder(max_tokens=8)
+    outcomes = outcomes_together(client_class, fake, [_encode(each, partial=partial) for each in texts])
+    assert len(_requests(fake)) == 1
+    with Client(transport=FakeEncoder(max_tokens=8)) as alone:
+        if partial:
+            error = outcomes[1].failures[1]
+            expected: HeadwaiterError = alone.encode(["fine", "much too long " * 5], partial=True).failures[1]
+        else:
+            error = outcomes[1]
+            with pytest.raises(HeadwaiterError) as caught:
+                alone.encode(["fine", "much too long " * 5])
+            expected = caught.value
+        assert (type(error), str(error), error.sequence) == (type(expected), str(expected), 1)
+        assert (error.field, error.limit, error.actual) == (expected.field, expected.limit, expected.actual)
+        np.testing.assert_array_equal(outcomes[0].pooled, alone.encode("good").pooled)
+        np.testing.assert_array_equal(outcomes[2].pooled, alone.encode(["good", "too"]).pooled)
+
+
+class _Poisoned(FakeEncoder):
+    """A server whose device dies of a text; it names no sequence."""
+
+    def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+        if b"poison" in request and b"GetModel" not in method.encode():
+            self.requests.append(pb.EncodeRequest.FromString(request))
+            raise DeviceFailed("the device failed")
+        return super().unary(method, request, *others)
+
+
+@_CLIENTS
+def test_a_text_that_kills_a_device_ends_no_other_call(client_class: type[Client | AsyncClient]) -> None:
+    fake = _Poisoned()
+    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("poison"), _encode("b")])
+    assert isinstance(outcomes[1], DeviceFailed)
+    assert [outcome.pooled.shape for outcome in (outcomes[0], outcomes[2])] == [(8,), (8,)]
+    assert sorted(len(request.texts.values) for request in _requests(fake)) == [1, 1, 1, 3]
+
+
+@_CLIENTS
+def test_a_refusal_of_the_request_ends_each_call_with_an_error_of_its_own(
+    client_class: type[Client | AsyncClient],
+) -> None:
+    class Full(FakeEncoder):
+        def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+            if b"full" in request:
+                raise Overloaded("the queue is full", retry_after_s=1.5)
+            return super().unary(method, request, *others)
+
+    outcomes = outcomes_together(client_class, Full(), [_encode("full 1"), _encode("full 2")])
+    assert [(type(each), str(each), each.retry_after_s) for each in outcomes] == [
+        (Overloaded, "the queue is full", 1.5)
+    ] * 2
+    assert outcomes[0] is not outcomes[1]
+
+
+@_CLIENTS
+def test_calls_of_a_model_without_a_description_have_requests_of_their_own(
+    client_class: type[Client | AsyncClient],
+) -> None:
+    class Silent(FakeEncoder):
+        def unary(self, method: str, *others: Any) -> bytes:
+            if method.endswith("GetModel"):
+                raise Unimplemented("a proxy forwards only Encode")
+            return super().unary(method, *others)
+
+    fake = Silent()
+    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("b")])
+    assert [outcome.pooled.shape for outcome in outcomes] == [(8,), (8,)]
+    assert [len(request.texts.values) for request in _requests(fake)] == [1, 1]
+
+
+@_CLIENTS
+def test_long_texts_go_alone_once_the_cost_of_the_model_is_known(client_class: type[Client | AsyncClient]) -> None:
+    class Costly(FakeEncoder):
+        def unary(self, method: str, *others: Any) -> bytes:
+            reply = super().unary(method, *others)
+            if not method.endswith("GetModel"):
+                return reply
+            description = pb.GetModelResponse.FromString(reply)
+            description.execution.cost.token_s = 1e-4
+            return description.SerializeToString()
+
+    long = "word " * 60
+    for texts, together in ((["a", long, "b"], [1, 2]), ([long, long], [1, 1])):
+        fake = Costly()
+        outcomes = outcomes_together(client_class, fake, [_encode(text) for text in texts])
+        assert [outcome.pooled.shape for outcome in outcomes] == [(8,)] * len(texts)
+        assert sorted(len(request.texts.values) for request in _requests(fake)) == together
+
+
+@_CLIENTS
+def test_a_call_whose_sequences_met_a_dead_device_is_sent_again_alone(client_class: type[Client | AsyncClient]) -> None:
+    class Died(FakeEncoder):
+        def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+            reply = super().unary(method, request, *others)
+            if not method.endswith("Encode") or not pb.EncodeRequest.FromString(request).calls:
+                return reply
+            response = pb.EncodeResponse.FromString(reply)
+            response.failures.add(sequence=1, reason=pb.ErrorReason.Value("DEVICE_FAILED"), message="the device failed")
+            return response.SerializeToString()
+
+    fake = Died()
+    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("b"), _encode("c")])
+    assert [outcome.failure for outcome in outcomes] == [None] * 3
+    assert sorted(len(request.texts.values) for request in _requests(fake)) == [1, 3]
+
+
+@_CLIENTS
+def test_a_call_whose_time_is_up_while_it_waits_is_not_sent(client_class: type[Client | AsyncClient]) -> None:
+    fake = FakeEncoder()
+    (late,) = outcomes_together(client_class, fake, [_encode("late", timeout_s=0.05)], until_done=True)
+    assert isinstance(late, DeadlineExceeded)
+    assert not _requests(fake)
+
+
+def test_a_child_process_forgets_the_calls_of_its_parent() -> None:
+    with Client(transport=FakeEncoder()) as client:
+        sharing = client._sharing
+        assert sharing
+        while sharing._requests._in_flight < REQUESTS_PER_SERVER:  # As if other threads of the parent had sent them.
+            sharing._requests._in_flight += 1
+        sharing._pid = 0
+        assert client.encode("a").pooled.shape == (8,)
+
+
+@_CLIENTS
+def test_calls_with_other_options_or_names_have_requests_of_their_own(
+    client_class: type[Client | AsyncClient],
+) -> None:
+    fake = FakeEncoder(labels=["x"])
+    calls: Sequence[Callable[[Any], Any]] = [
+        _encode("a"),
+        _encode("b", dtype="float16"),
+        _encode("c", request_id="mine"),
+        _encode("d", progress=lambda *_: None),
+        _encode(["e"] * 9),
+        lambda client: client.encode_tokens([[1, 2]]),
+        lambda client: client.encode_features([np.zeros((2, 8))]),
+        lambda client: client.classify(["f"]),
+        lambda client: client.rerank("g", ["h"]),
+        _encode("i"),
+    ]
+    outcomes = outcomes_together(client_class, fake, calls)
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    texts = sorted([*request.texts.values] for request in _requests(fake) if request.WhichOneof("input") == "texts")
+    assert texts == [["a", "i"], ["b"], ["c"], ["d"], ["e"] * 9, ["f"]]
+    assert "mine" in {request.request_id for request in _requests(fake)}
+    assert len(_requests(fake)) == 9
+
+
+@_CLIENTS
+def test_classifications_and_rankings_are_shared_too(client_class: type[Client | AsyncClient]) -> None:
+    calls: list[Callable[[Any], Any]] = [
+        lambda client: client.rerank("bread", ["fresh bread", "rain"]),
+        lambda client: client.rerank("rain", ["fresh bread", "rain on stone", "bread"]),
+    ]
+    fake = FakeEncoder(labels=["x"])
+    outcomes = outcomes_together(client_class, fake, calls)
+    assert len(_requests(fake)) == 1
+    with Client(transport=FakeEncoder(labels=["x"])) as alone:
+        assert [outcome.documents for outcome in outcomes] == [call(alone).documents for call in calls]
+
+
+@_CLIENTS
+def test_share_requests_off_sends_each_call_alone(client_class: type[Client | AsyncClient]) -> None:
+    fake = FakeEncoder()
+
+    async def calls_async() -> None:
+        async with AsyncClient(transport=_Async(fake), share_requests=False) as client:
+            await asyncio.gather(*(client.encode(text) for text in _TEXTS))
+
+    if client_class is AsyncClient:
+        asyncio.run(calls_async())
+    else:
+        with Client(transport=fake, share_requests=False) as client:
+            for text in _TEXTS:
+                client.encode(text)
+    assert sorted(list(request.texts.values) for request in fake.requests) == sorted([text] for text in _TEXTS)
+
+
+class _Async:
+    def __init__(self, fake: FakeEncoder) -> None:
+        self._fake = fake
+
+    async def unary(self, *call: Any) -> bytes:
+        await asyncio.sleep(0)
+        return self._fake.unary(*call)
+
+    async def close(self) -> None:
+        self._fake.close()
+
+
+async def test_calls_of_one_turn_of_the_event_loop_share_the_first_request() -> None:
+    fake = FakeEncoder()
+    async with AsyncClient(transport=_Async(fake)) as client:
+        for _ in range(2):
+            await asyncio.gather(*(client.encode(text) for text in _TEXTS))
+    assert [list(request.texts.values) for request in fake.requests] == [_TEXTS] * 2
+
+
+class _Slow(_Async):
+    """Never answers texts with the word "slow", and notes cancellations."""
+
+    cancelled = 0
+
+    async def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+        if b"slow" in request:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        return await super().unary(method, request, *others)
+
+
+async def test_a_cancelled_call_leaves_the_others_and_the_last_one_cancels_the_request() -> None:
+    slow = _Slow(FakeEncoder())
+    async with AsyncClient(transport=slow) as client:
+        tasks = [asyncio.create_task(client.encode(f"slow {number}")) for number in range(3)]
+        await asyncio.sleep(0.05)
+        for ended, task in enumerate(tasks, 1):
+            assert slow.cancelled == 0
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.sleep(0)
+            assert task.cancelled()
+            assert sum(each.done() for each in tasks) == ended
+        assert slow.cancelled == 1
+
+
+async def test_a_call_whose_time_is_up_ends_alone() -> None:
+    async with AsyncClient(transport=_Slow(FakeEncoder())) as client:
+        longer = asyncio.create_task(client.encode("slow", timeout_s=0.28))
+        with pytest.raises(DeadlineExceeded, match=r"no answer within 0\.2 s"):
+            await client.encode("slow too", timeout_s=0.2)
+        assert not longer.done()
+        longer.cancel()
+
+
+def _caller(timeout_s: float, text: str = "a", now_s: float = 0.0, settings: CallSettings | None = None) -> Caller:
+    settings = settings or CallSettings(30.0, 8, {})
+    call = EncodeCall(settings, TextInput(), [text], {}, timeout_s)
+    size = TextInput().size_of_all([text])
+    return Caller(call, Chunk(TextInput(), 0, [text], max_size=size), now_s, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("timeouts_s", "groups"),
+    [
+        ([1.0, 1.0, 1.0], [3]),
+        ([1.0, 1.5, 1.2], [3]),
+        ([1.0, 1.6, 1.2], [1, 2]),
+        ([10.0, 0.005, 10.0], [1, 1, 1]),
+    ],
+)
+def test_deadlines_that_differ_much_share_no_request(timeouts_s: list[float], groups: list[int]) -> None:
+    requests = SharedRequests(10)
+    for timeout_s in timeouts_s:
+        requests.add(_caller(timeout_s))
+    sent = []
+    while request := requests.next(0.0):
+        sent.append(len(request.callers))
+        assert request.deadline_s == max(caller.deadline_s for caller in request.callers)
+    assert sent == groups
+
+
+def test_a_request_ends_before_more_wait_than_are_in_flight_at_most() -> None:
+    requests = SharedRequests(2)
+    for _ in range(2):
+        requests.add(_caller(1.0))
+        assert requests.next(0.0)
+    requests.add(_caller(1.0))
+    assert requests.next(0.0) is None
+    requests.end()
+    assert requests.next(0.0)
+
+
+@pytest.mark.parametrize(
+    ("token_s", "words", "may_share", "together"),
+    [(1e-7, 40, True, 256), (1e-7, 400, True, 163), (5e-5, 4, True, 90), (5e-5, 400, False, 1)],
+)
+def test_a_text_that_takes_the_device_for_long_travels_alone(
+    token_s: float, words: int, may_share: bool, together: int
+) -> None:
+    description = pb.GetModelResponse(max_tokens=512, max_text_tokens=512)
+    description.execution.cost.token_s = token_s
+    settings = CallSettings(30.0, 8, {})
+    settings.descriptions["", ""] = description
+    callers = [_caller(1.0, "abc " * words, settings=settings) for _ in range(300)]
+    assert {caller.may_share for caller in callers} == {may_share}
+    requests = SharedRequests(1)
+    for caller in callers:
+        requests.add(caller)
+    request = requests.next(0.0)
+    assert request
+    assert len(request.callers) == together
+
+
+def test_a_call_in_a_span_has_a_request_of_its_own() -> None:
+    fake = FakeEncoder()
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+
+    def encode_in_span(client: Client) -> Any:
+        with tracer.start_as_current_span("caller"):
+            return client.encode("in a span")
+
+    outcomes_together(Client, fake, [_encode("a"), encode_in_span, _encode("b")])
+    assert sorted(sorted(request.texts.values) for request in _requests(fake)) == [["a", "b"], ["in a span"]]
+
+
+class _Interceptor(grpc.UnaryUnaryClientInterceptor):
+    """Does nothing."""
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(details, request)
+
+
+@pytest.mark.parametrize("options", [{"interceptors": [_Interceptor()]}, {"share_requests": False}])
+def test_a_client_with_interceptors_shares_nothing(options: dict[str, Any]) -> None:
+    with Client("localhost:1", **options) as client:
+        assert client._sharing is None
+
+
+def test_an_invalid_text_is_refused_before_it_joins_others() -> None:
+    with Client(transport=FakeEncoder()) as client, pytest.raises(InvalidInput, match="sequence 0"):
+        client.encode([1])  # type: ignore[list-item]
