@@ -124,6 +124,8 @@ def read_image_module(
 
 def _read_images(module: Any, folder: Path, config_json: CheckpointJson) -> ImageFormat:
     """Return the images of a module: their size is that of the image processor, or else of the configuration."""
+    if has_texts(module) and not hasattr(module.config, "vision_config"):  # FLAVA, whose features are rows.
+        raise config_json.error("model_type", "the export knows only encoders of images with a vision_config")
     config = module.config.vision_config if has_texts(module) else module.config
     channels = getattr(config, "num_channels", None) or 3
     steps = read_preparation(folder, channels)
