@@ -23,6 +23,7 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
+from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
@@ -301,18 +302,7 @@ class AsyncClient:
 
     async def _run(self, call: Steps[_Result]) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        try:
-            step = next(call)
-            while True:
-                try:
-                    outcome = await self._take(step)
-                except HeadwaiterError as error:
-                    step = call.throw(error)
-                else:
-                    step = call.send(outcome)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
+        return await run_steps_async(call, self._take)
 
     async def _take(self, step: steps.Call | steps.Pause) -> steps.Outcome:
         """Take one step, and return the outcome of the step."""

@@ -12,9 +12,9 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.list_call import CallSettings
 from headwaiter_client.calls.results import SequenceEncoding
+from headwaiter_client.calls.run_steps import run_steps
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_stream import ThreadStream
 from headwaiter_client.transport.interface import CancelScope, Transport
 from headwaiter_client.waiting import wait_for_result
@@ -109,18 +109,7 @@ class ThreadRunner:
 
     def run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
         """Take all steps of a call, and return the result of the call."""
-        try:
-            step = next(call)
-            while True:
-                try:
-                    outcome = self._take(step, cancel_scope)
-                except HeadwaiterError as error:
-                    step = call.throw(error)
-                else:
-                    step = call.send(outcome)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
+        return run_steps(call, lambda step: self._take(step, cancel_scope))
 
     def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> steps.Outcome:
         """Take one step, and return the outcome of the step."""

@@ -5,11 +5,12 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import grpc
 
+from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
@@ -59,19 +60,7 @@ class AsyncGrpcTransport(Failover):
             raise Cancelled(CLOSED_BEFORE, request_id=request_id)
         deadline_s = time.monotonic() + timeout_s
         call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
-        with closing(self._steps(call)) as steps:
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        outcome = await self._take(step, call)
-                    except HeadwaiterError as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(outcome)
-            except StopIteration as end:
-                reply: bytes = end.value
-                return reply
+        return await run_steps_async(self._steps(call), lambda step: self._take(step, call))
 
     async def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""

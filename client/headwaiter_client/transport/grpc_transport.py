@@ -12,14 +12,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache
 from typing import TypeAlias, cast
 
 import grpc
 
+from headwaiter_client.calls.run_steps import run_steps
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING
-from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
+from headwaiter_client.errors import Cancelled, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.failover import Attempt, Blocking, Failover, OutgoingCall, Step
 from headwaiter_client.transport.interface import CancelScope
@@ -99,19 +100,7 @@ class GrpcTransport(Failover):
             self._reopen(request_id)
         deadline_s = time.monotonic() + timeout_s
         call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
-        with closing(self._steps(call)) as steps:
-            try:
-                step = next(steps)
-                while True:
-                    try:
-                        outcome = self._take(step, call, cancel_scope)
-                    except HeadwaiterError as error:
-                        step = steps.throw(error)
-                    else:
-                        step = steps.send(outcome)
-            except StopIteration as end:
-                reply: bytes = end.value
-                return reply
+        return run_steps(self._steps(call), lambda step: self._take(step, call, cancel_scope))
 
     def close(self) -> None:
         """End calls in flight, and all later calls, with `Cancelled`."""
