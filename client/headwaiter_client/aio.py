@@ -24,7 +24,7 @@ from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, Req
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
 from headwaiter_client.calls.run_steps import run_steps_async
-from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
+from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
@@ -73,8 +73,8 @@ class AsyncClient:
             Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
         self._address = address
-        servers = 1 if transport or isinstance(address, str) else len(address or ())
-        self._sharing = TaskSharing(REQUESTS_PER_SERVER * servers) if share_requests and not interceptors else None
+        most = most_in_flight(None if transport else address)
+        self._sharing = TaskSharing(most) if share_requests and not interceptors else None
 
     @overload
     async def encode(  # type: ignore[overload-overlap]

@@ -20,7 +20,7 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding
-from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
+from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.errors import HeadwaiterError
@@ -96,8 +96,8 @@ class Client(ThreadRunner):
         )
         self._address = address
         # An interceptor expects a request for each call.
-        servers = 1 if transport or isinstance(address, str) else len(address or ())
-        self._sharing = ThreadSharing(REQUESTS_PER_SERVER * servers) if share_requests and not interceptors else None
+        most = most_in_flight(None if transport else address)
+        self._sharing = ThreadSharing(most) if share_requests and not interceptors else None
 
     @overload
     def encode(  # type: ignore[overload-overlap]

@@ -33,16 +33,7 @@ class TaskSharing:
         self._expires_s = math.inf
 
     async def send(self, call: ListCall[_Result], chunk: Chunk, run: Run) -> _Result:
-        """Send a call of one chunk, in a request that it shares with others if possible, and return its result.
-
-        Args:
-            call: the call.
-            chunk: all sequences of the call.
-            run: takes the steps of a call.
-
-        Raises:
-            HeadwaiterError: the call failed.
-        """
+        """Send a call of one chunk; see `ThreadSharing.send`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def notify() -> None:

@@ -91,7 +91,7 @@ class ListCall(ABC, Generic[_Result]):
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
         template: a request with the options of the call, without sequences and id; equal options share one object.
-        own_id: the id that the caller gave the call; empty if there is none.
+        own_id: the id that the caller gave the call; empty if the caller gave no id.
         timeout_s: for a list, seconds from its first request until the deadline of the whole call; for a stream,
             seconds until the deadline of each request. When None, each request has the client's timeout.
         progress: see `Client.encode`.

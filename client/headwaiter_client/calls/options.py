@@ -289,7 +289,7 @@ def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
 
 
 def own_id(options: RequestOptions | ClassifyOptions) -> str:
-    """Return the id that the caller gave a call; empty if there is none.
+    """Return the id that the caller gave a call; an empty text if the caller gave no id.
 
     Raises:
         TypeError: the id is not a str.

@@ -84,9 +84,9 @@ class Caller:
         self.request: SharedRequest | None = None
         self.is_settled = False
         self.size = chunk.max_size or _measured(chunk)
-        self.device_s = self._device_s()
         self._notify = notify
         self._outcome: _Outcome = None
+        self.predict()
 
     @property
     def may_share(self) -> bool:
@@ -94,9 +94,14 @@ class Caller:
         is_short = len(self.chunk.sequences) <= _MOST_CALL_SEQUENCES and self.device_s <= _MOST_CALL_S
         return is_short and not self.chunk.failures and not self.call.shares_nothing
 
-    def predict_again(self) -> None:
-        """Predict `device_s`, because the description of the model is known now."""
-        self.device_s = self._device_s()
+    def predict(self) -> None:
+        """Predict `device_s` from what is known of the model by now."""
+        self.device_s = 0.0
+        if description := self.call.known_description:
+            cost, count = description.execution.cost, len(self.chunk.sequences)
+            most_tokens = count * (description.max_text_tokens or description.max_tokens)
+            tokens = min(self.size.tokens, self.size.size_bytes / _BYTES_PER_TOKEN, most_tokens)
+            self.device_s = tokens * (cost.token_s + cost.padded_row_s + cost.cell_s * tokens / count)
 
     def settle(self, outcome: _Outcome) -> None:
         """Give the call its outcome, unless it has one: its share, an error, or None to send its request itself."""
@@ -124,15 +129,6 @@ class Caller:
         if isinstance(self._outcome, HeadwaiterError):
             raise self._outcome
         return self._outcome and part_of(*self._outcome)
-
-    def _device_s(self) -> float:
-        description = self.call.known_description
-        if description is None:
-            return 0.0
-        cost, count = description.execution.cost, len(self.chunk.sequences)
-        most_tokens = count * (description.max_text_tokens or description.max_tokens)
-        tokens = min(self.size.tokens, self.size.size_bytes / _BYTES_PER_TOKEN, most_tokens)
-        return tokens * (cost.token_s + cost.padded_row_s + cost.cell_s * tokens / count)
 
 
 class SharedRequest:
@@ -170,7 +166,7 @@ class SharedRequest:
             except HeadwaiterError:
                 return  # Each call finds out for itself what is wrong.
             for caller in callers:
-                caller.predict_again()
+                caller.predict()
             callers = [caller for caller in callers if caller.may_share]
             if not callers:
                 return
@@ -233,6 +229,11 @@ class SharedRequests:
     def end(self) -> None:
         """Count a request that is no longer in flight."""
         self._in_flight -= 1
+
+
+def most_in_flight(address: str | Sequence[str] | None) -> int:
+    """Return the number of shared requests that a client has in flight at most, given its server or its replicas."""
+    return REQUESTS_PER_SERVER * (1 if address is None or isinstance(address, str) else len(address))
 
 
 def _measured(chunk: Chunk) -> SequenceSize:

@@ -11,7 +11,6 @@ from typing import Any
 
 from headwaiter_client import AsyncClient, Client, FakeEncoder
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER
-from headwaiter_client.transport.interface import CancelScope
 
 _TIMEOUT_S = 30.0
 HOLDER = "holder"
@@ -29,18 +28,11 @@ class HeldEncoder:
         """Return whether it holds so many requests."""
         return self.held >= count
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, *others: Any) -> bytes:
         if HOLDER.encode() in request:
             self.held += 1
             assert self.opened.wait(_TIMEOUT_S)
-        return self.fake.unary(method, request, timeout_s, request_id, cancel_scope)
+        return self.fake.unary(method, request, *others)
 
     def close(self) -> None:
         self.fake.close()
@@ -52,11 +44,11 @@ class AsyncHeldEncoder:
     def __init__(self, held: HeldEncoder) -> None:
         self._held = held
 
-    async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
+    async def unary(self, method: str, request: bytes, *others: Any) -> bytes:
         if HOLDER.encode() in request:
             self._held.held += 1
             assert await asyncio.to_thread(self._held.opened.wait, _TIMEOUT_S)
-        return self._held.fake.unary(method, request, timeout_s, request_id)
+        return self._held.fake.unary(method, request, *others)
 
     async def close(self) -> None:
         self._held.close()
