@@ -62,7 +62,8 @@ async def test_a_server_whose_device_dies_answers_all_callers_and_exits_with_3(
         log.open("wb") as errors,
         running_server(text_bundle, flags, program=program, log=errors) as server,
     ):
-        async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        # Each call is a request of its own, so that each answer is the server's only one.
+        async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1), share_requests=False) as client:
             if leaving:
                 server.process.terminate()
                 while await client.is_serving():  # noqa: ASYNC110

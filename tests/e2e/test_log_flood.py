@@ -13,7 +13,7 @@ MISTAKES, CONCURRENT = 400, 50
 async def test_mistakes_write_a_few_lines_a_second_and_their_number(text_bundle: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as written, running_server(text_bundle, ["--provider", "cpu"], log=written) as server:
-        async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+        async with AsyncClient(server.address, retry=RetryPolicy(max_attempts=1), share_requests=False) as client:
             for _ in range(MISTAKES // CONCURRENT):
                 calls = [client.encode_tokens([[1] * 65]) for _ in range(CONCURRENT)]
                 results = await asyncio.gather(*calls, return_exceptions=True)

@@ -87,8 +87,8 @@ def one_front_end() -> int:
 
 
 def connect(server: Server) -> AsyncClient:
-    """Return a client that never retries, so that a test sees the first refusal."""
-    return AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1))
+    """Return a client that sends each call as one request, once, so that a test sees what the server does with it."""
+    return AsyncClient(f"127.0.0.1:{server.port}", retry=RetryPolicy(max_attempts=1), share_requests=False)
 
 
 def metrics_url(server: Server) -> str:
