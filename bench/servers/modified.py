@@ -4,12 +4,12 @@ Run it with `python -m bench.servers.modified KIND BUNDLE` and the flags of head
 
 - null: the model takes no time. The pooled vector of a sequence is [sum of its ids, number of its ids, other numbers],
   scaled to unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
+- timed: as null, but a batch takes 0.6 ms and 0.5 µs a token, in which the CPU is free, as with a small model on a GPU.
 - poisoned: the graph fails on poisoned sequences.
 - silent: two signals turn metrics off and on. One process serves both cases, because the speeds of two processes differ
   by more than the cost of metrics. With metrics off, an event costs a function call.
 """
 
-import functools
 import signal
 import sys
 import threading
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -39,10 +40,16 @@ SILENCE, RECORD = signal.SIGUSR1, signal.SIGUSR2
 
 
 class NullGraph(EncoderGraph):
-    """A graph whose outputs identify the sequences, at no cost."""
+    """A graph whose outputs identify the sequences, at no cost but that of waiting.
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    Args:
+        width: width of the rows.
+        batch_s: time to wait for each batch.
+        token_s: time to wait for each token.
+    """
+
+    def __init__(self, width: int, batch_s: float = 0.0, token_s: float = 0.0) -> None:
+        self._width, self._batch_s, self._token_s = width, batch_s, token_s
         # Zeros would be shorter in JSON than the numbers of a real model. At unit length, these numbers have its scale.
         self._vector = 1000 * np.random.default_rng(0).standard_normal(width, np.float32)
         self.turn = at_once
@@ -70,6 +77,8 @@ class NullGraph(EncoderGraph):
         """Return the outputs for a batch of token ids."""
         if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
             time.sleep(PAUSE_S)
+        if self._batch_s:
+            time.sleep(self._batch_s + self._token_s * batch.tokens)
         pooled = np.tile(self._vector, (batch.sequences, 1))
         pooled[:, 0] = np.add.reduceat(batch.rows, batch.starts)
         pooled[:, 1] = batch.lengths
@@ -80,12 +89,12 @@ class NullGraph(EncoderGraph):
         return GraphOutputs(pooled, rows)
 
 
-def _null() -> AbstractContextManager[object]:
+def _null(batch_s: float = 0.0, token_s: float = 0.0) -> AbstractContextManager[object]:
     """Open and check the bundle as usual, and then replace its graph."""
 
     def open_null_model(*arguments: Any, **options: Any) -> Model:
         model = open_model(*arguments, **options)
-        return replace(model, graph=NullGraph(model.bundle.manifest.width))
+        return replace(model, graph=NullGraph(model.bundle.manifest.width, batch_s, token_s))
 
     return patch.object(loading, "open_model", open_null_model)
 
@@ -107,7 +116,7 @@ def _silent() -> AbstractContextManager[object]:
     signal.signal(RECORD, lambda *_: silenced.clear())
 
     def unless_silenced(record: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(record)
+        @wraps(record)
         def wrapped(*arguments: object, **named: object) -> None:
             if not silenced.is_set():
                 record(*arguments, **named)
@@ -123,7 +132,12 @@ def _silent() -> AbstractContextManager[object]:
     return patches
 
 
-_KINDS = {"null": _null, "poisoned": _poisoned, "silent": _silent}
+_KINDS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "null": _null,
+    "timed": partial(_null, 0.6e-3, 0.5e-6),
+    "poisoned": _poisoned,
+    "silent": _silent,
+}
 
 
 def main() -> int:
