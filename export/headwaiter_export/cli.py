@@ -226,6 +226,9 @@ def _end(*_: object) -> None:
 
 def _fetched(checkpoint: str) -> "tuple[Path, HubSource | None]":
     """Return the folder of a checkpoint, fetched from a hub if it is a name there, and the hub's name and commit."""
+    from headwaiter_export.checkpoints.model_path import check_model_path
+
+    check_model_path(checkpoint)
     if not (name := HubName.parse(checkpoint)):
         return Path(checkpoint), None
     from headwaiter_export.checkpoints.hub import fetch

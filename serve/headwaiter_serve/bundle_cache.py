@@ -14,6 +14,7 @@ import headwaiter_export
 import headwaiter_proto
 from headwaiter_export.bundle.atomic_folder import BundleError, take_lock
 from headwaiter_export.checkpoints.hub import resolve
+from headwaiter_export.checkpoints.model_path import check_model_path
 from headwaiter_export.checkpoints.needed_files import needed_files
 from headwaiter_export.checkpoints.onnx_paths import files_of, find_onnx, is_onnx_model, settings_folder, usual_name
 from headwaiter_proto.model_source import HubName
@@ -89,6 +90,8 @@ def _read(model: str) -> tuple[list[str], list[str]]:
     if is_onnx_model(folder):
         file, command = find_onnx(folder), "onnx"
         folder, files = settings_folder(file), files_of(file)
+    else:
+        check_model_path(model)
     # The content rather than times and sizes: a copied folder has the same bundle, and no change is missed. The server
     # hashes as many bytes at each start.
     digests = [

@@ -74,8 +74,15 @@ def _fail(error: object, status: int) -> int:
     return status
 
 
+class _Parser(CommandParser):
+    """Takes every word after MODEL as a flag of the server, so that what it does not recognize is before MODEL."""
+
+    def _suggestion(self, flag: str) -> str:
+        return f": give MODEL first, headwaiter serve MODEL {flag} …"
+
+
 def _parser() -> CommandParser:
-    parser = CommandParser(prog="headwaiter", description="Serve a model with one command.")
+    parser = _Parser(prog="headwaiter", description="Serve a model with one command.")
     parser.add_version()
     serve = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "serve",
@@ -89,5 +96,7 @@ def _parser() -> CommandParser:
         metavar="MODEL",
         help="folder of a bundle or of a checkpoint, an ONNX file, or a name on a hub, OWNER/NAME[@REVISION]",
     )
-    serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of headwaiter-server")
+    flags = serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of headwaiter-server")
+    # Otherwise, an error about a missing MODEL would name FLAGS too.
+    flags.required = False
     return parser

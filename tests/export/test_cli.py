@@ -76,6 +76,7 @@ def test_wrong_usage_is_status_2() -> None:
 def test_flags_that_do_not_fit_together_are_refused(
     flags: list[str], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "config.json").touch()
     assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), *flags]) == 1
     printed = capsys.readouterr().err
     assert all(fact in printed for fact in facts)
