@@ -30,6 +30,7 @@ def main() -> int:
     from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.checkpoints.json_files import CheckpointError
     from headwaiter_serve.bundle_cache import cached_bundle
+    from headwaiter_serve.ports import PortInUse, check_ports
     from headwaiter_server.settings.flags import SettingsError, read_settings
 
     try:
@@ -37,12 +38,15 @@ def main() -> int:
         settings = read_settings([options.model, *options.flags], os.environ)
         if (Path(options.model) / "manifest.json").is_file():
             return _become_server(options.model, options.flags)
+        check_ports(settings)
         with cached_bundle(options.model, settings) as (bundle, export):
-            if not bundle.is_dir() and (status := _run_export(export)):
+            if bundle.is_dir():
+                print(f"headwaiter: {options.model} was exported by an earlier start: {bundle}", file=sys.stderr)
+            elif status := _run_export(export):
                 return status
     except SettingsError as error:
         return _fail(error, 2)
-    except (BundleError, CheckpointError) as error:
+    except (BundleError, CheckpointError, PortInUse) as error:
         return _fail(error, 1)
     except OSError as error:
         return _fail(f"{error.filename} cannot be read or written ({error.strerror}): let this user do so", 1)

@@ -192,18 +192,14 @@ def listen_for_http(settings: Settings) -> list[socket.socket]:
     Raises:
         CannotListen: a port cannot be used.
     """
-    metrics_flag = f"--metrics-port {settings.metrics_port}"
-    flag = f"--http-address {settings.http_address}" if settings.http_address else metrics_flag
     sockets: list[socket.socket] = []
-    try:
-        sockets.append(listen(*settings.http_host_and_port))
-        if settings.metrics_host_and_port is not None:
-            flag = metrics_flag
-            sockets.append(listen(*settings.metrics_host_and_port))
-    except OSError as error:
-        for each in sockets:
-            each.close()
-        raise CannotListen(f"cannot listen on {flag} ({error.strerror}): choose another port") from None
+    for flag, address in settings.http_addresses.items():
+        try:
+            sockets.append(listen(*address))
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            raise CannotListen(f"cannot listen on {flag} ({error.strerror}): choose another port") from None
     return sockets
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,8 +45,11 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
     commit, exported = hub.add(words[-1], text_checkpoint), set[int]()
     with Client(text_server.address) as client:
         expected = client.encode(TEXTS)
-    for _ in range(2):
-        with running_server(Path(words[-1]), CPU, program=[*PROGRAM, *words[1:-1]]) as server:
+    for start in range(2):
+        with (
+            (tmp_path / "log").open("wb") as log,
+            running_server(Path(words[-1]), CPU, program=[*PROGRAM, *words[1:-1]], log=log) as server,
+        ):
             with Client(server.address) as client:
                 encoding = client.encode(TEXTS)
             assert TOKEN.encode() not in Path(f"/proc/{server.process.pid}/environ").read_bytes()
@@ -58,11 +62,22 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
         assert encoding.model.results_digest == expected.model.results_digest
         (bundle,) = bundles(tmp_path)
         exported.add((bundle / "manifest.json").stat().st_ino)
+        assert (f": {bundle}\n" in (tmp_path / "log").read_text()) == (start == 1)
         hub.status = 503  # The second start needs no hub.
     assert len(exported) == 1
     assert hub.sent.count("model.safetensors") == 1
     source = read_manifest(bundle).source
     assert (source.name, source.revision) == (words[-1], commit)
+
+
+def test_a_port_in_use_is_told_before_the_export(hub: LoopbackHub, text_checkpoint: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [*PROGRAM, "serve", str(text_checkpoint), *CPU, "--address", address]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 1
+    assert f"--address {address}" in ran.stderr
+    assert (ran.stdout, bundles(tmp_path)) == ("", [])
 
 
 def test_a_bundle_is_served_as_it_is(hub: LoopbackHub, text_bundle: Path, tmp_path: Path) -> None:

@@ -259,6 +259,14 @@ class Settings:
         return None if shared else (host, self.metrics_port)
 
     @property
+    def http_addresses(self) -> dict[str, tuple[str, int]]:
+        """The addresses for HTTP: that of requests, and that of metrics if it is another; with the flag of each."""
+        metrics_flag = f"--metrics-port {self.metrics_port}"
+        flag = f"--http-address {self.http_address}" if self.http_address else metrics_flag
+        own = self.metrics_host_and_port
+        return {flag: self.http_host_and_port, **({} if own is None else {metrics_flag: own})}
+
+    @property
     def request_limits(self) -> RequestLimits:
         """The limits of one request."""
         return RequestLimits(
