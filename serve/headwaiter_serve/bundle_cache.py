@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -31,8 +31,10 @@ _LIBRARIES = (
 
 
 @contextmanager
-def cached_bundle(model: str, settings: Settings) -> Iterator[tuple[Path, list[str]]]:
+def cached_bundle(model: str, settings: Settings, export_flags: Sequence[str] = ()) -> Iterator[tuple[Path, list[str]]]:
     """Yield the folder of a model's bundle, and the arguments of headwaiter-export that write it if it is missing.
+
+    Other flags of the export, which are among these arguments, make another bundle.
 
     During the block, no other start exports the same model. A model that changes gets another folder. A bundle that is
     damaged is deleted.
@@ -43,7 +45,7 @@ def cached_bundle(model: str, settings: Settings) -> Iterator[tuple[Path, list[s
     """
     (command, source) = _read(model)
     # An ONNX file has one graph.
-    flags = [] if command[0] == "onnx" else _graph_flags(settings)
+    flags = [*([] if command[0] == "onnx" else _graph_flags(settings)), *export_flags]
     parts = [*source, *flags, *_code(), *map(_version, _LIBRARIES)]
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     with _lock_file(name) as lock:

@@ -17,6 +17,12 @@ from headwaiter_proto.command_line import CommandParser
 _PYTHON = (sys.executable, "-P", "-m")
 # The variables of huggingface_hub with a token, which only the export needs.
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# The flags of `headwaiter-export checkpoint` and `onnx` that say what the files of a model do not; all other flags are
+# those of the server.
+EXPORT_FLAGS = (
+    *("--pooling", "--normalize", "--no-normalize", "--max-tokens", "--question", "--words", "--route", "--adapter"),
+    *("--outputs", "--labels", "--vocabulary-size"),
+)
 
 
 def main() -> int:
@@ -26,6 +32,7 @@ def main() -> int:
         The exit status if there is nothing to serve: 2 after wrong usage, otherwise that of the export.
     """
     options = _parser().parse_args()
+    export_flags, flags = _split(options.flags)
     # Imported here, so that --help is fast and needs no extra.
     from headwaiter_export.bundle.atomic_folder import BundleError
     from headwaiter_export.checkpoints.json_files import CheckpointError
@@ -35,11 +42,13 @@ def main() -> int:
 
     try:
         # A wrong flag is found before the export, which takes a minute or more.
-        settings = read_settings([options.model, *options.flags], os.environ)
+        settings = read_settings([options.model, *flags], os.environ)
         if (Path(options.model) / "manifest.json").is_file():
-            return _become_server(options.model, options.flags)
+            if export_flags:
+                return _fail(f"{options.model} is a bundle, which {export_flags[0]} cannot change: leave it out", 2)
+            return _become_server(options.model, flags)
         check_ports(settings)
-        with cached_bundle(options.model, settings) as (bundle, export):
+        with cached_bundle(options.model, settings, export_flags) as (bundle, export):
             if bundle.is_dir():
                 print(f"headwaiter: {options.model} was exported by an earlier start: {bundle}", file=sys.stderr)
             elif status := _run_export(export):
@@ -52,7 +61,18 @@ def main() -> int:
         return _fail(f"{error.filename} cannot be read or written ({error.strerror}): let this user do so", 1)
     except KeyboardInterrupt:
         return 130
-    return _become_server(str(bundle), options.flags)
+    return _become_server(str(bundle), flags)
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the flags of the export, and those of the server; each is followed by its values."""
+    export, server = list[str](), list[str]()
+    part = server
+    for word in words:
+        if word.startswith("--"):
+            part = export if word.partition("=")[0] in EXPORT_FLAGS else server
+        part.append(word)
+    return export, server
 
 
 def _become_server(bundle: str, flags: list[str]) -> NoReturn:
@@ -91,16 +111,19 @@ def _parser() -> CommandParser:
     serve = parser.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "serve",
         help="export a model, unless an earlier start has, and serve it",
-        usage="headwaiter serve MODEL [FLAGS of headwaiter-server]",
+        usage="headwaiter serve MODEL [FLAGS]",
         description="Serve a bundle, or export a checkpoint into the cache and serve it. A second start with the same "
-        "checkpoint exports nothing. headwaiter-server --help lists the flags.",
+        "checkpoint exports nothing. headwaiter-server --help lists the flags of the server. The flags "
+        f"{', '.join(EXPORT_FLAGS)} are those of headwaiter-export checkpoint and onnx.",
     )
     serve.add_argument(
         "model",
         metavar="MODEL",
         help="folder of a bundle or of a checkpoint, an ONNX file, or a name on a hub, OWNER/NAME[@REVISION]",
     )
-    flags = serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of headwaiter-server")
+    flags = serve.add_argument(
+        "flags", nargs=argparse.REMAINDER, metavar="FLAGS", help="flags of the server and of the export"
+    )
     # Otherwise, an error about a missing MODEL would name FLAGS too.
     flags.required = False
     return parser

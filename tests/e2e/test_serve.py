@@ -70,6 +70,20 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
     assert (source.name, source.revision) == (words[-1], commit)
 
 
+def test_flags_of_the_export_change_the_vectors(hub: LoopbackHub, text_checkpoint: Path, text_bundle: Path) -> None:
+    flags = [*CPU, "--pooling", "cls", "--no-normalize"]
+    with (
+        running_server(text_checkpoint, flags, program=[*PROGRAM, "serve"]) as server,
+        running_server(text_bundle, CPU) as usual,
+        Client(server.address) as client,
+        Client(usual.address) as usual_client,
+    ):
+        pooled = client.encode(TEXTS).pooled
+        hidden = usual_client.encode(TEXTS, hidden=True).hidden
+        assert hidden is not None
+    np.testing.assert_allclose(pooled, [rows[0] for rows in hidden], atol=1e-5)
+
+
 def test_a_port_in_use_is_told_before_the_export(hub: LoopbackHub, text_checkpoint: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -68,6 +68,9 @@ def test_name_and_graphs_change_the_bundle(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("other"))
     bundles.add(bundle(renamed))
     renamed.rename(checkpoint)
+    with cached_bundle(str(checkpoint), read_settings([str(checkpoint)], {}), ["--pooling", "cls"]) as (path, export):
+        assert export[-2:] == ["--pooling", "cls"]
+        assert path not in bundles
     # Flags of the server alone change nothing.
     assert bundle(checkpoint, "--token-budget", "64") == first
     assert len(bundles) == 4
