@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def _export_checkpoint(options: argparse.Namespace, name: str) -> None:
 
     # Before the progress, because huggingface_hub shows its own.
     options.folder, options.source = _fetched(options.folder)
-    with _Progress() as progress:
+    with _Progress() as progress, _errors_of(options.folder, options.source):
         try:
             _export_encoder(_read_checkpoint, options, name, progress)
         except NoFamilyError as error:
@@ -238,6 +238,13 @@ def _fetched(checkpoint: str) -> "tuple[Path, HubSource | None]":
     with _signal_handlers(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.SIG_DFL)):
         folder, commit = fetch(name)
     return folder, HubSource(name=name.name, revision=commit)
+
+
+def _errors_of(folder: Path, source: "HubSource | None") -> AbstractContextManager[None]:
+    """Return the context in which errors name a checkpoint as its user does."""
+    from headwaiter_export.checkpoints.hub import errors_of_fetched
+
+    return nullcontext() if source is None else errors_of_fetched(source.name, folder)
 
 
 def _name_of_checkpoint(options: argparse.Namespace) -> str:

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from headwaiter_export import checkpoints
+from headwaiter_export.checkpoints.hub import errors_of_fetched
+from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.needed_files import needed_files
+from headwaiter_export.checkpoints.weights import read_tensors
 from headwaiter_export.cli import main
 from tests.support.checkpoints import write_json
 from tests.support.loopback_hub import TOKEN, LoopbackHub, loopback_hub
@@ -188,14 +191,21 @@ def test_what_fails_is_one_sentence_that_says_what_to_do(
     }
     sentences = fetched(environment, *facts)
     sentences += fetched({**environment, "HF_TOKEN": "hf_wrong"}, "a/model")
-    hub.status = 503
-    sentences += fetched(environment, "a/other")
+    stored = Path(environment["HF_HOME"]) / "token"
+    stored.write_text("hf_wrong")
+    sentences += fetched(environment, "a/model")
+    stored.unlink()
+    for hub.status in (503, 429, 403):
+        sentences += fetched(environment, "a/other")
     sentences += fetched({**environment, "HF_HUB_OFFLINE": "1"}, "a/other")
     sentences += fetched({**environment, "HF_ENDPOINT": "http://127.0.0.1:9"}, "a/other")
     words = [
         *facts.values(),
-        ("401", "HF_TOKEN"),
+        ("401", "in HF_TOKEN"),
+        ("401", str(stored)),
         ("503", "HF_ENDPOINT"),
+        ("too many", "wait"),
+        ("403", "without a token", "HF_TOKEN"),
         ("HF_HUB_OFFLINE",),
         ("127.0.0.1:9", "refused"),
     ]
@@ -205,10 +215,36 @@ def test_what_fails_is_one_sentence_that_says_what_to_do(
         assert all(word in sentence for word in each), sentence
 
 
+@pytest.mark.parametrize(
+    ("file", "offline", "words"),
+    [
+        (None, False, ("model.safetensors", "hf download a/model --local-dir model")),
+        (None, True, ("model.safetensors", "HF_HUB_OFFLINE")),
+        ("model.safetensors", False, ("a/model/model.safetensors", "delete {cache}")),
+    ],
+    ids=["missing", "missing without a connection", "damaged"],
+)
+def test_what_is_wrong_with_fetched_files_names_the_model_and_what_its_user_can_do(
+    file: str | None, offline: bool, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "snapshots" / "commit"
+    folder.mkdir(parents=True)
+    write_files(folder, *([file] if file else []), config={})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    with pytest.raises(CheckpointError) as raised, errors_of_fetched("a/model", folder):
+        read_tensors(folder)
+    sentence = str(raised.value)
+    assert sentence.startswith("a/model")
+    assert all(word.format(cache=tmp_path) in sentence for word in words)
+    assert "save" not in sentence
+    assert str(folder) not in sentence
+
+
 def test_every_file_that_a_module_of_the_export_names_is_one_that_is_fetched() -> None:
     named = set[str]()
     for module in Path(checkpoints.__path__[0]).rglob("*.py"):
-        if module.name != "needed_files.py":
+        # `model_path.py` reads nothing, and knows bundles.
+        if module.name not in ("needed_files.py", "model_path.py"):
             named |= set(re.findall(r'"([\w.-]+\.(?:json|txt|jinja|pt|safetensors|bin))"', module.read_text()))
     assert len(named) >= 15
     assert named <= {Path(file).name for file in needed_files(lambda _: Path("nowhere"))}
