@@ -157,7 +157,7 @@ def _factors(
 
 
 def place(error: Exception | None = None) -> str:
-    """Return the file and the line of the innermost code that belongs neither to PyTorch nor to the export.
+    """Return the file and the line of the innermost code of the module that does not belong to PyTorch; "" without it.
 
     Without an error, this is the code that runs now.
     """
@@ -166,6 +166,8 @@ def place(error: Exception | None = None) -> str:
     else:
         frames = [*traceback.walk_tb(error.__traceback__)][::-1]
     for frame, line in frames:
+        if frame.f_code.co_name == "call_module" and frame.f_code.co_filename.startswith(_PACKAGES[1]):
+            break  # What called the module is no code of it.
         if not frame.f_code.co_filename.startswith((*_PACKAGES, "<")):
             return f"{frame.f_code.co_filename}:{line}"
     return ""

@@ -119,12 +119,14 @@ class _VariableSizes(TorchFunctionMode):
     def __init__(self, sizes: tuple[int | SymInt, ...], max_tokens: int) -> None:
         super().__init__()
         self._max_tokens = max_tokens
+        self._place = ""
         self._sizes = {
             name: size for name, size in zip(("sequences", "tokens"), sizes, strict=True) if isinstance(size, SymInt)
         }
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._place = place() or self._place
         self.check()
         if self._sizes and func in (F.linear, F.layer_norm) and args[0].ndim == 3:
             # As in packed graphs: a linear layer of two dimensions is traced to Gemm, which adds the bias, and ONNX
@@ -134,15 +136,17 @@ class _VariableSizes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def check(self) -> None:
+        """Check the sizes where the module calls a function; after its last function, the place is that one's."""
         for name, size in self._sizes.items():
             expression = size.node.expr
             if expression.is_number:
-                raise NotPackableError(place(), f"here or just before, the number of {name} becomes a constant")
+                raise NotPackableError(self._place, f"here or just before, the number of {name} becomes a constant")
             # A comparison with a limit of the code leaves one side of the limit.
             most = size.node.shape_env.bound_sympy(expression).upper
             if name == "tokens" and most < self._max_tokens:
                 raise NotPackableError(
-                    place(), f"here or just before, the code treats sequences of more than {most} tokens in another way"
+                    self._place,
+                    f"here or just before, the code treats sequences of more than {most} tokens in another way",
                 )
 
 

@@ -441,6 +441,14 @@ class BranchByLength(Centred):
         return x if ids.shape[1] < 9 else 2 * x
 
 
+class LateBranchByLength(Centred):
+    """Computes long sequences in another way at its end."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = super().forward(ids)
+        return x if x.shape[1] < 9 else x + x
+
+
 class OtherBranch(Tokens):
     """Decides by a value that PyTorch's tracer does not know."""
 
@@ -559,6 +567,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "baked_batch": (BakedBatch, ("own_modules.py:", "the number of sequences becomes a constant")),
     "other_branch": (OtherBranch, ("own_modules.py:",)),
     "branch_by_length": (BranchByLength, ("own_modules.py:", "more than 8 tokens")),
+    "late_branch_by_length": (LateBranchByLength, ("own_modules.py:", "more than 8 tokens")),
 }
 
 
