@@ -6,6 +6,7 @@ Its commands `checkpoint`, `onnx`, `module` and `preset` differ in how they read
 import argparse
 import importlib.util
 import json
+import re
 import runpy
 import signal
 import sys
@@ -127,7 +128,7 @@ def _export_onnx(options: argparse.Namespace, name: str) -> None:
         # Before the progress, as for a checkpoint.
         folder, _ = _fetched(options.pytorch)
         read = partial(read_checkpoint, folder, choices.pooling, choices.normalize)
-    with _Progress() as progress:
+    with _Progress() as progress, _flags_in_errors():
         export_onnx(find_onnx(options.file), options.output, name, choices, progress.report, progress.step, read)
 
 
@@ -138,7 +139,8 @@ def _export_module(options: argparse.Namespace, name: str) -> None:
         if ".py:" in options.config:
             # The flags are checked before the code runs.
             choices = {**_module_choices(options), **_reports(options, progress)}
-            export_module(_load_module(options), options.output, name=name, **choices)
+            with _flags_in_errors():
+                export_module(_load_module(options), options.output, name=name, **choices)
         else:
             _export_encoder(_read_module, options, name, progress)
 
@@ -247,6 +249,16 @@ def _errors_of(folder: Path, source: "HubSource | None") -> AbstractContextManag
     return nullcontext() if source is None else errors_of_fetched(source.name, folder)
 
 
+@contextmanager
+def _flags_in_errors() -> Iterator[None]:
+    """Name flags instead of the arguments that they give, in errors about them."""
+    try:
+        yield
+    except ConfigError as error:
+        names = re.compile("max_tokens|vocabulary_size|feature_width")
+        raise ConfigError(names.sub(lambda name: f"--{name[0].replace('_', '-')}", str(error))) from error
+
+
 def _name_of_checkpoint(options: argparse.Namespace) -> str:
     """Return the name of the folder, or the name on the hub without its owner."""
     name = HubName.parse(options.folder)
@@ -321,6 +333,8 @@ def _module_choices(options: argparse.Namespace) -> dict[str, Any]:
         )
     if options.max_tokens is None:
         raise ConfigError("a module does not say how long a sequence may be: give --max-tokens")
+    if (options.vocabulary_size is None) == (options.feature_width is None):
+        raise ConfigError("a module takes token ids or features: give either --vocabulary-size or --feature-width")
     given = {name: getattr(options, name) for name in (*_MODULE_FLAGS, "tokenizer")}
     return {name: value for name, value in given.items() if value is not None}
 

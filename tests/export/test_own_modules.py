@@ -235,6 +235,10 @@ def test_the_command_exports_the_module_of_a_function(
         ("failing", FLAGS, ["code.py:failing", "no weights"]),
         ("other", FLAGS, ["no function other", "FILE.py:FUNCTION"]),
         ("encoder", FLAGS[:2], ["--max-tokens"]),
+        ("encoder", FLAGS[2:], ["--vocabulary-size", "--feature-width"]),
+        ("encoder", [*FLAGS, "--vocabulary-size", "9"], ["--vocabulary-size", "--feature-width"]),
+        ("encoder", [*FLAGS[:3], "2"], ["--max-tokens is 2"]),
+        ("encoder", ["--feature-width", "9", *FLAGS[2:]], ["--max-tokens", "--vocabulary-size"]),
         # The flags are checked before the code runs.
         ("failing", [*FLAGS, "--compare", "outputs.npz"], ["--compare"]),
         ("encoder", [*FLAGS, "--graphs", "portable", "packed-cuda"], ["packed-cpu.fp32.onnx", "--graphs"]),

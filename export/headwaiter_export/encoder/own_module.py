@@ -176,7 +176,7 @@ def call_module(
             raise
         raise ConfigError(
             f"the module fails on one sequence of {tokens.shape[1]} tokens ({place(error)}: {error!r:.300}): let it "
-            "take numbers in float32, or token ids, on the CPU, and all lengths up to max_tokens"
+            "take numbers in float32, or token ids below vocabulary_size, on the CPU, and all lengths up to max_tokens"
         ) from error
     if isinstance(output, Mapping):
         known = ("last_hidden_state", "logits", "pooler_output")
