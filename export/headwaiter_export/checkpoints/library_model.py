@@ -134,7 +134,8 @@ def read_library_model(
     config_json.require(
         dict.fromkeys(("auto_map", "quantization_config", "configuration_files", "transformers_weights"))
     )
-    head = None if modules.pooling else read_library_head(config_json, modules.cross_encoder)
+    is_encoder = set(config_json.strings("architectures")) <= _encoders(kind)
+    head = None if modules.pooling or is_encoder else read_library_head(config_json, modules.cross_encoder)
     if head is None and pooling is None and modules.pooling is None:
         check_is_encoder(config_json, modules.cross_encoder, Pooling.MEAN)
     if head is not None and (pooling not in (None, Pooling.NONE) or normalize):
@@ -171,6 +172,16 @@ def read_library_model(
     if head is not None:
         choices["token_types"] = _token_types(module, folder, config_json)
     return LibraryModel(module, head, choices, assumptions, modules, config_json, has_modules)
+
+
+def _encoders(kind: str) -> set[str]:
+    """Return the classes without a head of a model type, which may have any name, such as BertGenerationEncoder."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+    except ImportError:
+        return set()  # `_load` says so.
+    names = MODEL_MAPPING_NAMES.get(kind, ())
+    return {names} if isinstance(names, str) else {*names}
 
 
 def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no_family: Exception) -> nn.Module:

@@ -127,6 +127,16 @@ def test_of_an_encoder_and_a_decoder_the_encoder_is_exported(tmp_path: Path) -> 
     assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
 
 
+def test_a_class_without_a_head_may_have_any_name(tmp_path: Path) -> None:
+    model = save(tmp_path, "BertGeneration", SIZES, "Encoder")
+    assert export(tmp_path).reference_module == "BertGenerationEncoder"
+    sequences: list[Array] = [np.arange(5, 5 + n) for n in (5, 1, 40)]
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(each)[None]).last_hidden_state[0].numpy() for each in sequences]
+    rows = [each.hidden for each in run(tmp_path, sequences) if each.hidden is not None]
+    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
 def test_an_encoder_of_passages_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
     model = save(tmp_path, "DPR", SIZES, "ContextEncoder")
     assert export(tmp_path).without_rows
