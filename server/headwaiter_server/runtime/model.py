@@ -169,7 +169,8 @@ def open_model(
     if max_tokens:
         bundle.limit_tokens(max_tokens)
     resources = Resources(threads, device, max_gpu_bytes, turn)
-    if provider == "auto" and precision == "int8":
+    is_int8 = precision == "int8" or all(graph.precision == PRECISION_INT8 for graph in bundle.manifest.graphs)
+    if provider == "auto" and is_int8:
         provider = "cpu"  # Only the CPU runs int8, so choosing the CPU is not a fallback.
     if provider != "auto":
         return _open_on(bundle, provider, precision, resources, sessions)
