@@ -157,7 +157,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Written:
     """The graphs that were written, and what is needed to check and to describe them, without the encoder.
 
@@ -370,20 +370,20 @@ def _write_graphs(
         report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     has_attention = ATTENTION_WEIGHTS_GRAPH in chosen
     return Written(
-        encoder.config,
-        text,
-        model.image,
-        model.sound,
-        tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
-        ranges,
-        checked,
-        measured,
-        AttentionReference.compute(encoder, reference) if has_attention else None,
-        float32_layers,
-        encoder.class_name if isinstance(encoder, ModuleEncoder) else "",
-        model.source,
-        encoder.reason if isinstance(encoder, PaddedModuleEncoder) else "",
-        encoder.gives_rows,
+        config=encoder.config,
+        text=text,
+        image=model.image,
+        sound=model.sound,
+        plans=tuple(plan for plan in chosen if plan is not ATTENTION_WEIGHTS_GRAPH),
+        ranges=ranges,
+        reference=checked,
+        sentences=measured,
+        attention=AttentionReference.compute(encoder, reference) if has_attention else None,
+        float32_layers=float32_layers,
+        module=encoder.class_name if isinstance(encoder, ModuleEncoder) else "",
+        source=model.source,
+        padding_reason=encoder.reason if isinstance(encoder, PaddedModuleEncoder) else "",
+        gives_rows=encoder.gives_rows,
     )
 
 

@@ -128,21 +128,21 @@ def _write(
         shared.write_graph(graph, folder / plan.file)
     report(f"{weights}: {(folder / weights).stat().st_size / 1e6:.1f} MB")
     return Written(
-        encoder.config,
-        model.text,
-        model.image,
-        model.sound,
-        (plan,),
-        ranges,
-        reference,
-        sentences,
-        None,
-        [],
-        "",
-        model.source,
-        encoder.reason,
-        encoder.gives_rows,
-        compared,
+        config=encoder.config,
+        text=model.text,
+        image=model.image,
+        sound=model.sound,
+        plans=(plan,),
+        ranges=ranges,
+        reference=reference,
+        sentences=sentences,
+        attention=None,
+        float32_layers=[],
+        module="",
+        source=model.source,
+        padding_reason=encoder.reason,
+        gives_rows=encoder.gives_rows,
+        compared_with=compared,
     )
 
 
