@@ -192,16 +192,13 @@ class _Observe(AttentionMode):
 
     @override
     def attention(self, query: Tensor, key: Tensor, value: Tensor, choices: dict[str, Any]) -> Tensor:
-        n, mask = self.tokens, choices["attn_mask"]
-        added = torch.zeros(1, n, n)
-        if choices["is_causal"]:
-            added = added.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
-        elif mask is not None and mask.dtype == torch.bool:
-            added = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
-        elif mask is not None:
-            added = mask.float()
-        added = added.expand(*added.shape[:-2], n, n).reshape(-1, n, n)
-        scale = choices["scale"]
+        n, mask, scale = self.tokens, choices["attn_mask"], choices["scale"]
+        added: AddedNumbers | None
+        if choices["is_causal"] or mask is None:
+            added = AddedNumbers.of_distances(n, is_causal=choices["is_causal"])
+        else:
+            pairs = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask.float()
+            added = AddedNumbers.measured(pairs.expand(*pairs.shape[:-2], n, n).reshape(-1, n, n))
         self._add(query, value, added, torch.zeros(1), query.shape[-1] ** -0.5 if scale is None else scale)
         context: Tensor = SDPA(**choices)
         return context
@@ -222,12 +219,13 @@ class _Observe(AttentionMode):
         query, _, weights = self.weights
         if not torch.allclose(left.float(), weights.reshape(left.shape).float(), atol=1e-6):
             raise NotPackableError(place(), "the weights of this attention are changed after the softmax")
-        self._add(query, value, self._scores, self._product, None)
+        self._add(query, value, AddedNumbers.measured(self._scores), self._product, None)
         return left @ value
 
-    def _add(self, query: Tensor, value: Tensor, scores: Tensor, product: Tensor, factor: float | None) -> None:
-        measured = AddedNumbers.measured(scores)
-        if measured is None:
+    def _add(
+        self, query: Tensor, value: Tensor, added: AddedNumbers | None, product: Tensor, factor: float | None
+    ) -> None:
+        if added is None:
             raise NotPackableError(
                 self.place,
                 "the mask or the bias of this attention depends on the content, or on more than the distance of two "
@@ -235,7 +233,7 @@ class _Observe(AttentionMode):
             )
         heads = len(product) if factor is None else math.prod(query.shape[:-2])
         sizes = heads, query.shape[-1], value.shape[-1]
-        self.seen.append(_Seen(self.place, *sizes, product, factor, measured))
+        self.seen.append(_Seen(self.place, *sizes, product, factor, added))
 
     @override
     def other(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -40,6 +40,12 @@ class AddedNumbers:
             return None
         return cls(~_by_distance(masked), _by_distance(numbers))
 
+    @classmethod
+    def of_distances(cls, tokens: int, *, is_causal: bool) -> "AddedNumbers":
+        """Return what adds nothing, and masks the keys after a query if it is causal."""
+        distances = torch.arange(1 - tokens, tokens)[None]
+        return cls(distances <= (0 if is_causal else tokens), torch.zeros(distances.shape))
+
     @property
     def tokens(self) -> int:
         """The number n of rows."""

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from headwaiter_export.config.choices import Mask
+from headwaiter_export.encoder.measured_attention import find_attentions
 from headwaiter_export.encoder.measured_terms import AddedNumbers
 from headwaiter_export.encoder.score_terms import ScoreTerms
 
@@ -106,3 +108,28 @@ def test_a_shorter_sequence_must_have_the_same_numbers_at_the_same_distances() -
     assert long.equals(short)
     assert short.equals(long)
     assert not long.equals(other)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_without_a_mask_tensor_is_described_as_if_it_were_measured(is_causal: bool) -> None:
+    pairs = torch.zeros(1, 9, 9)
+    if is_causal:
+        pairs = pairs.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), -torch.inf)
+    measured = AddedNumbers.measured(pairs)
+    assert measured is not None
+    assert AddedNumbers.of_distances(9, is_causal=is_causal).is_same(measured)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_without_a_mask_tensor_takes_no_array_of_all_pairs(
+    is_causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16,384² numbers in float32 are 1.1 GB."""
+
+    def attend(rows: Tensor) -> Tensor:
+        heads = rows[None, None, :, :2]
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=is_causal)
+
+    monkeypatch.delattr(AddedNumbers, "measured")
+    found = find_attentions(attend, [torch.ones(n, 2) for n in (16_384, 9, 8_192)])
+    assert [each.terms.pattern for each in found.layers] == [Mask.CAUSAL if is_causal else Mask.NONE]
