@@ -149,7 +149,7 @@ def run_module(module: nn.Module, tokens: Tensor) -> Tensor:
             f"the module gives {[*output.shape]} for one sequence of {tokens.shape[0]} tokens: let it return rows "
             f"[1, {tokens.shape[0]}, width]"
         )
-    return output[0]
+    return output.squeeze(0)
 
 
 def call_module(

@@ -11,7 +11,7 @@ import onnx_ir as ir
 # Operators that compute each number of an array from the numbers at the same place.
 _BY_NUMBER = {"Add", "Div", "Erf", "Gelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh"}
 # Operators that change the shape alone.
-_RESHAPING = {"Identity", "Reshape", "Squeeze", "Unsqueeze"}
+RESHAPING = {"Identity", "Reshape", "Squeeze", "Unsqueeze"}
 
 
 def drop_batch_axis(model: ir.Model) -> None:
@@ -23,14 +23,14 @@ def drop_batch_axis(model: ir.Model) -> None:
             rows = [_rows(each) for each in inputs]
             if all(each is not None for each in rows) and len({_width(each) for each in rows}) == 1:
                 _compute_on_rows(graph, node, [each for each in rows if each is not None])
-        elif node.op_type in _RESHAPING and node.outputs[0] not in graph.outputs and inputs[0].producer() is not None:
-            source = _source(inputs[0])
+        elif node.op_type in RESHAPING and node.outputs[0] not in graph.outputs and inputs[0].producer() is not None:
+            source = source_of(inputs[0])
             if _is_same(source, node.outputs[0]):
                 node.outputs[0].replace_all_uses_with(source)
             elif node.op_type == "Reshape" and _has_no_zero(node.inputs[1]):
                 node.replace_input_with(0, source)
     for node in reversed(list(graph)):
-        if node.op_type in (*_BY_NUMBER, *_RESHAPING) and not any(
+        if node.op_type in (*_BY_NUMBER, *RESHAPING) and not any(
             each.uses() or each in graph.outputs for each in node.outputs
         ):
             graph.remove(node, safe=True)
@@ -85,10 +85,10 @@ def _has_no_zero(shape: ir.Value | None) -> bool:
     return shape is not None and shape.const_value is not None and 0 not in shape.const_value.numpy()
 
 
-def _source(value: ir.Value) -> ir.Value:
+def source_of(value: ir.Value) -> ir.Value:
     """Return the value that has the same numbers before all changes of its shape."""
     node = value.producer()
-    while node is not None and node.op_type in _RESHAPING and node.inputs[0] is not None:
+    while node is not None and node.op_type in RESHAPING and node.inputs[0] is not None:
         value = node.inputs[0]
         node = value.producer()
     return value
@@ -96,7 +96,7 @@ def _source(value: ir.Value) -> ir.Value:
 
 def _rows(value: ir.Value) -> ir.Value | None:
     """Return the rows [T, d] that a value [1, T, d] consists of; None if it has another shape."""
-    source, shape = _source(value), value.shape
+    source, shape = source_of(value), value.shape
     if shape is None or len(shape) != 3 or shape[0] != 1 or _width(source) is None:
         return None
     return source if _width(source) == shape[2] else None

@@ -1,6 +1,7 @@
 """Write tiny encoders of many forms as CUDA graphs, with the manifest that a server reads."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunct
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.float16 import to_float16
+from headwaiter_export.graphs.float16 import in_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, bias_heads
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import TargetFormat
@@ -184,11 +185,17 @@ def write_models(forms: Mapping[str, Form], folder: Path) -> None:
 def write_model(folder: Path, form: Form) -> Path:
     """Write a form's graph and its manifest without checksums to a new folder, and return the folder."""
     torch.manual_seed(0)
-    config = EncoderConfig(**{**_SIZES, **form.choices})
-    encoder = Encoder(config).eval().fold_temperatures().merge_dense()
+    encoder = Encoder(EncoderConfig(**{**_SIZES, **form.choices})).eval().fold_temperatures().merge_dense()
+    return write_encoder(folder, encoder, form.precision)
+
+
+def write_encoder(folder: Path, encoder: Encoder, *precisions: Precision) -> Path:
+    """Write an encoder's graphs and its manifest without checksums to a new folder, and return the folder."""
     folder.mkdir()
-    graph = folder / graph_file(form.precision)
-    write_graph(to_float16(encoder) if form.precision == "fp16" else encoder, PackedCuda, graph)
+    for precision in precisions:
+        with torch.no_grad(), in_float16(encoder) if precision == "fp16" else nullcontext(encoder) as written:
+            write_graph(written, PackedCuda, folder / graph_file(precision))
+    config = encoder.config
     manifest = Manifest(
         name=folder.name,
         vocabulary_size=config.vocabulary_size,
