@@ -3,9 +3,14 @@
 `fold_tables` is about embeddings. Many modules add the vector of a token type that all tokens have, and look up the
 position of a token in a table of the numbers 0 to n − 1.
 
-Every number stays the sum of the same numbers in the same order.
+`cut_products` is about linear layers. Many modules compute queries, keys and values as one product, or a gate and what
+it multiplies, and cut the result. Cutting the result copies it in every batch; weights are cut once.
+
+Both keep the formula of each number.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,8 @@ from headwaiter_export.graphs.batch_axis import RESHAPING, source_of
 
 # Operators whose results have no other numbers than their first input.
 _SELECTING = {*RESHAPING, "Expand", "Gather", "GatherElements", "Slice"}
+# Queries, keys, values and a gate. Many narrow products would cost more than their cuts.
+_MOST_PARTS = 4
 
 
 def fold_tables(model: ir.Model) -> None:
@@ -85,6 +92,105 @@ def _lookup(value: ir.Value | None) -> ir.Node | None:
         return None
     table = node.inputs[0]
     return node if table is not None and table.shape is not None and len(table.shape) == 2 else None
+
+
+def cut_products(model: ir.Model) -> None:
+    """Compute the parts of a product apart, if all that reads the product takes neighbouring columns of it, in float32.
+
+    Graphs in float16 run on CUDA alone, where one product and one cut are fewer kernels than three products.
+    """
+    graph = model.graph
+    for gemm in [node for node in graph if node.op_type == "Gemm"]:
+        product = _reshaped(gemm.outputs[0], graph)
+        columns = _columns(gemm, product)
+        if columns is None or not all(_are_of_columns(each, columns) for each in gemm.inputs[1:]):
+            continue
+        readers = [_parts(node, columns) if index == 0 else [] for node, index in product.uses()]
+        parts = [part for reader in readers for part in reader]
+        is_cut = product not in graph.outputs and 1 < len(parts) <= _MOST_PARTS and all(readers)
+        if is_cut and all(_are_neighbours(taken) for _, taken in parts):
+            lead = [] if product.shape is None else product.shape[: -columns.ndim]
+            for part, taken in parts:
+                _compute_part(graph, gemm, lead, part, taken)
+    RemoveUnusedNodesPass()(model)
+
+
+def _reshaped(value: ir.Value, graph: ir.Graph) -> ir.Value:
+    """Return a value in the shape in which the graph uses it."""
+    while value not in graph.outputs and len(uses := [*value.uses()]) == 1 and uses[0].node.op_type in RESHAPING:
+        value = uses[0].node.outputs[0]
+    return value
+
+
+def _are_of_columns(value: ir.Value | None, columns: NDArray[Any]) -> bool:
+    """Return whether a weight or a bias in float32 has numbers for each column."""
+    numbers = _numbers(value)
+    return numbers is not None and numbers.dtype == np.float32 and columns.size in numbers.shape
+
+
+def _columns(gemm: ir.Node, product: ir.Value) -> NDArray[Any] | None:
+    """Return the numbers of the columns of a product [T, d], as they lie in the last axes of its final shape.
+
+    None if the columns are not the last axes, or if several of the first axes have no constant size.
+    """
+    if product.shape is None or (own := gemm.outputs[0].shape) is None:
+        return None
+    for lead in reversed(range(len(product.shape))):
+        sizes = [size for size in product.shape[lead:] if isinstance(size, int)]
+        if len(sizes) == len(product.shape) - lead and math.prod(sizes) == own[1]:
+            unknown = sum(not isinstance(size, int) for size in product.shape[:lead])
+            return None if unknown > 1 else np.arange(math.prod(sizes)).reshape(sizes)
+    return None
+
+
+def _parts(reader: ir.Node, columns: NDArray[Any]) -> list[tuple[ir.Value, NDArray[Any]]]:
+    """Return the results of an operator that cuts a product, each with its columns; empty for another operator."""
+    source, *others = reader.inputs
+    settings = [numbers for each in others if (numbers := _numbers(each)) is not None]
+    if source is None or source.shape is None or len(settings) < len(others):
+        return []
+    rank, outputs = len(source.shape), reader.outputs
+    lead = rank - columns.ndim
+    axis = reader.attributes.get_int("axis", 0) % rank - lead
+    if reader.op_type == "Slice" and len(settings) > 2:
+        cuts = [slice(None)] * rank
+        for start, end, place, *step in zip(*(each.tolist() for each in settings), strict=True):
+            cuts[place] = slice(start, end, *step)
+        return [(outputs[0], columns[tuple(cuts[lead:])])] if cuts[:lead] == [slice(None)] * lead else []
+    if reader.op_type == "Gather" and axis >= 0:
+        return [(outputs[0], columns.take(settings[0], axis))]
+    if reader.op_type == "Split" and axis >= 0:
+        sizes = [None if each.shape is None else each.shape[axis + lead] for each in outputs]
+        ends = np.cumsum([size for size in sizes if isinstance(size, int)])
+        if len(ends) == len(outputs) and ends[-1] == columns.shape[axis]:
+            return list(zip(outputs, np.split(columns, ends[:-1], axis), strict=True))
+    return []
+
+
+def _are_neighbours(columns: NDArray[Any]) -> bool:
+    return columns.size > 0 and np.array_equal(columns.ravel(), np.arange(columns.size) + columns.flat[0])
+
+
+def _compute_part(
+    graph: ir.Graph, gemm: ir.Node, lead: Sequence[int | ir.SymbolicDim], part: ir.Value, columns: NDArray[Any]
+) -> None:
+    """Compute a part of a product with its columns of the weights; `lead` are the sizes of the axes before these."""
+    own = gemm.outputs[0].shape
+    assert own is not None
+    x, weight, *bias = gemm.inputs
+    first, end = int(columns.flat[0]), int(columns.flat[-1]) + 1
+    cut = np.s_[first:end] if gemm.attributes.get_int("transB", 0) else np.s_[:, first:end]
+    inputs = [x]
+    for value, place in ((weight, cut), *((each, np.s_[..., first:end]) for each in bias)):
+        numbers = _numbers(value)
+        assert numbers is not None
+        assert value is not None
+        inputs.append(_constant(graph, f"{value.name}/{first}-{end}", numbers[place]))
+    computed = ir.Value(name=f"{part.name}/columns", shape=ir.Shape([own[0], columns.size]), type=part.type)
+    new = ir.Node("", "Gemm", inputs, gemm.attributes.values(), outputs=[computed], version=gemm.version)
+    sizes = [size if isinstance(size, int) else -1 for size in (*lead, *columns.shape)]
+    shape = _constant(graph, f"{part.name}/shape", sizes)
+    _replace(graph, part, new, ir.node("Reshape", [computed, shape]))
 
 
 def _replace(graph: ir.Graph, value: ir.Value, *nodes: ir.Node) -> None:

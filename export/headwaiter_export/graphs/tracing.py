@@ -27,7 +27,7 @@ from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import random_sequences, sequence_of_parts
 from headwaiter_export.graphs.batch_axis import drop_batch_axis, fuse_norms
 from headwaiter_export.graphs.graph_layout import GraphLayout
-from headwaiter_export.graphs.module_weights import fold_tables
+from headwaiter_export.graphs.module_weights import cut_products, fold_tables
 from headwaiter_export.graphs.packed_cuda import CudaLayout
 from headwaiter_export.graphs.repeated_layers import mark_layers, repeat_layers
 from headwaiter_server.runtime.packing import TARGET, PackedBatch, pack
@@ -87,6 +87,7 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
     if isinstance(encoder, ModuleEncoder):
         model = _trace_module(encoder, layout, inputs)
         fold_tables(model)
+        cut_products(model)
         if issubclass(layout, CudaLayout):
             drop_batch_axis(model)
             if layout.FUSES_NORMS:

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from headwaiter_export.graphs.module_weights import fold_tables
+from headwaiter_export.graphs.module_weights import cut_products, fold_tables
 from tests.support.oracle import Array
 
 TOKENS, IDS, TYPES, WIDTH = 5, 9, 2, 6
@@ -72,6 +72,56 @@ def run(model: onnx.ModelProto) -> list[Array]:
 
 def counts(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
+
+
+ROWS = "y = Gemm <transB = 1> (x, weight, bias) rows = Unsqueeze (y, zero) "
+HEADS = ROWS + "heads = Reshape (rows, by_heads) "
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ROWS + "a, b = Split <axis = 2> (rows, halves)",
+        ROWS + "a, b = Split <axis = -1> (rows, halves)",
+        HEADS + "a = Slice (heads, zero, one, two) b = Slice (heads, one, all, two, one)",
+        HEADS + "a = Gather <axis = 2> (heads, scalar) b = Gather <axis = 2> (heads, one)",
+        "y = Gemm (x, transposed, bias) a, b = Split <axis = 1> (y, halves)",
+        "y = Gemm <transB = 1> (x, weight) a, b = Split <axis = 1> (y, halves)",
+    ],
+)
+def test_parts_of_a_product_are_computed_apart(operators: str) -> None:
+    model = graph(operators)
+    new = rewritten(model, cut_products)
+    assert {name: counts(new)[name] for name in ("Gemm", "Split", "Slice", "Gather")} == {
+        "Gemm": 2,
+        "Split": 0,
+        "Slice": 0,
+        "Gather": 0,
+    }
+    for actual, expected in zip(run(new), run(model), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6, strict=True)
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ROWS + "a, b = Split <axis = 2> (rows, halves) c = Neg (rows)",
+        ROWS + "a = Slice (rows, zero, two, one) b = Slice (rows, two, all, one)",
+        ROWS + "a = Slice (rows, zero, all, two, two) b = Slice (rows, one, all, two, two)",
+        HEADS + "a = Gather <axis = 2> (heads, first_and_last) b = Gather <axis = 2> (heads, one)",
+        "z = Gemm <transB = 1> (x, x) y = Gemm (z, x) a, b = Split <axis = 1, num_outputs = 2> (y)",
+    ],
+)
+def test_a_product_stays_whole_unless_all_that_reads_it_takes_neighbouring_columns(operators: str) -> None:
+    model = graph(operators)
+    assert counts(rewritten(model, cut_products)) == counts(model)
+
+
+def test_a_product_in_float16_stays_whole() -> None:
+    halves = {name: CONSTANTS[name].astype(np.float16) for name in ("weight", "bias")}
+    operators = "h = Cast <to = 10> (x) y = Gemm <transB = 1> (h, weight, bias) a, b = Split <axis = 1> (y, halves)"
+    model = graph(operators, halves)
+    assert counts(rewritten(model, cut_products)) == counts(model)
 
 
 WORDS = "word = Gather (words, ids) "
