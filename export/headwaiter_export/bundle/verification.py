@@ -38,7 +38,7 @@ from headwaiter_export.graphs.tracing import free_memory
 from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP32, PRECISION_INT8, Isolation, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
-from headwaiter_server.runtime.errors import ProviderUnavailable
+from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider
 from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.numeric_tolerances import (
@@ -79,6 +79,7 @@ def measure_graph(
 
     Raises:
         ProviderUnavailable: this machine cannot use the provider.
+        BundleError: ONNX Runtime cannot run the graph.
     """
     graph = EncoderGraph.open(path, provider, threads=1)
     # Indices of the sequences in each batch: each edge alone, all edges together, then the others in mixed batches.
@@ -89,7 +90,14 @@ def measure_graph(
     batches += [[i] for i in long] + [[*edges[:-1], i] for i in long[:1]]
     lengths = [len(sequence) for sequence in reference.sequences]
     parts = [part for batch in batches for part in batches_of(batch, [lengths[i] for i in batch], isolation)]
-    outputs = [graph.run(pack([reference.sequences[i] for i in part]), hidden=True) for part in parts]
+    try:
+        outputs = [graph.run(pack([reference.sequences[i] for i in part]), hidden=True) for part in parts]
+    except Exception as error:
+        # ONNX Runtime raises many types.
+        raise BundleError(
+            f"ONNX Runtime cannot run {path.name} ({one_line(error)}): a part of the module may depend on "
+            "the length, or on values"
+        ) from error
     expected = concatenate([reference.outputs[i] for batch in batches for i in batch])
     return difference(normalize_outputs(reference.config, concatenate(outputs)), expected)
 

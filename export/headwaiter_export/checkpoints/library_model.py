@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
+from headwaiter_export.checkpoints.library_experts import run_all_experts
 from headwaiter_export.checkpoints.library_images import has_texts, read_image_module
 from headwaiter_export.checkpoints.modules_json import (
     Modules,
@@ -145,6 +146,8 @@ def read_library_model(
         )
     module: Any = _load(folder, config_json, head, no_family)
     assumptions = [f"the module {type(module).__name__} of transformers computes the results"]
+    if mixtures := run_all_experts(module):
+        assumptions.append(f"{mixtures} mixtures of experts run all experts for each row, which takes longer")
     if _takes_images(module):
         rows, image, choices = read_image_module(module, folder, config_json, pooling or modules.pooling, assumptions)
         choices |= {
@@ -210,6 +213,9 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         # Instead of the file's, which may be a kernel on a hub: transformers chooses "sdpa" or "eager".
         config._attn_implementation = None  # noqa: SLF001 - no other name resets it
+        for part in (config, *(getattr(config, name) for name in config.sub_configs)):
+            if hasattr(part, "use_cache"):
+                part.use_cache = False  # Nothing is generated.
         module, found = auto.from_pretrained(
             folder,
             config=config,

@@ -15,8 +15,10 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 from tokenizers import Tokenizer, processors
 
+from headwaiter_export.checkpoints.library_experts import run_all_experts
 from headwaiter_export.checkpoints.library_model import read_library_model
 from headwaiter_export.cli import main
+from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
     ISOLATION_ONE_LENGTH,
@@ -51,6 +53,7 @@ CONVOLUTION = {**SIZES, "embedding_size": 32}
 # XLM-R's positions begin after the id of padding.
 XMOD = {**SIZES, "languages": ["en_XX"], "default_language": "en_XX", "pad_token_id": 1}
 SQUEEZE = {**SIZES, "embedding_size": 32, **dict.fromkeys(("q_groups", "k_groups", "v_groups"), 2)}
+MIXTURE = {**SIZES, "num_hidden_layers": 1, "num_key_value_heads": 2, "num_local_experts": 5, "sliding_window": 16}
 STACK = {"layers": 2, "attention_heads": 4, "ffn_dim": 64}
 IMAGES = {"image_size": 32, "patch_size": 8}
 TEXTS = ["the bread is fresh", "rain", "a table for two please", "rain falls on the stone table", "fresh"]
@@ -90,6 +93,8 @@ def run(folder: Path, sequences: list[Array]) -> list[GraphOutputs]:
         ("Xmod", XMOD, 62, LOWERING_PADDED, ISOLATION_MIXED),
         # The family does not know the activation.
         ("Bert", {**SIZES, "hidden_act": "mish"}, 64, LOWERING_PACKED_CPU, 0),
+        # A mixture of experts.
+        ("Mixtral", MIXTURE, 64, LOWERING_PACKED_CPU, 0),
         *exhaustive(
             ("ConvBert", CONVOLUTION, 64, LOWERING_PADDED, ISOLATION_ONE_LENGTH),
             ("SqueezeBert", SQUEEZE, 64, LOWERING_PACKED_CPU, 0),
@@ -111,6 +116,16 @@ def test_a_type_without_a_family_gives_the_rows_of_transformers(
     outputs = run(tmp_path, sequences)
     rows = [each.hidden for each in outputs if each.hidden is not None]
     assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
+def test_a_mixture_with_a_form_of_its_own_is_refused() -> None:
+    model = transformers.MixtralModel(transformers.MixtralConfig(**MIXTURE)).eval()
+    mixture: Any = model.get_submodule("layers.0.mlp.experts")
+    assert run_all_experts(model) == 1
+    mixture.has_gate, mixture.up_proj = False, mixture.gate_up_proj[:, :64]
+    del mixture.forward
+    with pytest.raises(ConfigError, match=r"layers\.0\.mlp\.experts"):
+        run_all_experts(model)
 
 
 def test_of_an_encoder_and_a_decoder_the_encoder_is_exported(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ _NAMES_OF_SIZES = {
     VOCABULARY_SIZE: "vocab_size entity_vocab_size vocab_size_per_layer_input",
 }
 _SIZES = {name: size for size, names in _NAMES_OF_SIZES.items() for name in names.split()}
+# The parts of half of the turned numbers of a head of 8, by the share of its numbers that are turned.
+_SECTIONS = {1.0: [2, 1, 1], 0.5: [1, 1, 0], 0.25: [1, 0, 0]}
+_TURNED = {"rope_type": "default", "rope_theta": 1e4}
 _EQUAL_HEADS = {"num_key_value_heads": 4}
 _CONVOLUTIONS = {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_expand": 2, "mamba_n_groups": 1}
@@ -54,7 +57,11 @@ _CHANGES: dict[str, dict[str, Any]] = {
         "num_kv_shared_layers": 0,
         "activation_sparsity_pattern": [0.0, 0.0],
     },
+    "glm4v_moe_text": {"rope_parameters": {**_TURNED, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}},
+    "glm4v_text": {"rope_parameters": {**_TURNED, "mrope_section": [2, 1, 1]}},
     "glm5_next_text": _EQUAL_HEADS,
+    "glm_image_text": {"rope_parameters": {**_TURNED, "mrope_section": [2, 1, 1]}},
+    "glm_ocr_text": {"rope_parameters": {**_TURNED, "mrope_section": [2, 1, 1]}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
     "granitemoehybrid": _MAMBA,
     "hiera": {"embed_dim": 32, "input_size": None, "image_size": [32, 32], "patch_size": [7, 7]},
@@ -113,6 +120,8 @@ def _tiny(config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
         name: _tiny(type(each)) for name, each in inner.items() if isinstance(each, PreTrainedConfig)
     }
     special = VOCABULARY_SIZE
+    if values.get("qk_rope_head_dim"):
+        fields |= _EQUAL_HEADS  # Latent attention has no groups.
     for name, value in values.items():
         if name in inner or aliases.get(name, name) in fields:
             continue
@@ -121,8 +130,8 @@ def _tiny(config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
         elif type(value) is int and value > 0 and name in _SIZES:
             fields[aliases.get(name, name)] = min(_SIZES[name], value)
         elif isinstance(value, dict) and "mrope_section" in value:
-            # Half of a head.
-            fields[aliases.get(name, name)] = {**value, "mrope_section": [2, 1, 1]}
+            section = _SECTIONS[value.get("partial_rotary_factor", 1.0)]
+            fields[aliases.get(name, name)] = {**value, "mrope_section": section}
         elif type(value) is int and value >= VOCABULARY_SIZE and name.endswith(("_token_id", "_token_index")):
             special -= 1
             fields[name] = 0 if name == "pad_token_id" else special

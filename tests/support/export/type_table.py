@@ -209,6 +209,9 @@ def _examine(kind: str, folder: Path, errors: StringIO) -> Row:
         randomize(model)
         model.save_pretrained(folder)
         model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        for part in model.modules():
+            if hasattr(getattr(part, "config", None), "use_cache"):
+                part.config.use_cache = False
         if described[2] == "text" and "input_ids" in inspect.signature(model.forward).parameters:
             # The sizes of the configuration may contradict each other.
             _encoder(model)(input_ids=torch.arange(5, 10)[None])
