@@ -68,14 +68,6 @@ REFUSED = (
     ),
     Refused("BigBird", "google/bigbird-roberta-base", "tokens attend to random blocks", "BigBird", "attention_type"),
     Refused(
-        "Qwen3 with experts",
-        "Qwen/Qwen3-30B-A3B",
-        "the feed-forward block has experts",
-        "Qwen3Moe",
-        "cannot trace",
-        settings={"num_key_value_heads": 2},
-    ),
-    Refused(
         "heads of multiple choice",
         "",
         "a result needs several texts",
