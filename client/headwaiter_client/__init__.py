@@ -7,7 +7,7 @@ encoding.pooled  # [2, width]
 
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.answers import Answer, best_answer
-from headwaiter_client.calls.attend import Attention
+from headwaiter_client.calls.attend import Attention, AttentionVectors
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification_results import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
@@ -47,6 +47,7 @@ __all__ = [
     "AsyncClient",
     "AsyncFakeEncoder",
     "Attention",
+    "AttentionVectors",
     "Batch",
     "Cancelled",
     "Classification",

@@ -192,6 +192,7 @@ class AsyncClient:
         layers: Iterable[SupportsIndex] | None = None,
         heads: Iterable[SupportsIndex] | None = None,
         query: SupportsIndex | None = None,
+        vectors: bool = False,
         model: str = "",
         model_version: str = "",
         request_id: str = "",
@@ -199,7 +200,7 @@ class AsyncClient:
     ) -> Attention:
         """Return the attention weights of one sequence; see `Client.attend`."""
         model, model_version = self._settings.defaults.model(model, model_version)
-        request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
+        request = attend_request(sequence, layers, heads, query, vectors, model, model_version, request_id)
         return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:

@@ -258,6 +258,7 @@ class Client(ThreadRunner):
         layers: Iterable[SupportsIndex] | None = None,
         heads: Iterable[SupportsIndex] | None = None,
         query: SupportsIndex | None = None,
+        vectors: bool = False,
         model: str = "",
         model_version: str = "",
         request_id: str = "",
@@ -271,13 +272,14 @@ class Client(ThreadRunner):
                 are 4 · heads · n² per layer: a long sequence takes several calls.
             heads: heads of each layer to return, in this order; all when None.
             query: position whose context vectors are returned too; no context vectors when None.
+            vectors: whether to return q, k and v of the head too, for one layer, one head and a query.
             model: name of the model; may be left out if the server holds only one.
             model_version: version of the model; if empty, the version that the server serves at present.
             request_id: the request's name in the server's log; a random one when left out.
             timeout_s: seconds until the deadline; the client's when None.
         """
         model, model_version = self._settings.defaults.model(model, model_version)
-        request = attend_request(sequence, layers, heads, query, model, model_version, request_id)
+        request = attend_request(sequence, layers, heads, query, vectors, model, model_version, request_id)
         return self.run(steps.attend(request, self._settings.timeout_s(timeout_s)))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:

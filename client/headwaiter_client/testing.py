@@ -223,14 +223,16 @@ class FakeEncoder:
         parsed = read_input(request, self._manifest, self._limits)
         (sequence,) = parsed.sequences
         n = len(sequence)
-        layers, heads, query = select(request, n, self._manifest, self._limits.attend_bytes)
+        layers, heads, query, with_vectors = select(request, n, self._manifest, self._limits.attend_bytes)
         weights = np.full((len(layers), len(heads), n, n), 1 / n, np.float32)
+        rows = self._hidden_rows(request, parsed, 0)
         context = None
         if query is not None:
-            mean = self._hidden_rows(request, parsed, 0).mean(axis=0)
-            context = np.broadcast_to(mean, (len(layers), len(heads), len(mean)))
+            context = np.broadcast_to(rows.mean(axis=0), (len(layers), len(heads), rows.shape[1]))
         tokens = sequence.tolist() if request.HasField("texts") else []
-        reply = responses.attend_response(weights, context, tokens)
+        # Keys of zeros have equal weights.
+        vectors = (np.zeros_like(rows[0]), np.zeros_like(rows), rows) if with_vectors else ()
+        reply = responses.attend_response(weights, context, tokens, *vectors)
         reply.request_id = request.request_id
         reply.model.CopyFrom(self._model_ref)
         return reply

@@ -524,7 +524,7 @@ class ClassifyResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version", "vectors")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -534,6 +534,7 @@ class AttendRequest(_message.Message):
     HEADS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
     model: str
     request_id: str
     tokens: TokenSequences
@@ -543,23 +544,30 @@ class AttendRequest(_message.Message):
     heads: _containers.RepeatedScalarFieldContainer[int]
     query: int
     model_version: str
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ..., model_version: _Optional[str] = ...) -> None: ...
+    vectors: bool
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ..., model_version: _Optional[str] = ..., vectors: bool = ...) -> None: ...
 
 class AttendResponse(_message.Message):
-    __slots__ = ("request_id", "model", "weights", "context", "tokens", "timings")
+    __slots__ = ("request_id", "model", "weights", "context", "tokens", "timings", "query_vector", "keys", "values")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    QUERY_VECTOR_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: ModelRef
     weights: Tensor
     context: Tensor
     tokens: _containers.RepeatedScalarFieldContainer[str]
     timings: Timings
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., weights: _Optional[_Union[Tensor, _Mapping]] = ..., context: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    query_vector: Tensor
+    keys: Tensor
+    values: Tensor
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., weights: _Optional[_Union[Tensor, _Mapping]] = ..., context: _Optional[_Union[Tensor, _Mapping]] = ..., tokens: _Optional[_Iterable[str]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., query_vector: _Optional[_Union[Tensor, _Mapping]] = ..., keys: _Optional[_Union[Tensor, _Mapping]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -185,6 +185,15 @@ def test_attention_weights_are_equal_for_all_tokens(client: Client, sequence: ob
     assert getattr(attention, "tokens", None) == tokens
     assert attention.context.shape == (1, 3, 8)
     assert not hasattr(client.attend(sequence, heads=[0, 2]), "context")  # type: ignore[arg-type]
+    assert not hasattr(attention, "vectors")
+
+
+def test_attention_vectors_multiply_out_to_the_context(client: Client) -> None:
+    attention = client.attend("one two", layers=[1], heads=[2], query=0, vectors=True)
+    vectors, weights = attention.vectors, attention.weights[0, 0, 0]
+    np.testing.assert_allclose(weights @ vectors.values, attention.context[0, 0], rtol=1e-6)
+    raw = np.exp(vectors.keys @ vectors.query_vector)
+    np.testing.assert_allclose(raw / raw.sum(), weights)
 
 
 def test_a_fake_describes_its_model() -> None:

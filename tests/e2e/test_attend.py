@@ -58,6 +58,25 @@ def test_attention_weights_of_a_text_equal_those_of_transformers(client: Client,
     assert of_ids.model == attention.model
 
 
+@pytest.mark.parametrize("head", [0, 3])
+def test_vectors_of_a_head_equal_those_of_transformers(client: Client, text_checkpoint: Path, head: int) -> None:
+    bert = transformers.BertModel.from_pretrained(text_checkpoint, attn_implementation="eager").eval()
+    own = bert.encoder.layer[1].attention.self
+    rows: dict[str, NDArray[Any]] = {}
+    for name in ("query", "key", "value"):
+        getattr(own, name).register_forward_hook(
+            lambda _, __, output, name=name: rows.update({name: output[0].numpy()})
+        )
+    with torch.inference_mode():
+        bert(torch.tensor([[{token: i for i, token in enumerate(VOCABULARY)}[token] for token in TOKENS]]))
+    of_head = {name: np.split(each, own.num_attention_heads, axis=1)[head] for name, each in rows.items()}
+    attention = client.attend(TEXT, layers=[1], heads=[head], query=4, vectors=True)
+    assert_close(attention.vectors.query_vector, of_head["query"][4])
+    assert_close(attention.vectors.keys, of_head["key"])
+    assert_close(attention.vectors.values, of_head["value"])
+    assert_close(attention.context[0, 0], attention.weights[0, 0, 4] @ of_head["value"])
+
+
 def test_attention_weights_and_context_of_features_equal_the_formula(
     feature_server: RunningServer, feature_encoder: Encoder
 ) -> None:

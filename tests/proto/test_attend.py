@@ -16,14 +16,15 @@ TOKENS, LAYER_BYTES = 5, 400
 PLENTY = 1 << 20
 
 
-def _select(limit_bytes: int = PLENTY, **fields: Any) -> tuple[Sequence[int], Sequence[int], int | None]:
+def _select(limit_bytes: int = PLENTY, **fields: Any) -> tuple[Sequence[int], Sequence[int], int | None, bool]:
     return select(pb.AttendRequest(**fields), TOKENS, MODEL, limit_bytes)
 
 
 def test_all_layers_and_heads_are_selected_by_default() -> None:
-    layers, heads, query = _select()
-    assert (list(layers), list(heads), query) == ([0, 1, 2], [0, 1, 2, 3], None)
-    assert _select(layers=[2, 0], heads=[3], query=0) == ([2, 0], [3], 0)
+    layers, heads, query, vectors = _select()
+    assert (list(layers), list(heads), query, vectors) == ([0, 1, 2], [0, 1, 2, 3], None, False)
+    assert _select(layers=[2, 0], heads=[3], query=0) == ([2, 0], [3], 0, False)
+    assert _select(layers=[2], heads=[3], query=0, vectors=True) == ([2], [3], 0, True)
     assert _select(query=4)[2] == 4
 
 
@@ -46,6 +47,15 @@ def test_an_index_that_does_not_exist_or_is_repeated_is_refused(
     assert field in str(error)
     for value in (limit, actual):
         assert value is None or str(value) in str(error)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"heads": [0], "query": 0}, {"layers": [0], "query": 0}, {"layers": [0], "heads": [0]}]
+)
+def test_vectors_are_those_of_one_query_in_one_head(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        _select(**fields, vectors=True)
+    assert refusal.value.field == "vectors"
 
 
 def test_weights_up_to_the_limit_are_computed_and_an_error_names_what_would_fit() -> None:

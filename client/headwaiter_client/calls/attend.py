@@ -18,6 +18,22 @@ from headwaiter_proto import encoder_pb2 as pb
 
 
 @dataclass(frozen=True, eq=False)
+class AttentionVectors:
+    """What the weights and the context vector of one query in one head are computed from, for n tokens.
+
+    Attributes:
+        query_vector: float32 [head_dim], q. The weights of the query are the softmax of k · q / √head_dim over all keys
+            k, plus what the model adds for distances and masks.
+        keys: float32 [n, head_dim], each k.
+        values: float32 [n, value_dim]; their sum, weighted by the weights, is the context vector.
+    """
+
+    query_vector: NDArray[Any]
+    keys: NDArray[Any]
+    values: NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
 class Attention:
     """The attention weights of one sequence of n tokens. Its arrays are writable.
 
@@ -25,6 +41,7 @@ class Attention:
         weights: float32 [layers, heads, n, n]; each row holds the weights of one query, with the sum 1.
         received_context: what `context` reads; None if no query was chosen.
         received_tokens: what `tokens` reads; None for token ids and features.
+        received_vectors: what `vectors` reads; None if the call did not ask for them, or the model has none.
         timings: the time that each stage took.
         model: the model that answered.
         request_id: the request's name in the server's log.
@@ -33,6 +50,7 @@ class Attention:
     weights: NDArray[Any] = field(repr=False)
     received_context: NDArray[Any] | None = field(repr=False)
     received_tokens: list[str] | None
+    received_vectors: AttentionVectors | None = field(repr=False)
     timings: Timings
     model: ModelRef
     request_id: str
@@ -51,6 +69,18 @@ class Attention:
         )
 
     @property
+    def vectors(self) -> AttentionVectors:
+        """What the context vector of the query is computed from.
+
+        Raises:
+            OutputMissing: the call did not ask for the vectors, or an earlier version exported the model.
+        """
+        return present(
+            self.received_vectors,
+            "the result has no vectors: pass vectors=True, and export a model of an earlier version again",
+        )
+
+    @property
     def tokens(self) -> list[str]:
         """The n tokens of a text, as the tokenizer's vocabulary spells them.
 
@@ -65,6 +95,7 @@ def attend_request(
     layers: Iterable[SupportsIndex] | None = None,
     heads: Iterable[SupportsIndex] | None = None,
     query: SupportsIndex | None = None,
+    vectors: bool = False,
     model: str = "",
     model_version: str = "",
     request_id: str = "",
@@ -91,6 +122,7 @@ def attend_request(
         request_id=encode.request_id,
         layers=_indices("layers", layers),
         heads=_indices("heads", heads),
+        vectors=vectors,
     )
     getattr(request, kind.name).CopyFrom(getattr(encode, kind.name))
     if query is not None:
@@ -113,11 +145,20 @@ def read_attention(response: pb.AttendResponse, round_trip_s: float) -> Attentio
     context = float_array(response.context) if response.HasField("context") else None
     if context is not None:
         check_shape("context", context, *weights.shape[:2], None)
+    vectors = None
+    if response.HasField("values"):
+        vectors = AttentionVectors(
+            *(float_array(getattr(response, name)).copy() for name in ("query_vector", "keys", "values"))
+        )
+        check_shape("query_vector", vectors.query_vector, None)
+        check_shape("keys", vectors.keys, weights.shape[-1], *vectors.query_vector.shape)
+        check_shape("values", vectors.values, weights.shape[-1], None)
     return Attention(
         # The received bytes are read-only, so the caller gets copies.
         weights=weights.copy(),
         received_context=None if context is None else context.copy(),
         received_tokens=tokens,
+        received_vectors=vectors,
         timings=read_timings(response.timings, round_trip_s),
         model=model_ref(response.model),
         request_id=response.request_id,

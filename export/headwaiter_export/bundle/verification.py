@@ -37,7 +37,7 @@ from headwaiter_export.graphs.ranges import SCORES
 from headwaiter_export.graphs.tracing import free_memory
 from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP32, PRECISION_INT8, Isolation, Precision
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
-from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
+from headwaiter_server.runtime.attention_weights import ATTENTION_OUTPUTS, AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider
 from headwaiter_server.runtime.isolation import batches_of
@@ -248,8 +248,9 @@ class AttentionReference:
             names = {"tokens": encoder.config.token_input, "target": TARGET + encoder.config.token_input}
             layout = AttentionWeightsLayout({names[each]: rows for each, rows in inputs.items() if each in names})
             expected = layout.outputs(*encoder(layout=layout, **inputs)[:2])
-            weights.append(torch.stack(expected[::2]).numpy())
-            contexts.append(torch.stack(expected[1::2])[:, :, len(sequence) // 2].numpy())
+            kinds = len(ATTENTION_OUTPUTS)
+            weights.append(torch.stack(expected[::kinds]).numpy())
+            contexts.append(torch.stack(expected[1::kinds])[:, :, len(sequence) // 2].numpy())
         return cls(encoder.config, sequences, weights, contexts)
 
 

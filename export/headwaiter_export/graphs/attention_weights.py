@@ -13,6 +13,7 @@ from headwaiter_export.encoder.attention import attention
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.graph_layout import Axes, GraphLayout
+from headwaiter_server.runtime.attention_weights import ATTENTION_OUTPUTS
 from headwaiter_server.runtime.packing import TARGET
 
 
@@ -20,8 +21,9 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     """One sequence, in a graph that returns the attention weights and contexts of every layer.
 
     Output `weights_i` [H, N, N] of layer i has one row for each query; the weight of a masked key is exactly 0. Output
-    `context_i` [H, N, value_dim] is each head's context before the output projection. With a target, N counts its rows
-    too: a row has the weights and the context 0 in the layers of the other stack.
+    `context_i` [H, N, value_dim] is each head's context before the output projection. `queries_i` and `keys_i` [H, N,
+    head_dim] and `values_i` [H, N, value_dim] are what both are computed from. With a target, N counts its rows too: a
+    row has zeros in the layers of the other stack.
     """
 
     TOKEN_AXES = ("tokens",)
@@ -33,7 +35,7 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
         super().__init__(tokens.shape[0], *targets)
         self._takes_target = bool(targets)
         # The target's layout, which is a copy, appends to the same list.
-        self._weights_and_contexts: list[Tensor] = []
+        self._outputs: list[Tensor] = []
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, heads: int, terms: ScoreTerms) -> Tensor:
@@ -59,11 +61,17 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     ) -> Tensor:
         q, k, v = (self._split_heads(rows, heads) for rows in (query, key, value))
         weights, context = attention(q, k, v, mask, terms.bias(q, k), terms.cap)
-        outputs = [weights, context]
+        outputs = [weights, context, q, k, v]
         if self._takes_target:
             rows, columns = self.rows_around(), keys.rows_around()
-            outputs = [F.pad(weights, (*columns, *rows)), F.pad(context, (0, 0, *rows))]
-        self._weights_and_contexts += outputs
+            outputs = [
+                F.pad(weights, (*columns, *rows)),
+                F.pad(context, (0, 0, *rows)),
+                F.pad(q, (0, 0, *rows)),
+                F.pad(k, (0, 0, *columns)),
+                F.pad(v, (0, 0, *columns)),
+            ]
+        self._outputs += outputs
         return context.transpose(0, 1).flatten(1)
 
     def rows_around(self) -> tuple[int, int]:
@@ -73,8 +81,8 @@ class AttentionWeightsLayout(SingleSequence, GraphLayout):
     @override
     @classmethod
     def output_names(cls, config: EncoderConfig) -> list[str]:
-        return [f"{output}_{layer}" for layer in range(config.attention_layers) for output in ("weights", "context")]
+        return [f"{output}_{layer}" for layer in range(config.attention_layers) for output in ATTENTION_OUTPUTS]
 
     @override
     def outputs(self, pooled: Tensor | None, hidden: Tensor | None, logits: Tensor | None = None) -> list[Tensor]:
-        return self._weights_and_contexts
+        return self._outputs

@@ -46,11 +46,12 @@ def check_single(request: pb.AttendRequest) -> None:
 
 def select(
     request: pb.AttendRequest, tokens: int, manifest: Manifest, limit_bytes: int
-) -> tuple[Sequence[int], Sequence[int], int | None]:
-    """Return the layers, the heads and the query of a request whose sequence has `tokens` tokens.
+) -> tuple[Sequence[int], Sequence[int], int | None, bool]:
+    """Return layers, heads, query and `vectors` of a request whose sequence has `tokens` tokens.
 
     Raises:
-        InvalidInput: a layer, a head or the query does not exist, or the weights are too large.
+        InvalidInput: a layer, a head or the query does not exist, the weights are too large, or the request asks for
+            the vectors of several heads, or of none.
     """
     layers = _read_indices("layers", request.layers, manifest.layers)
     heads = _read_indices("heads", request.heads, manifest.heads)
@@ -61,8 +62,14 @@ def select(
             limit=tokens - 1,
             actual=request.query,
         )
+    if request.vectors and (len(layers), len(heads), request.HasField("query")) != (1, 1, True):
+        raise InvalidInput(
+            f"vectors are those of one query in one head; the request has {len(layers)} layers, {len(heads)} heads and "
+            f"{'a' if request.HasField('query') else 'no'} query: name one layer, one head and a query",
+            field="vectors",
+        )
     _check_size(len(layers), tokens, manifest, limit_bytes)
-    return layers, heads, request.query if request.HasField("query") else None
+    return layers, heads, request.query if request.HasField("query") else None, request.vectors
 
 
 def _read_indices(field: str, indices: Sequence[int], count: int) -> Sequence[int]:

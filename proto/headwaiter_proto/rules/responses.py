@@ -93,7 +93,12 @@ def row_counts(reply: pb.EncodeResponse) -> Sequence[int]:
 
 
 def attend_response(
-    weights: NDArray[np.float32], context: NDArray[np.float32] | None, tokens: Sequence[str]
+    weights: NDArray[np.float32],
+    context: NDArray[np.float32] | None,
+    tokens: Sequence[str],
+    query_vector: NDArray[np.float32] | None = None,
+    keys: NDArray[np.float32] | None = None,
+    values: NDArray[np.float32] | None = None,
 ) -> pb.AttendResponse:
     """Return the reply to an Attend request, without its id, its model and its timings.
 
@@ -101,11 +106,15 @@ def attend_response(
         weights: [layers, heads, n, n].
         context: [layers, heads, value_dim], if the request has a query.
         tokens: the tokens of a text; empty for other inputs.
+        query_vector: [head_dim], if the request asks for vectors, as the others.
+        keys: [n, head_dim].
+        values: [n, value_dim].
     """
     reply = pb.AttendResponse(tokens=tokens)
-    fill(reply.weights, weights, pb.DATA_TYPE_FLOAT32)
-    if context is not None:
-        fill(reply.context, context, pb.DATA_TYPE_FLOAT32)
+    arrays = {"weights": weights, "context": context, "query_vector": query_vector, "keys": keys, "values": values}
+    for name, array in arrays.items():
+        if array is not None:
+            fill(getattr(reply, name), array, pb.DATA_TYPE_FLOAT32)
     return reply
 
 

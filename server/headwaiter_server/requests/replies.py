@@ -98,7 +98,9 @@ def attend_reply(
     request_id: str, attention: AttentionWeights, tokens: list[str], served: ServedModel
 ) -> pb.AttendResponse:
     """Return the reply to an Attend request, without its timings; `tokens` is empty unless the input is a text."""
-    reply = attend_response(attention.weights, attention.context, tokens)
+    head = attention.vectors
+    vectors = () if head is None else (head.query, head.keys, head.values)
+    reply = attend_response(attention.weights, attention.context, tokens, *vectors)
     reply.request_id = request_id
     reply.model.CopyFrom(model_ref(served))
     # The graph of attention weights is always float32.

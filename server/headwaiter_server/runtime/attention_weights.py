@@ -13,20 +13,41 @@ from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.graph import open_session, session_options
 from headwaiter_server.runtime.packing import pack
 
+# The outputs of each layer of the graph. Graphs of older bundles lack the vectors.
+_VECTORS = ("queries", "keys", "values")
+ATTENTION_OUTPUTS = ("weights", "context", *_VECTORS)
+
 
 @dataclass(frozen=True)
 class AttentionSelection:
-    """Selects the attention weights and the context vectors to return.
+    """Selects the attention weights, and what else to return.
 
     Attributes:
         layers: indices of the layers, in the order of the result.
         heads: indices of the heads of each layer, in the order of the result.
         query: position whose context vectors are returned; None for no context vectors.
+        vectors: whether to return q, k and v of the head, from which the context vector of the query is computed.
     """
 
     layers: Sequence[int]
     heads: Sequence[int]
     query: int | None = None
+    vectors: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionVectors:
+    """What the weights and the context vector of one query in one head are computed from, for a sequence of n tokens.
+
+    Attributes:
+        query: float32 [head_dim], q of the query, with its position.
+        keys: float32 [n, head_dim], k of all tokens, with their positions.
+        values: float32 [n, value_dim], v of all tokens.
+    """
+
+    query: NDArray[np.float32]
+    keys: NDArray[np.float32]
+    values: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +57,12 @@ class AttentionWeights:
     Attributes:
         weights: float32 [layers, heads, n, n], softmax(q kᵀ · scale); each row belongs to one query and sums to 1.
         context: float32 [layers, heads, value_dim], weights · v of the selected query; None without a query.
+        vectors: None unless they were selected, and if the graph has none.
     """
 
     weights: NDArray[np.float32]
     context: NDArray[np.float32] | None
+    vectors: AttentionVectors | None = None
 
 
 class AttentionWeightsGraph:
@@ -82,12 +105,18 @@ class AttentionWeightsGraph:
     def check(self, layers: int, heads: int) -> None:
         """Raise BundleRefused unless the graph has these numbers; the message does not name the graph's file."""
         outputs = self._session.get_outputs()
+        kinds = len(ATTENTION_OUTPUTS) - (0 if self.has_vectors else len(_VECTORS))
         found = sorted({output.shape[0] for output in outputs})
-        if len(outputs) != 2 * layers or found != [heads]:
+        if len(outputs) != kinds * layers or found != [heads]:
             raise BundleRefused(
-                f"has {len(outputs) / 2:g} layers of {found} heads, and the manifest has layers {layers} and heads "
+                f"has {len(outputs) / kinds:g} layers of {found} heads, and the manifest has layers {layers} and heads "
                 f"{heads}"
             )
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the graph returns the vectors; those of older bundles do not."""
+        return any(output.name == "queries_0" for output in self._session.get_outputs())
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Compute the selected attention weights of one sequence.
@@ -100,6 +129,8 @@ class AttentionWeightsGraph:
             selection: the layers, heads and query to return.
         """
         kinds = ["weights"] if selection.query is None else ["weights", "context"]
+        has_vectors = selection.vectors and self.has_vectors
+        kinds += _VECTORS if has_vectors else ()
         names = [f"{kind}_{layer}" for kind in kinds for layer in selection.layers]
         outputs = self._session.run(names, pack([sequence]).feeds(self._inputs))
         layers, heads = len(selection.layers), list(selection.heads)
@@ -107,7 +138,10 @@ class AttentionWeightsGraph:
         weights = np.empty((layers, len(heads), len(sequence), len(sequence)), np.float32)
         for position, layer_weights in enumerate(outputs[:layers]):
             weights[position] = layer_weights[heads]
-        context = None
+        context = vectors = None
         if selection.query is not None:
-            context = np.stack([layer_context[heads, selection.query] for layer_context in outputs[layers:]])
-        return AttentionWeights(weights, context)
+            context = np.stack([rows[heads, selection.query] for rows in outputs[layers : 2 * layers]])
+        if has_vectors:  # Of one layer and one head.
+            queries, keys, values = (each[heads[0]].copy() for each in outputs[2 * layers :])
+            vectors = AttentionVectors(queries[selection.query], keys, values)
+        return AttentionWeights(weights, context, vectors)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.bundle.verification import AttentionReference, check_attention_weights
+from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
@@ -21,6 +23,7 @@ from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import LOWERING_ATTEND
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.bundle import Bundle
+from tests.support.export.family_checkpoints import save_family
 from tests.support.export.helpers import (
     assert_close,
     assert_close_to_scale,
@@ -83,10 +86,42 @@ def test_weights_and_contexts_equal_the_formulas(choices: dict[str, Any], tmp_pa
             assert_close(actual.weights, np.stack([layer for layer, _ in expected]))
             assert_close_to_scale(actual.context, np.stack([context[:, query] for _, context in expected]))
         np.testing.assert_allclose(actual.weights.sum(-1), 1, rtol=0, atol=1e-6)
+        for layer, (weights, context) in enumerate(expected):
+            for head in range(config.heads):
+                vectors = graph.run(sequence, AttentionSelection([layer], [head], length - 1, vectors=True)).vectors
+                assert vectors is not None
+                assert_close_to_scale(weights[head, -1] @ vectors.values, context[head, -1])
+                seen = weights[head, -1] > 0
+                if seen.any() and not choices.get("distance_bias"):
+                    scores = vectors.keys @ vectors.query / np.sqrt(len(vectors.query))
+                    raw = np.where(seen, np.exp(scores - scores.max()), 0)
+                    assert_close(raw / raw.sum(), weights[head, -1])
         masked = np.stack([layer for layer, _ in expected]) == 0
         assert (actual.weights[masked] == 0).all()
         has_mask = config.mask != "none" or config.decoder is not None
         assert masked.any() == (has_mask and length > 1)
+
+
+@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
+def test_the_values_of_a_decoder_with_grouped_queries_are_those_of_transformers(tmp_path: Path) -> None:
+    model = save_family(tmp_path, "Qwen3", num_key_value_heads=2, head_dim=8)
+    write_graph(read_checkpoint(tmp_path).encoder, AttentionWeightsLayout, tmp_path / GRAPH)
+    own, values = model.get_submodule("layers.1.self_attn.v_proj"), []
+    own.register_forward_hook(lambda _, __, output: values.append(output[0].numpy()))
+    ids = np.arange(9) * 5
+    with torch.inference_mode():
+        model(torch.from_numpy(ids)[None])
+    graph = AttentionWeightsGraph.open(tmp_path / GRAPH)
+    for head in range(4):
+        attention = graph.run(ids, AttentionSelection([1], [head], 6, vectors=True))
+        vectors, weights = attention.vectors, attention.weights[0, 0, 6]
+        assert vectors is not None
+        assert attention.context is not None
+        # Two heads share the values of a group.
+        assert_close_to_scale(vectors.values, np.split(values[0], 2, axis=1)[head // 2])
+        assert_close_to_scale(attention.context[0, 0], weights @ np.split(values[0], 2, axis=1)[head // 2])
+        raw = np.exp(vectors.keys @ vectors.query / np.sqrt(8)) * (np.arange(9) <= 6)
+        assert_close(raw / raw.sum(), weights)
 
 
 @pytest.mark.exhaustive
@@ -109,7 +144,8 @@ def test_the_manifest_names_the_graph_and_every_runtime_can_load_it(text_bundle:
     model = onnx.load(text_bundle / GRAPH, load_external_data=False)
     assert {node.domain for node in model.graph.node} == {""}
     assert [value.name for value in model.graph.input] == ["input_ids"]
-    assert [value.name for value in model.graph.output] == ["weights_0", "context_0", "weights_1", "context_1"]
+    kinds = ("weights", "context", "queries", "keys", "values")
+    assert [value.name for value in model.graph.output] == [f"{kind}_{layer}" for layer in (0, 1) for kind in kinds]
 
 
 @pytest.mark.usefixtures("runs_graphs")

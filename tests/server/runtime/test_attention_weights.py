@@ -1,8 +1,10 @@
 """The attention weights graph returns the selected layers and heads, and takes every type of input."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeightsGraph
@@ -34,6 +36,31 @@ def test_without_a_query_there_is_no_context(graph: AttentionWeightsGraph) -> No
     attention = graph.run(_features(1), AttentionSelection([1], [0]))
     assert attention.context is None
     assert attention.weights.tolist() == [[[[1.0]]]]
+
+
+def test_the_weighted_sum_of_the_values_is_the_context(graph: AttentionWeightsGraph) -> None:
+    attention = graph.run(_features(5), AttentionSelection([1], [2], 3, vectors=True))
+    vectors, weights = attention.vectors, attention.weights[0, 0, 3]
+    assert vectors is not None
+    assert attention.context is not None
+    assert (vectors.query.shape, vectors.keys.shape, vectors.values.shape) == ((8,), (5, 8), (5, 8))
+    np.testing.assert_allclose(weights @ vectors.values, attention.context[0, 0], rtol=0, atol=1e-6)
+    raw = np.exp(vectors.keys @ vectors.query / np.sqrt(8))
+    np.testing.assert_allclose(raw / raw.sum(), weights, rtol=0, atol=1e-6)
+
+
+def test_a_graph_of_an_older_version_has_no_vectors(feature_bundle: Path, tmp_path: Path) -> None:
+    old = onnx.load(feature_bundle / "attend.fp32.onnx", load_external_data=False)
+    outputs = [each for each in old.graph.output if each.name.startswith(("weights", "context"))]
+    del old.graph.output[:]
+    old.graph.output.extend(outputs)
+    shutil.copy(feature_bundle / "weights.fp32.bin", tmp_path)
+    onnx.save(old, tmp_path / "old.onnx")
+    graph = AttentionWeightsGraph.open(tmp_path / "old.onnx")
+    graph.check(layers=2, heads=3)
+    attention = graph.run(_features(5), AttentionSelection([1], [2], 3, vectors=True))
+    assert attention.vectors is None
+    assert attention.context is not None
 
 
 def test_half_precision_features_and_32_bit_ids_are_accepted(graph: AttentionWeightsGraph, text_bundle: Path) -> None:
