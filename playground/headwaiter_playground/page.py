@@ -1,12 +1,18 @@
 """The files of the page, and the headers with which every server of the page sends them."""
 
+import gzip
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from headwaiter_playground.joined_modules import joined_modules
+
 # The page of `http://HOST/playground/`.
 _INDEX = "index.html"
+# The module that the page loads.
+_ENTRY = "main.js"
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -39,20 +45,46 @@ PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the page: its bytes, and the value of its Content-Type header."""
+    """A file of the page, and its headers; without content if the browser has the file."""
 
     content: bytes
-    media_type: str
+    headers: Mapping[str, str]
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return 200 if self.content else 304
+
+
+def _contents() -> dict[str, bytes]:
+    """Return the bytes of the files of the page; the module that the page loads has all others in it."""
+    files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in _MEDIA_TYPES]
+    modules = {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".js"}
+    return {file.name: file.read_bytes() for file in files} | {_ENTRY: joined_modules(modules, _ENTRY).encode()}
+
+
+def _file(name: str, content: bytes, **headers: str) -> PageFile:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    # Both forms of a file have one address.
+    sent = {"Content-Type": _MEDIA_TYPES[Path(name).suffix], "ETag": tag, "Vary": "Accept-Encoding"}
+    return PageFile(content, {**PAGE_HEADERS, **sent, **headers})
 
 
 # Read at import: what a caller sends is only looked up here, and never becomes part of a path.
-_FILES = {
-    file.name: PageFile(file.read_bytes(), _MEDIA_TYPES[file.suffix])
-    for file in (Path(__file__).parent / "static").iterdir()
-    if file.suffix in _MEDIA_TYPES
+_FILES = {name: _file(name, content) for name, content in _contents().items()}
+_COMPRESSED = {
+    name: _file(name, gzip.compress(file.content, mtime=0), **{"Content-Encoding": "gzip"})
+    for name, file in _FILES.items()
 }
 
 
-def page_file(name: str) -> PageFile | None:
-    """Return the file of `/playground/NAME`, the page itself for the empty name, or None if there is no such file."""
-    return _FILES.get(name or _INDEX)
+def page_file(name: str, accept_encoding: str = "", if_none_match: str = "") -> PageFile | None:
+    """Return the file of `/playground/NAME`, the page itself for the empty name, or None if there is no such file.
+
+    Args:
+        name: NAME.
+        accept_encoding: the header of this name; the file is compressed if gzip is in it.
+        if_none_match: the header of this name; a file that it names has no content.
+    """
+    file = (_COMPRESSED if "gzip" in accept_encoding else _FILES).get(name or _INDEX)
+    return PageFile(b"", file.headers) if file and file.headers["ETag"] in if_none_match else file

@@ -1,6 +1,7 @@
 """The JSON form of the page's calls, and the files of the page."""
 
 import base64
+import gzip
 import json
 
 import numpy as np
@@ -128,11 +129,25 @@ def test_the_page_has_its_files_and_nothing_else() -> None:
     index = page_file("")
     assert index is not None
     assert index == page_file("index.html")
-    assert index.media_type.startswith("text/html")
+    assert index.headers["Content-Type"].startswith("text/html")
     assert b"<style" not in index.content
     assert b"style=" not in index.content
     for name in ("../page.py", "page.py", "/index.html", "static/index.html", ".", "..", "index.html/"):
         assert page_file(name) is None
+
+
+def test_a_browser_gets_small_files_once() -> None:
+    whole, small = page_file("main.js"), page_file("main.js", "br, gzip")
+    assert whole is not None
+    assert small is not None
+    assert gzip.decompress(small.content) == whole.content
+    assert (small.status, small.headers["Content-Encoding"]) == (200, "gzip")
+    assert small.headers["ETag"] != whole.headers["ETag"]
+    again = page_file("main.js", "gzip", f'"another", W/{small.headers["ETag"]}')
+    assert again is not None
+    assert (again.status, again.content) == (304, b"")
+    files = [page_file(name, "gzip") for name in ("", "main.js", "style.css", "parts.css", "icon.svg")]
+    assert sum(len(file.content) for file in files if file) < 60_000
 
 
 def test_the_headers_forbid_other_hosts_and_scripts_inside_the_page() -> None:

@@ -20,7 +20,7 @@ from headwaiter_playground.call_rules import (
     check_media_type,
 )
 from headwaiter_playground.json_calls import JSON_CALLS, error_body
-from headwaiter_playground.page import PAGE_HEADERS, page_file
+from headwaiter_playground.page import PageFile, page_file
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, MessageTooLarge, Unimplemented
 from headwaiter_proto.rules.status import http_status_of
 
@@ -108,10 +108,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             # A server's metrics are at its own HTTP port. This status is no error, which the browser would log.
             self._send(HTTPStatus.NO_CONTENT, b"", {})
-        elif path.startswith(_PAGE) and (file := page_file(path.removeprefix(_PAGE))):
-            self._send(HTTPStatus.OK, file.content, {"Content-Type": file.media_type, **PAGE_HEADERS})
+        elif path.startswith(_PAGE) and (file := self._page_file(path.removeprefix(_PAGE))):
+            self._send(file.status, file.content, file.headers)
         else:
             raise NoSuchPath("there is no such page: open /playground/")
+
+    def _page_file(self, name: str) -> PageFile | None:
+        return page_file(name, self.headers.get("Accept-Encoding", ""), self.headers.get("If-None-Match", ""))
 
     def do_POST(self) -> None:
         """Answer with the reply to a call."""
@@ -150,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        if status != HTTPStatus.NO_CONTENT:
+        if status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
             self.send_header("Content-Length", str(len(content)))
         if self.close_connection:
             self.send_header("Connection", "close")

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS, MAX_BODY_BYTES, check_host, check_media_type
 from headwaiter_playground.json_calls import JSON_CALLS, JsonCall, error_body
-from headwaiter_playground.page import PAGE_HEADERS, page_file
+from headwaiter_playground.page import page_file
 from headwaiter_proto.rules.errors import MessageTooLarge, Overloaded, Unimplemented
 from headwaiter_server.concurrency.rate_limit import RateLimit
 from headwaiter_server.http.bodies import Bodies
@@ -33,11 +33,13 @@ def page_routes() -> list[Route]:
     """Return the routes of the page's files, which need no token."""
 
     async def send_file(request: Request) -> Response:
-        file = page_file(request.path_params.get("name", ""))
+        asked = request.headers
+        name = request.path_params.get("name", "")
+        file = page_file(name, asked.get("accept-encoding", ""), asked.get("if-none-match", ""))
         if file is None:
             error = Unimplemented("the page has no such file: open /playground/")
             return Response(error_body(error), 404, JSON_HEADERS, JSON)
-        return PacedResponse(file.content, headers={"Content-Type": file.media_type, **PAGE_HEADERS})
+        return PacedResponse(file.content, file.status, file.headers)
 
     async def redirect(_: Request) -> Response:
         # A relative address, because a proxy may serve the page under another path.

@@ -60,6 +60,7 @@ def test_the_command_serves_the_page_on_this_machine_only(page: PageServer, caps
     assert headers["Content-Security-Policy"].startswith("default-src 'none'")
     assert b"<html" in content
     assert ask(page, "GET", "/playground/style.css?v=1")[0] == 200
+    assert ask(page, "GET", "/playground/", headers={"If-None-Match": headers["ETag"]})[::2] == (304, b"")
     for path in ("/", "/playground"):
         status, headers, _ = ask(page, "GET", path)
         assert (status, headers["Location"]) == (307, "/playground/")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.body
+
+
+async def test_a_browser_gets_a_file_compressed_and_only_once(service: Service) -> None:
+    asked = {"Accept-Encoding": "gzip, br"}
+    first = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
+    assert (first.status, first.headers["content-encoding"]) == (200, "gzip")
+    assert len(first.body) < len(gzip.decompress(first.body)) / 2
+    asked["If-None-Match"] = first.headers["etag"]
+    again = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
+    assert (again.status, again.body) == (304, b"")
 
 
 async def test_the_address_without_a_slash_leads_to_the_page(service: Service) -> None:

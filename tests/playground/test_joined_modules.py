@@ -1,0 +1,55 @@
+"""The joined script does what the modules do, or is refused."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from headwaiter_playground.joined_modules import joined_modules
+
+MODULES = {
+    "main.js": """import { add, Counter as Clock } from "./sums.js";
+import { LIMIT } from "./limits.js";
+
+const hidden = 1;
+console.log(add(2, 3), new Clock().next(), LIMIT, hidden);
+""",
+    "sums.js": """import { LIMIT } from "./limits.js";
+
+const hidden = 40;
+
+export function add(a, b) {
+    return Math.min(a + b + hidden, LIMIT);
+}
+
+export class Counter {
+    next() {
+        return hidden;
+    }
+}
+""",
+    "limits.js": 'console.log("once");\nexport const LIMIT = 44;\n',
+}
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_modules_run_once_in_order_and_keep_their_names_to_themselves() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("Node.js is missing: install Node.js 20 or newer")
+    script = joined_modules(MODULES, "main.js")
+    run = subprocess.run([node, "--eval", script], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "once\n44 40 44 1\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"limits.js": 'import { add } from "./sums.js";\nexport const LIMIT = add(1, 2);\n'}, "main.js → sums.js"),
+        ({"limits.js": "export default 44;\n"}, "limits.js has .*export default 44"),
+        ({"limits.js": 'import * as all from "./sums.js";\n'}, r"limits.js has .*import \* as all"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(changed: dict[str, str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        joined_modules({**MODULES, **changed}, "main.js")
