@@ -18,11 +18,11 @@ from headwaiter_client.calls.classification_results import Classification, Ranki
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import Encoding, SequenceEncoding
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
@@ -37,6 +37,7 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result")
+_Taken = TypeVar("_Taken")
 _ListResult = TypeVar("_ListResult", Encoding, Classification)
 
 
@@ -107,7 +108,7 @@ class AsyncClient:
         """Encode texts; see `Client.encode`."""
         if isinstance(texts, str):
             call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
-            return call.one(await self._list(call))
+            return await self._send_one(call, call.only_chunk(), only_sequence)
         return await self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     async def encode_tokens(
@@ -251,7 +252,7 @@ class AsyncClient:
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = await self._run(call.split())
         if len(chunks) == 1:
-            return await self._send_one(call, chunks[0])
+            return await self._send_one(call, chunks[0], part_of)
         results = ListResults(chunks, call)
         try:
             async with aclosing(self._send_all(results.chunks, results.send)) as parts:
@@ -263,11 +264,11 @@ class AsyncClient:
         # Joining many results copies much memory, so that other tasks would wait.
         return await asyncio.to_thread(results.join)
 
-    async def _send_one(self, call: ListCall[_ListResult], chunk: Chunk) -> _ListResult:
-        """Send a list that one request holds; share the request with other calls if possible."""
+    async def _send_one(self, call: ListCall[_ListResult], chunk: Chunk, take: Take[_ListResult, _Taken]) -> _Taken:
+        """Send a call that one request holds; share the request with other calls if possible."""
         if self._sharing and not has_span():
-            return await self._sharing.send(call, chunk, self._run)
-        return call.result(await self._run(call.send(chunk)))
+            return await self._sharing.send(call, chunk, take, self._run)
+        return await self._run(call.send_all(chunk, take))
 
     async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
         limits = await self._run(call.limits())

@@ -15,11 +15,11 @@ from headwaiter_client.calls.classification_results import Classification, Ranki
 from headwaiter_client.calls.classify import ClassifyCall, RerankCall
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import Encoding, SequenceEncoding
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
@@ -33,6 +33,7 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result", Encoding, Classification)
+_Taken = TypeVar("_Taken")
 
 
 class Client(ThreadRunner):
@@ -141,7 +142,7 @@ class Client(ThreadRunner):
         """
         if isinstance(texts, str):
             call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
-            return call.one(self._list(call))
+            return self._send_one(call, call.only_chunk(), only_sequence)
         return self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
 
     def encode_tokens(
@@ -350,7 +351,7 @@ class Client(ThreadRunner):
     def _list(self, call: ListCall[_Result]) -> _Result:
         chunks = self.run(call.split())
         if len(chunks) == 1:
-            return self._send_one(call, chunks[0])
+            return self._send_one(call, chunks[0], part_of)
         results = ListResults(chunks, call)
         try:
             with closing(self._send_all(results.chunks, results.send)) as parts:
@@ -361,8 +362,8 @@ class Client(ThreadRunner):
             raise
         return results.join()
 
-    def _send_one(self, call: ListCall[_Result], chunk: Chunk) -> _Result:
-        """Send a list that one request holds; share the request with other calls if possible."""
+    def _send_one(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken]) -> _Taken:
+        """Send a call that one request holds; share the request with other calls if possible."""
         if self._sharing and not has_span():
-            return self._sharing.send(call, chunk, self.run)
-        return call.result(self.run(call.send(chunk)))
+            return self._sharing.send(call, chunk, take, self.run)
+        return self.run(call.send_all(chunk, take))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 from headwaiter_client.calls.classification_results import Classification
-from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.list_call import ListCall, Take
 from headwaiter_client.calls.results import Encoding
 from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
 from headwaiter_client.calls.splitting import Chunk
@@ -15,6 +15,7 @@ from headwaiter_client.calls.steps import Steps
 
 Run: TypeAlias = Callable[[Steps[Any]], Awaitable[Any]]
 _Result = TypeVar("_Result", Encoding, Classification)
+_Taken = TypeVar("_Taken")
 
 
 class TaskSharing:
@@ -32,7 +33,7 @@ class TaskSharing:
         # One timer for all calls, because a timer for each costs more than the rest of its wait.
         self._expires_s = math.inf
 
-    async def send(self, call: ListCall[_Result], chunk: Chunk, run: Run) -> _Result:
+    async def send(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
         """Send a call of one chunk; see `ThreadSharing.send`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -40,18 +41,19 @@ class TaskSharing:
             if not settled.done():  # The task may have been cancelled.
                 settled.set_result(None)
 
-        caller = Caller(call, chunk, time.monotonic(), notify)
+        caller = Caller(call, chunk, take, time.monotonic(), notify)
         if not caller.may_share:
-            return call.result(await run(call.send(chunk)))
+            taken: _Taken = await run(call.send_all(chunk, take))
+            return taken
         self._callers[caller] = None
         self._requests.add(caller)
         self._start_soon(run)
         self._expire_at(caller.deadline_s)
         try:
             await settled
-            result: _Result | None = caller.result()
+            result: _Taken | None = caller.result()
             if result is None:
-                result = call.result(await run(call.send(chunk)))
+                result = await run(call.send_all(chunk, take))
             return result
         finally:
             self._leave(caller, run)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from headwaiter_client.calls.classification_results import Classification
-from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.list_call import ListCall, Take
 from headwaiter_client.calls.results import Encoding
 from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
 from headwaiter_client.calls.splitting import Chunk
@@ -18,16 +18,17 @@ from headwaiter_client.waiting import MAX_WAIT_S
 _SHORTEST_WAIT_S = 0.001
 Run: TypeAlias = Callable[[Steps[Any]], Any]
 _Result = TypeVar("_Result", Encoding, Classification)
+_Taken = TypeVar("_Taken")
 
 
 class _Waiting:
     """A thread that waits for its turn to send a request, or for the outcome of its call."""
 
-    def __init__(self, call: ListCall[Any], chunk: Chunk) -> None:
+    def __init__(self, call: ListCall[Any], chunk: Chunk, take: Take[Any, Any]) -> None:
         # A lock wakes a thread faster than an event.
         self._woken = threading.Lock()
         self._woken.acquire()
-        self.caller = Caller(call, chunk, time.monotonic(), self.wake)
+        self.caller = Caller(call, chunk, take, time.monotonic(), self.wake)
         self.to_send: SharedRequest | None = None
 
     def wake(self) -> None:
@@ -53,21 +54,23 @@ class ThreadSharing:
         self._most_in_flight = most_in_flight
         self._reset()
 
-    def send(self, call: ListCall[_Result], chunk: Chunk, run: Run) -> _Result:
+    def send(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
         """Send a call of one chunk, in a request that it shares with others if possible, and return its result.
 
         Args:
             call: the call.
             chunk: all sequences of the call.
+            take: returns the result of the call.
             run: takes the steps of a call.
 
         Raises:
             HeadwaiterError: the call failed.
         """
-        waiting = _Waiting(call, chunk)
+        waiting = _Waiting(call, chunk, take)
         caller = waiting.caller
         if not caller.may_share:
-            return call.result(run(call.send(chunk)))
+            taken: _Taken = run(call.send_all(chunk, take))
+            return taken
         if os.getpid() != self._pid:  # The parent of this process may have had calls in flight.
             self._reset()
         with self._lock:
@@ -80,9 +83,9 @@ class ThreadSharing:
                 run(waiting.to_send.send())
             elif not waiting.to_send:
                 caller.expire()
-            result: _Result | None = caller.result()
+            result: _Taken | None = caller.result()
             if result is None:
-                result = call.result(run(call.send(chunk)))
+                result = run(call.send_all(chunk, take))
             return result
         finally:
             self._leave(waiting)

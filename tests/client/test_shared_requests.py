@@ -13,8 +13,8 @@ from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, Ov
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
+from headwaiter_client.calls.results import only_sequence
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequests
-from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, Unimplemented
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.crowd import HOLDER, outcomes_together
@@ -312,8 +312,7 @@ async def test_a_call_whose_time_is_up_ends_alone() -> None:
 def _caller(timeout_s: float, text: str = "a", now_s: float = 0.0, settings: CallSettings | None = None) -> Caller:
     settings = settings or CallSettings(30.0, 8, {})
     call = EncodeCall(settings, TextInput(), [text], {}, timeout_s)
-    size = TextInput().size_of_all([text])
-    return Caller(call, Chunk(TextInput(), 0, [text], max_size=size), now_s, lambda: None)
+    return Caller(call, call.only_chunk(), only_sequence, now_s, lambda: None)
 
 
 @pytest.mark.parametrize(

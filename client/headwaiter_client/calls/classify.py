@@ -1,6 +1,6 @@
 """Calls of `classify` and `rerank`."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any, SupportsIndex
 
 from headwaiter_client.calls.arguments import check_is_list
@@ -13,7 +13,6 @@ from headwaiter_client.calls.input_kinds import InputKind, PairInput, whole_numb
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import ClassifyOptions, classify_template, own_id, pair_truncation
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import join_results
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
@@ -46,10 +45,6 @@ class ClassifyCall(ListCall[Classification]):
     def sharing_key(self, chunk: Chunk) -> Hashable:
         """See `ListCall.sharing_key`."""
         return super().sharing_key(chunk), self._pair_truncation
-
-    def join(self, parts: Sequence[Classification]) -> Classification:
-        """See `ListCall.join`."""
-        return join_results(parts) if len(parts) > 1 else parts[0]
 
     def _request(self, chunk: Chunk) -> pb.ClassifyRequest:
         request = super()._request(chunk)

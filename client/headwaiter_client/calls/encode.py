@@ -1,13 +1,12 @@
 """Calls of `encode` and `encode_stream`."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from headwaiter_client.calls.input_kinds import InputKind
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.options import RequestOptions, encode_template, own_id
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import Encoding, SequenceEncoding, join_encodings, read_encoding, split_by_sequence
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_proto import encoder_pb2 as pb
@@ -37,18 +36,10 @@ class EncodeCall(ListCall[Encoding]):
         )
         self._hidden = template.output.hidden
 
-    def join(self, parts: Sequence[Encoding]) -> Encoding:
-        """See `ListCall.join`."""
-        return join_encodings(parts)
-
-    def one(self, encoding: Encoding) -> SequenceEncoding:
-        """Return the result of the only sequence of a list."""
-        return next(split_by_sequence(encoding, first=0))
-
     def send_for_stream(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
         """Send a chunk as `send` does, and return one result per sequence."""
         part = yield from self.send(chunk)
-        return list(split_by_sequence(part, chunk.first))
+        return split_by_sequence(part, chunk.first)
 
     def _read(self, response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
         return read_encoding(response, first, count, round_trip_s)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import islice
-from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -20,7 +20,7 @@ from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import DefaultOptions, Defaults, copied, random_id
 from headwaiter_client.calls.progress import Progress, progress_function
-from headwaiter_client.calls.results import Encoding, failed_part, with_failures
+from headwaiter_client.calls.results import Encoding, failed_part, join_results, with_failures
 from headwaiter_client.calls.splitting import (
     MAX_REQUEST_SEQUENCES,
     SMALL_LIST,
@@ -43,6 +43,9 @@ from headwaiter_proto import encoder_pb2 as pb
 _Item = TypeVar("_Item")
 _Sent = TypeVar("_Sent", bound=Sent)
 _Result = TypeVar("_Result", Encoding, Classification)
+_Taken = TypeVar("_Taken")
+# Returns the result of a call, given the result of a request, and the first and the number of the call's sequences.
+Take: TypeAlias = Callable[[_Result, int, int], _Taken]
 
 
 class CallSettings:
@@ -136,10 +139,6 @@ class ListCall(ABC, Generic[_Result]):
         self._models: set[ModelRef] = set()
 
     @abstractmethod
-    def join(self, parts: Sequence[_Result]) -> _Result:
-        """Join the results of one or more requests, in the list's order."""
-
-    @abstractmethod
     def _read(self, response: Any, first: int, count: int, round_trip_s: float) -> _Result:
         """Return the result in a response to `count` sequences, of which the first has the index `first`."""
 
@@ -202,10 +201,19 @@ class ListCall(ABC, Generic[_Result]):
                 resumed_s = time.monotonic()
         return chunks
 
-    def result(self, part: _Result) -> _Result:
-        """Return the result of a list that one request holds, and report progress."""
-        self.note_progress(len(part.lengths), len(part.lengths))
-        return self.join([part])
+    def only_chunk(self) -> Chunk:
+        """Return the only sequence of the call as a chunk.
+
+        Raises:
+            InvalidInput: the sequence cannot be sent.
+        """
+        return self._converter().convert(self.sequences)
+
+    def send_all(self, chunk: Chunk, take: Take[_Result, _Taken]) -> Steps[_Taken]:
+        """Send all sequences of the call as one chunk, report progress, and return the result of the call."""
+        part, count = (yield from self.send(chunk)), len(chunk.sequences)
+        self.note_progress(count, count)
+        return take(part, 0, count)
 
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""
@@ -243,7 +251,7 @@ class ListCall(ABC, Generic[_Result]):
             for smaller in self._smaller_chunks(chunk, error, refusal.__cause__):
                 part = yield from self.send(smaller)
                 parts.append(part)
-            return self.join(parts)
+            return join_results(parts)
         round_trip_s = time.perf_counter() - started_s
         part = self._read(response, chunk.first, len(chunk.sequences), round_trip_s)
         self._check_model(part.model)
@@ -360,7 +368,7 @@ class ListResults(Generic[_Result]):
 
     def join(self) -> _Result:
         """Return the result of the list."""
-        return self._call.join([self._parts[chunk.first] for chunk in self.chunks])
+        return join_results([self._parts[chunk.first] for chunk in self.chunks])
 
     def add_finished(self, error: HeadwaiterError) -> None:
         """Add the results that have arrived to the error that ends a partial call."""
@@ -374,4 +382,4 @@ class ListResults(Generic[_Result]):
             ]
             # Results that differ in their outputs cannot be joined; the error of the call is the one to raise.
             with suppress(HeadwaiterError):
-                error.finished = self._call.join(joined)
+                error.finished = join_results(joined)

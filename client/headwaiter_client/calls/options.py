@@ -204,8 +204,8 @@ class Defaults:
 
     def _merged(self, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
         """Return options, with those defaults of the others that are known."""
-        if not (options or self._options):
-            return {}
+        if not self._options:
+            return dict(options)
         merged = {option: value for option, value in self._options.items() if option in known} | dict(options)
         for option in ("model", "model_version"):
             # An empty name is the same as no name. The client's version is that of the client's model only.
@@ -295,7 +295,7 @@ def own_id(options: RequestOptions | ClassifyOptions) -> str:
         TypeError: the id is not a str.
         InvalidInput: the id is not Unicode text.
     """
-    return checked_text("request_id", options.get("request_id", ""))
+    return checked_text("request_id", options["request_id"]) if "request_id" in options else ""
 
 
 def random_id() -> str:
@@ -305,7 +305,8 @@ def random_id() -> str:
 
 def _kept(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
     """Return the request for options without their id, if possible the one that equal options had before."""
-    others = {option: value for option, value in options.items() if option != "request_id"}
+    others = dict(options)
+    others.pop("request_id", None)
     try:
         known: _Template | None = template(**others)
     except TypeError:  # The value of an option cannot be hashed, or has the wrong type.

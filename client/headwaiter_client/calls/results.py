@@ -1,6 +1,6 @@
 """The results of calls: read replies, and join the results of several requests."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce, wraps
 from itertools import chain
@@ -72,9 +72,9 @@ class Timings:
         return Timings(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # Not frozen: see `Timings`.
 class SequenceEncoding:
-    """The result of one sequence of a stream. Its arrays are writable and keep no other result in memory.
+    """The result of one sequence, alone or of a stream. Its arrays are writable and keep no other result in memory.
 
     Attributes:
         index: position of the sequence in the stream, from 0.
@@ -282,7 +282,7 @@ def reading_reply(
 
 @reading_reply
 def read_encoding(response: pb.EncodeResponse, first: int, count: int, round_trip_s: float) -> Encoding:
-    """Read the reply to one request; its pooled vectors are read-only until `join_encodings` copies them.
+    """Read the reply to one request; its pooled vectors are read-only views of the reply.
 
     Args:
         response: the reply.
@@ -324,34 +324,37 @@ def _read_rows(response: pb.EncodeResponse, lengths: NDArray[np.int64]) -> NDArr
     return rows
 
 
-def join_encodings(parts: Sequence[Encoding]) -> Encoding:
-    """Join the results of one or more requests of a list, as `join_results` does."""
-    if len(parts) > 1:
-        return join_results(parts)
-    # The received bytes are read-only.
-    if parts[0].received_pooled is not None:
-        parts[0].received_pooled = parts[0].received_pooled.copy()
-    return parts[0]
+def split_by_sequence(part: Encoding, first: int) -> list[SequenceEncoding]:
+    """Return the result of each sequence of a request whose first sequence has the index `first` in the stream."""
+    return [_sequence(part, row, first + row) for row in range(len(part.lengths))]
 
 
-def split_by_sequence(part: Encoding, first: int) -> Iterator[SequenceEncoding]:
-    """Yield the result of each sequence of a request whose first sequence has the index `first` in the stream.
+def only_sequence(part: Encoding, row: int, _count: int) -> SequenceEncoding:
+    """Return the result of the sequence of a row, as if the sequence had a request of its own; see `part_of`."""
+    sequence = _sequence(part, row, row)
+    sequence.index = 0
+    if sequence.failure:
+        sequence.failure = renumbered(sequence.failure, -row)
+    return sequence
 
-    Each result has memory of its own: a view would keep the vectors of the whole request in memory.
+
+def _sequence(part: Encoding, row: int, index: int) -> SequenceEncoding:
+    """Return the result of the sequence of a row, which has this index in the stream.
+
+    The result has memory of its own: a view would keep the vectors of the whole request in memory.
     """
-    for row, length in enumerate(part.lengths.tolist()):
-        pooled = part.received_pooled
-        yield SequenceEncoding(
-            index=first + row,
-            received_pooled=None if pooled is None else pooled[row].copy(),
-            received_sparse=None if part.received_sparse is None else part.received_sparse[row],
-            received_hidden=None if part.received_hidden is None else part.received_hidden[row],
-            received_offsets=None if part.received_offsets is None else part.received_offsets[row],
-            length=length,
-            original_tokens=part.truncated.get(first + row),
-            failure=part.failures.get(first + row),
-            model=part.model,
-        )
+    pooled = part.received_pooled
+    return SequenceEncoding(
+        index,
+        received_pooled=None if pooled is None else pooled[row].copy(),
+        received_hidden=None if part.received_hidden is None else part.received_hidden[row],
+        received_offsets=None if part.received_offsets is None else part.received_offsets[row],
+        length=int(part.lengths[row]),
+        original_tokens=part.truncated.get(index),
+        failure=part.failures.get(index),
+        model=part.model,
+        received_sparse=None if part.received_sparse is None else part.received_sparse[row],
+    )
 
 
 def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
@@ -473,7 +476,7 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
 def part_of(result: _Part, first: int, count: int) -> _Part:
     """Return the result of `count` sequences from `first`, as if they had a request of their own.
 
-    The arrays have memory of their own, so that the rest of the result can be freed.
+    The arrays have memory of their own: the bytes of a reply are read-only, and a view would keep all of them.
     """
     part: _Part = object.__new__(type(result))  # The constructor would take most of the time.
     values = vars(part)
@@ -531,11 +534,13 @@ def present(output: _Item | None, advice: str) -> _Item:
 
 
 def join_results(parts: Sequence[_Part]) -> _Part:
-    """Join the results of several requests of a list, in the list's order; one model must have answered all.
+    """Join the results of one or more requests of a list, in the list's order; one model must have answered all.
 
     Raises:
         HeadwaiterError: the parts differ in their outputs, in the data type of an output or in its width.
     """
+    if len(parts) == 1:
+        return parts[0]
     values: dict[str, Any] = {}
     for each in fields(parts[0]):
         received = [getattr(part, each.name) for part in parts]

@@ -11,8 +11,7 @@ from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
 from headwaiter_client.calls.input_kinds import SequenceSize
-from headwaiter_client.calls.list_call import ListCall
-from headwaiter_client.calls.results import part_of
+from headwaiter_client.calls.list_call import ListCall, Take
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import (
@@ -64,6 +63,7 @@ class Caller:
     Args:
         call: the call.
         chunk: all sequences of the call.
+        take: returns the result of the call.
         now_s: the time.
         notify: called once the call has an outcome.
 
@@ -77,9 +77,12 @@ class Caller:
         device_s: predicted time of the sequences on a device, besides that of starting a batch; 0 if nothing is known.
     """
 
-    def __init__(self, call: ListCall[Any], chunk: Chunk, now_s: float, notify: Callable[[], object]) -> None:
+    def __init__(
+        self, call: ListCall[Any], chunk: Chunk, take: Take[Any, Any], now_s: float, notify: Callable[[], object]
+    ) -> None:
         self.call = call
         self.chunk = chunk
+        self._take = take
         self.deadline_s = call.begin(now_s)
         self.request: SharedRequest | None = None
         self.is_settled = False
@@ -128,7 +131,7 @@ class Caller:
         """
         if isinstance(self._outcome, HeadwaiterError):
             raise self._outcome
-        return self._outcome and part_of(*self._outcome)
+        return self._outcome and self._take(*self._outcome)
 
 
 class SharedRequest:
@@ -269,7 +272,9 @@ def _give_shares(result: Any, callers: Sequence[Caller]) -> None:
     for caller in callers:
         count = len(caller.chunk.sequences)
         outcome: _Outcome = _Share(result, first, count)
-        failures = [result.failures[index] for index in range(first, first + count) if index in result.failures]
+        failures = result.failures and [
+            result.failures[index] for index in range(first, first + count) if index in result.failures
+        ]
         if any(isinstance(failure, Transient | InferenceFailed) for failure in failures):
             outcome = None  # The call may succeed in a request of its own, as it would have without the others.
         elif failures and not caller.call.is_partial:

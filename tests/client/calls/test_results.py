@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Encoding, HeadwaiterError, ModelRef, OutputMissing, SequenceTooLong, Timings
-from headwaiter_client.calls.results import join_encodings, read_encoding, split_by_sequence
+from headwaiter_client.calls.results import join_results, read_encoding, split_by_sequence
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.fake_server import MODEL, encode_response
 from tests.support.client.request_builders import texts_request, tokens_request
@@ -136,7 +136,7 @@ def test_a_failure_with_an_unknown_reason_is_a_headwaiter_error(reason: Any) -> 
 def test_results_of_several_requests_are_joined_in_order() -> None:
     first = _encoding(encode_response(tokens_request([[1, 2], [3]], hidden=True)), round_trip_s=1.0)
     second = _encoding(encode_response(tokens_request([[4]], hidden=True)), first=2, round_trip_s=2.0)
-    result = join_encodings([first, second])
+    result = join_results([first, second])
 
     assert result.pooled.tolist() == [[0] * 3, [0.5] * 3, [0] * 3]
     assert [rows.tolist() for rows in result.hidden] == [[[0] * 3] * 2, [[1] * 3], [[0] * 3]]
@@ -198,14 +198,14 @@ def test_replies_with_different_outputs_are_not_joined(other: dict[str, Any]) ->
     first = _encoding(encode_response(tokens_request([[1, 2]], hidden=True)))
     second = _encoding(encode_response(tokens_request([[3]], **other)), first=1)
     with pytest.raises(HeadwaiterError, match="differ in") as caught:
-        join_encodings([first, second])
+        join_results([first, second])
     assert caught.value.request_id == first.request_id
 
 
 def test_replies_of_different_widths_are_not_joined() -> None:
     parts = [_encoding(pb.EncodeResponse(lengths=[1], pooled=_floats([1, width], 4 * width))) for width in (3, 4)]
     with pytest.raises(HeadwaiterError, match="differ in pooled"):
-        join_encodings(parts)
+        join_results(parts)
 
 
 def _encoding(
