@@ -24,11 +24,10 @@ _Taken = TypeVar("_Taken")
 class _Waiting:
     """A thread that waits for its turn to send a request, or for the outcome of its call."""
 
-    def __init__(self, call: ListCall[Any], chunk: Chunk, take: Take[Any, Any]) -> None:
+    def __init__(self) -> None:
         # A lock wakes a thread faster than an event.
         self._woken = threading.Lock()
         self._woken.acquire()
-        self.caller = Caller(call, chunk, take, time.monotonic(), self.wake)
         self.to_send: SharedRequest | None = None
 
     def wake(self) -> None:
@@ -36,9 +35,9 @@ class _Waiting:
         with suppress(RuntimeError):  # It was woken before, and has not waited since, because its time is up.
             self._woken.release()
 
-    def wait(self) -> None:
-        """Wait until the thread is woken, or the time of the call is up."""
-        while (left_s := self.caller.deadline_s - time.monotonic()) > 0 or self.caller.ends_with_request:
+    def wait(self, caller: Caller) -> None:
+        """Wait until the thread is woken, or the time of its call is up."""
+        while (left_s := caller.deadline_s - time.monotonic()) > 0 or caller.ends_with_request:
             if self._woken.acquire(timeout=min(max(left_s, _SHORTEST_WAIT_S), MAX_WAIT_S)):
                 return
 
@@ -66,8 +65,8 @@ class ThreadSharing:
         Raises:
             HeadwaiterError: the call failed.
         """
-        waiting = _Waiting(call, chunk, take)
-        caller = waiting.caller
+        waiting = _Waiting()
+        caller = Caller(call, chunk, take, time.monotonic(), waiting.wake)
         if not caller.may_share:
             taken: _Taken = run(call.send_all(chunk, take))
             return taken
@@ -78,7 +77,7 @@ class ThreadSharing:
             self._requests.add(caller)
             self._start()
         try:
-            waiting.wait()
+            waiting.wait(caller)
             if waiting.to_send and not waiting.to_send.is_single:
                 run(waiting.to_send.send())
             elif not waiting.to_send:
@@ -88,7 +87,7 @@ class ThreadSharing:
                 result = run(call.send_all(chunk, take))
             return result
         finally:
-            self._leave(waiting)
+            self._leave(caller, waiting)
 
     def _reset(self) -> None:
         self._pid = os.getpid()
@@ -96,9 +95,8 @@ class ThreadSharing:
         self._waiting: dict[Caller, _Waiting] = {}
         self._lock = threading.Lock()
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def _leave(self, caller: Caller, waiting: _Waiting) -> None:
         """Forget a call that has ended; if its thread has sent a request, start the next one."""
-        caller = waiting.caller
         with self._lock:
             del self._waiting[caller]
             if caller.request is None:

@@ -1,6 +1,7 @@
 """Short calls of one client that are made together share a request, and each ends as it would alone."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
 from headwaiter_client.calls.results import only_sequence
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequests
-from headwaiter_client.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, Unimplemented
+from headwaiter_client.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, SequenceTooLong, Unimplemented
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.crowd import HOLDER, outcomes_together
 
@@ -63,6 +64,17 @@ def test_lists_keep_their_rows_offsets_and_truncations(client_class: type[Client
                 outcome.hidden + outcome.offsets, expected.hidden + expected.offsets, strict=True
             ):
                 np.testing.assert_array_equal(rows, expected_rows)
+
+
+@_CLIENTS
+def test_the_failure_of_one_text_names_its_place_in_its_own_call(client_class: type[Client | AsyncClient]) -> None:
+    texts = ["good", "much too long " * 5]
+    outcomes = outcomes_together(
+        client_class, FakeEncoder(max_tokens=8), [_encode(text, partial=True) for text in texts]
+    )
+    assert outcomes[0].failure is None
+    assert isinstance(outcomes[1].failure, SequenceTooLong)
+    assert (outcomes[1].index, outcomes[1].failure.sequence) == (0, 0)
 
 
 @_CLIENTS
@@ -183,6 +195,19 @@ def test_a_call_whose_time_is_up_while_it_waits_is_not_sent(client_class: type[C
     (late,) = outcomes_together(client_class, fake, [_encode("late", timeout_s=0.05)], until_done=True)
     assert isinstance(late, DeadlineExceeded)
     assert not _requests(fake)
+
+
+@_CLIENTS
+def test_calls_that_have_ended_are_freed_without_the_garbage_collector(
+    client_class: type[Client | AsyncClient],
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        outcomes_together(client_class, FakeEncoder(), [_encode(text) for text in _TEXTS])
+        assert not [each for each in gc.get_objects() if isinstance(each, Caller)]
+    finally:
+        gc.enable()
 
 
 def test_a_child_process_forgets_the_calls_of_its_parent() -> None:

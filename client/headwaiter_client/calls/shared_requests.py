@@ -138,20 +138,17 @@ class SharedRequest:
     """A request that calls share.
 
     Attributes:
-        callers: the calls. A single one sends the request itself, as if it could not share.
+        callers: the calls, until they are let go.
+        is_single: whether the request is that of one call, which sends the request itself, as if it could not share.
         deadline_s: the latest deadline of the calls.
     """
 
     def __init__(self, callers: list[Caller]) -> None:
         self.callers = callers
+        self.is_single = len(callers) == 1
         self.deadline_s = max(caller.deadline_s for caller in callers)
         for caller in callers:
             caller.request = self
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the request is that of one call."""
-        return len(self.callers) == 1
 
     @property
     def is_wanted(self) -> bool:
@@ -183,9 +180,10 @@ class SharedRequest:
             _give_shares(result, callers)
 
     def let_go(self) -> None:
-        """Let the calls without an outcome send their requests themselves."""
+        """Let the calls without an outcome send their requests themselves, and forget all calls."""
         for caller in self.callers:
             caller.settle(None)
+        self.callers = []  # The calls know their request: only the garbage collector could free this circle.
 
 
 class SharedRequests:
