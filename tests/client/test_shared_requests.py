@@ -373,7 +373,7 @@ def test_a_request_ends_before_more_wait_than_are_in_flight_at_most() -> None:
 
 @pytest.mark.parametrize(
     ("token_s", "words", "may_share", "together"),
-    [(1e-7, 40, True, 256), (1e-7, 400, True, 163), (5e-5, 4, True, 90), (5e-5, 400, False, 1)],
+    [(1e-7, 40, True, 128), (1e-7, 800, True, 81), (5e-5, 4, True, 90), (5e-5, 400, False, 1)],
 )
 def test_a_text_that_takes_the_device_for_long_travels_alone(
     token_s: float, words: int, may_share: bool, together: int

@@ -32,8 +32,9 @@ _MOST_CALL_SEQUENCES = 8
 # Calls that take the device for longer gain little, too; and because a reply leaves when all its sequences have run,
 # the other calls would wait for them.
 _MOST_CALL_S = 0.005
-# Limits of a shared request, besides those of the server.
-_MOST_SEQUENCES, _MOST_BYTES, _MOST_DEVICE_S = 256, 1 << 18, 0.025
+# Limits of a shared request, besides those of the server. In larger requests, client and server wait for each other:
+# neither has anything to do while the other prepares a request or a reply.
+_MOST_SEQUENCES, _MOST_BYTES, _MOST_DEVICE_S = 128, 1 << 18, 0.025
 # The latest deadline of a request is at most this number of times as far away as the earliest.
 _DEADLINE_RATIO = 1.5
 # Deadlines that differ by less are one.
