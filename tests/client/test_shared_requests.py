@@ -16,7 +16,14 @@ from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
 from headwaiter_client.calls.results import only_sequence
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequests
-from headwaiter_client.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, SequenceTooLong, Unimplemented
+from headwaiter_client.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    HeadwaiterError,
+    InferenceFailed,
+    SequenceTooLong,
+    Unimplemented,
+)
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.crowd import HOLDER, outcomes_together
 
@@ -102,38 +109,50 @@ def test_a_bad_sequence_fails_its_own_call_with_the_error_that_it_has_alone(
 
 
 class _Poisoned(FakeEncoder):
-    """A server whose device dies of a text; it names no sequence."""
+    """A server that refuses the whole request for a text."""
+
+    def __init__(self, *, names_text: bool) -> None:
+        super().__init__()
+        self._names_text = names_text
 
     def unary(self, method: str, request: bytes, *others: Any) -> bytes:
         if b"poison" in request and b"GetModel" not in method.encode():
-            self.requests.append(pb.EncodeRequest.FromString(request))
-            raise DeviceFailed("the device failed")
+            self.requests.append(message := pb.EncodeRequest.FromString(request))
+            place = [*message.texts.values].index("poison") if self._names_text else None
+            raise InferenceFailed("made devices fail twice", sequence=place)
         return super().unary(method, request, *others)
 
 
 @_CLIENTS
-def test_a_text_that_kills_a_device_ends_no_other_call(client_class: type[Client | AsyncClient]) -> None:
-    fake = _Poisoned()
+@pytest.mark.parametrize("names_text", [True, False])
+def test_a_text_that_fails_the_request_ends_no_other_call(
+    client_class: type[Client | AsyncClient], names_text: bool
+) -> None:
+    fake = _Poisoned(names_text=names_text)
     outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("poison"), _encode("b")])
-    assert isinstance(outcomes[1], DeviceFailed)
+    assert isinstance(outcomes[1], InferenceFailed)
+    assert outcomes[1].sequence == (0 if names_text else None)
     assert [outcome.pooled.shape for outcome in (outcomes[0], outcomes[2])] == [(8,), (8,)]
-    assert sorted(len(request.texts.values) for request in _requests(fake)) == [1, 1, 1, 3]
+    # A text that has killed two devices is not sent again.
+    assert sorted(request.texts.values[0] for request in _requests(fake) if len(request.texts.values) == 1) == [
+        *"ab",
+        *([] if names_text else ["poison"]),
+    ]
 
 
 @_CLIENTS
+@pytest.mark.parametrize("error_class", [Overloaded, DeviceFailed])
 def test_a_refusal_of_the_request_ends_each_call_with_an_error_of_its_own(
-    client_class: type[Client | AsyncClient],
+    client_class: type[Client | AsyncClient], error_class: type[HeadwaiterError]
 ) -> None:
-    class Full(FakeEncoder):
+    class Refusing(FakeEncoder):
         def unary(self, method: str, request: bytes, *others: Any) -> bytes:
-            if b"full" in request:
-                raise Overloaded("the queue is full", retry_after_s=1.5)
+            if b"refused" in request:
+                raise error_class("refused", retry_after_s=1.5)
             return super().unary(method, request, *others)
 
-    outcomes = outcomes_together(client_class, Full(), [_encode("full 1"), _encode("full 2")])
-    assert [(type(each), str(each), each.retry_after_s) for each in outcomes] == [
-        (Overloaded, "the queue is full", 1.5)
-    ] * 2
+    outcomes = outcomes_together(client_class, Refusing(), [_encode("refused 1"), _encode("refused 2")])
+    assert [(type(each), str(each), each.retry_after_s) for each in outcomes] == [(error_class, "refused", 1.5)] * 2
     assert outcomes[0] is not outcomes[1]
 
 

@@ -84,11 +84,12 @@ async def test_a_sequence_kills_at_most_two_devices_of_a_fleet(
     mortal: MortalDevices, text_bundle: Path, partial: bool
 ) -> None:
     async with AsyncExitStack() as stack:
-        replicas = [await stack.enter_async_context(serving(text_bundle)) for _ in range(3)]
+        replicas = [await stack.enter_async_context(serving(text_bundle)) for _ in range(5)]
         addresses = [f"127.0.0.1:{replica.port}" for replica in replicas]
         client = await stack.enter_async_context(AsyncClient(addresses, retry=PATIENT, timeout_s=TIMEOUT_S))
-        killing = client.encode_tokens([[3], KILL, [4]], partial=partial)
-        calls = [killing, *(client.encode_tokens([sequence]) for sequence in INNOCENT)]
+        # All calls share a request.
+        lists = [[[3], KILL, [4]], *([sequence] for sequence in INNOCENT)]
+        calls = [client.encode_tokens(sequences, partial=partial) for sequences in lists]
         killed, *innocent = await asyncio.gather(*calls, return_exceptions=True)
         assert mortal.deaths == 2
         assert isinstance(killed, InferenceFailed)

@@ -6,7 +6,7 @@ calls leave together. Each then gets its part of the reply, its own error, or th
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +15,6 @@ from headwaiter_client.calls.list_call import ListCall, Take
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import (
-    DeviceFailed,
     HeadwaiterError,
     InferenceFailed,
     InvalidInput,
@@ -43,8 +42,9 @@ _SAME_TIME_S = 0.02
 _BYTES_PER_TOKEN = 4
 # More tokens than any sequence has, where the limit of the model is not known.
 _ANY_TOKENS = 1 << 30
-# One sequence may be at fault, although the error names none.
-_FAULTS_OF_ONE = (InvalidInput, MessageTooLarge, InferenceFailed, DeviceFailed)
+# One sequence may be at fault, although the error names none. `DeviceFailed` is not here: if a call sent again the
+# sequence that killed the device, it would kill more devices than in a request of its own.
+_FAULTS_OF_ONE = (InvalidInput, MessageTooLarge, InferenceFailed)
 
 
 class _Share(NamedTuple):
@@ -174,9 +174,7 @@ class SharedRequest:
         try:
             result = yield from call.send(_joined([caller.chunk for caller in callers]))
         except HeadwaiterError as error:
-            may_be_of_one = type(error) is HeadwaiterError or isinstance(error, _FAULTS_OF_ONE)
-            for caller in callers:
-                caller.settle(None if may_be_of_one else _copied(error))
+            _give_error(error, callers)
         else:
             _give_shares(result, callers)
 
@@ -267,8 +265,7 @@ def _joined(chunks: Sequence[Chunk]) -> Chunk:
 
 def _give_shares(result: Any, callers: Sequence[Caller]) -> None:
     """Give each call its share of a result, or the error of the first of its sequences that failed."""
-    first = 0
-    for caller in callers:
+    for caller, first in _with_first(callers):
         count = len(caller.chunk.sequences)
         outcome: _Outcome = _Share(result, first, count)
         failures = result.failures and [
@@ -279,7 +276,26 @@ def _give_shares(result: Any, callers: Sequence[Caller]) -> None:
         elif failures and not caller.call.is_partial:
             outcome = renumbered(failures[0], -first)
         caller.settle(outcome)
-        first += count
+
+
+def _give_error(error: HeadwaiterError, callers: Sequence[Caller]) -> None:
+    """Give each call the error of a request, unless the sequence of another call is at fault or may be."""
+    may_be_of_one = type(error) is HeadwaiterError or isinstance(error, _FAULTS_OF_ONE)
+    for caller, first in _with_first(callers):
+        if error.sequence is not None and first <= error.sequence < first + len(caller.chunk.sequences):
+            own = _copied(error)
+            own.sequence = error.sequence - first
+            caller.settle(own)
+        else:
+            caller.settle(None if may_be_of_one else _copied(error))
+
+
+def _with_first(callers: Sequence[Caller]) -> Iterator[tuple[Caller, int]]:
+    """Yield each call and the index of its first sequence in the request."""
+    first = 0
+    for caller in callers:
+        yield caller, first
+        first += len(caller.chunk.sequences)
 
 
 def _copied(error: HeadwaiterError) -> HeadwaiterError:
