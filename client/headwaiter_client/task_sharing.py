@@ -32,6 +32,7 @@ class TaskSharing:
         self._will_start = False
         # One timer for all calls, because a timer for each costs more than the rest of its wait.
         self._expires_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
 
     async def send(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
         """Send a call of one chunk; see `ThreadSharing.send`."""
@@ -89,15 +90,16 @@ class TaskSharing:
     def _expire_at(self, time_s: float) -> None:
         if time_s < self._expires_s:
             self._expires_s = time_s
-            asyncio.get_running_loop().call_later(time_s - time.monotonic(), self._expire)
+            if self._timer:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(time_s - time.monotonic(), self._expire)
 
     def _expire(self) -> None:
         now_s, self._expires_s = time.monotonic(), math.inf
         for caller in tuple(self._callers):
             if caller.deadline_s <= now_s:
                 caller.expire()
-            else:
-                self._expire_at(caller.deadline_s)
+        self._expire_at(min((each.deadline_s for each in self._callers if each.deadline_s > now_s), default=math.inf))
 
     def _leave(self, caller: Caller, run: Run) -> None:
         """Forget a call that has ended, and cancel its request if no other call waits for the request."""

@@ -353,6 +353,29 @@ async def test_a_call_whose_time_is_up_ends_alone() -> None:
         longer.cancel()
 
 
+async def test_many_deadlines_need_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noted(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_later(*arguments))
+        return timers[-1]
+
+    async with AsyncClient(transport=_Slow(FakeEncoder())) as client:
+        # Each deadline is earlier than those of the calls before.
+        calls = [client.encode("slow", timeout_s=30 / (2 + number)) for number in range(20)]
+        monkeypatch.setattr(loop, "call_later", noted)
+        late = [client.encode("slow", timeout_s=0.1 + 0.01 * number) for number in range(5)]
+        waiting = [asyncio.create_task(call) for call in calls]
+        outcomes = await asyncio.gather(*late, return_exceptions=True)
+        monkeypatch.undo()
+        assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
+        own = [timer for timer in timers if "_expire" in repr(timer) and not timer.cancelled()]
+        assert sum(timer.when() > loop.time() for timer in own) == 1
+        for task in waiting:
+            task.cancel()
+
+
 def _caller(timeout_s: float, text: str = "a", now_s: float = 0.0, settings: CallSettings | None = None) -> Caller:
     settings = settings or CallSettings(30.0, 8, {})
     call = EncodeCall(settings, TextInput(), [text], {}, timeout_s)
