@@ -1,4 +1,4 @@
-"""Devices that die or hang on magic sequences, and a server that has them.
+"""Devices that die, hang or fail on magic sequences, and a server that has them.
 
 python -m tests.support.e2e.mortal_devices BUNDLE [flags of headwaiter-server]
 """
@@ -16,8 +16,8 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling import worker
 
-# A batch with one of these sequences kills the device that runs it, or never ends.
-KILL, HANG = [13, 13, 13], [17, 17, 17]
+# A batch with one of these sequences kills the device that runs it, never ends, or fails.
+KILL, HANG, FAIL = [13, 13, 13], [17, 17, 17], [19, 19, 19]
 # The limits of the watchdog in the server of this module.
 _LIMIT_S, _WATCH_INTERVAL_S = 2.0, 0.05
 
@@ -39,10 +39,11 @@ class MortalDevices:
         self._dead = weakref.WeakSet[EncoderGraph]()
 
     def run(self, graph: EncoderGraph, batch: PackedBatch) -> None:
-        """Kill or stop the session of a graph, as its batch says.
+        """Kill or stop the session of a graph, or fail the batch, as the batch says.
 
         Raises:
             OSError: the session is dead.
+            RuntimeError: the batch fails.
         """
         if not self.held.is_set():
             self.entered.set()
@@ -50,6 +51,8 @@ class MortalDevices:
         sequences = [part.tolist() for part in batch.split(batch.rows)]
         if HANG in sequences:
             threading.Event().wait()
+        if FAIL in sequences:
+            raise RuntimeError("the batch has a sequence that fails it")
         if KILL in sequences and graph not in self._dead:
             self._dead.add(graph)
             self.deaths += 1
