@@ -82,14 +82,14 @@ class ModelDirectory:
 
     @property
     def served(self) -> list[ServedModel]:
-        """The models that answer requests, by name.
+        """The models that answer requests, by name, but the default model first.
 
         Raises:
             Starting: the server is starting.
         """
         if not self.started and not self._current:
             raise starting()
-        return self.current
+        return sorted(self.current, key=lambda each: each.name != self._default_model)
 
     @property
     def served_names(self) -> list[str]:

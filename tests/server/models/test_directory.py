@@ -99,6 +99,14 @@ def test_a_model_that_cannot_do_it_is_refused_with_those_that_can(
     assert [each for each in words if each not in str(refused.value)] == []
 
 
+def test_the_default_model_is_the_first_of_those_that_are_served(tmp_path: Path) -> None:
+    assert [each.name for each in directory(tmp_path, "embedder ranker rows", "rows").served] == [
+        "rows",
+        "embedder",
+        "ranker",
+    ]
+
+
 def test_a_default_model_that_is_not_loaded_is_not_replaced(tmp_path: Path) -> None:
     made = directory(tmp_path, "embedder", "embedder2")
     with pytest.raises(Exception, match="embedder2"):
