@@ -4,6 +4,7 @@ The page is bound to 127.0.0.1, so other computers cannot open it. Every user of
 server with the operator's token. Other web sites in the browser cannot: see `headwaiter_playground.call_rules`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -21,7 +22,7 @@ from headwaiter_playground.call_rules import (
 )
 from headwaiter_playground.json_calls import JSON_CALLS, error_body
 from headwaiter_playground.page import PageFile, page_file
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, MessageTooLarge, Unimplemented
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, MessageTooLarge, Transient, Unimplemented
 from headwaiter_proto.rules.status import http_status_of
 
 _HOST = "127.0.0.1"
@@ -147,7 +148,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, error: HeadwaiterError) -> None:
         status = _STATUSES.get(type(error)) or http_status_of(error)
-        self._send(status, error_body(error), {"Content-Type": JSON, **JSON_HEADERS})
+        headers = {"Content-Type": JSON, **JSON_HEADERS}
+        if isinstance(error, Transient):
+            # The page makes the call again after this time.
+            headers["Retry-After"] = str(math.ceil(error.retry_after_s or 1.0))
+        self._send(status, error_body(error), headers)
 
     def _send(self, status: int, content: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from google.protobuf.message import Message
 
 from headwaiter_client.cli import main
 from headwaiter_client.cli.page_server import PageServer
+from headwaiter_client.errors import Starting
 from tests.support.client.fake_server import FakeServer
 
 JSON = {"Content-Type": "application/json"}
@@ -88,6 +90,21 @@ def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeSe
         "message": "sequence 0 is bad",
         "metadata": {"sequence": "0"},
     }
+
+
+def test_an_error_that_passes_says_when_to_try_again(starts_processes: None) -> None:
+    def call(method: str, request: Message, reply_class: type[Message]) -> Message:
+        raise Starting("the server is starting: wait", retry_after_s=9.5)
+
+    with PageServer(call, 0) as page:
+        thread = threading.Thread(target=page.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            status, headers, _ = ask(page, "POST", "/playground/call/ListModels", b"{}", JSON)
+        finally:
+            page.shutdown()
+            thread.join()
+    assert (status, headers["Retry-After"]) == (503, "10")
 
 
 @pytest.mark.parametrize(
