@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { attentionCsv } from "../../playground/headwaiter_playground/static/attention_files.js";
 import { strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
-import { CallError, Calls, latestOnly } from "../../playground/headwaiter_playground/static/calls.js";
+import { CallError, Calls, LONG_RUN } from "../../playground/headwaiter_playground/static/calls.js";
 import { contrast, heat, readableOn } from "../../playground/headwaiter_playground/static/colours.js";
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
 import {
@@ -14,6 +14,8 @@ import {
 } from "../../playground/headwaiter_playground/static/cost_model.js";
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
 import { headsPerCall, layerWeights, mostTokens } from "../../playground/headwaiter_playground/static/layer_weights.js";
+import { loader } from "../../playground/headwaiter_playground/static/loader.js";
+import { Models } from "../../playground/headwaiter_playground/static/models.js";
 import { milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
 import { polling } from "../../playground/headwaiter_playground/static/polling.js";
 import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
@@ -195,7 +197,7 @@ test("samples have from one to the wanted number of words, or token ids within t
   for (const line of sampleSequences(model, 200, 50)) assert.match(line, /^[0-6]( [0-6]){2,3}$/);
 });
 
-const reply = (status, body) => ({ status, json: async () => body });
+const reply = (status, body, headers = {}) => ({ status, headers: new Headers(headers), json: async () => body });
 
 test("at most two calls are in flight, and the others keep their order", async () => {
   const open = [];
@@ -230,27 +232,99 @@ test("a refusal has the server's message, and makes room for the next call", asy
   }
 });
 
-test("a server that is gone, or that is no Headwaiter server, is an error in words", async () => {
-  const gone = new Calls(async () => Promise.reject(new TypeError("fetch failed")));
-  await assert.rejects(gone.call("Encode", {}), /no answer/);
-  const other = new Calls(async () => ({ status: 502, json: async () => JSON.parse("<html>") }));
-  await assert.rejects(other.call("Encode", {}), /not JSON \(status 502\)/);
+/** Return what a promise gives, made while the time of the test runs `seconds` at once. */
+async function after(context, seconds, promise) {
+  await new Promise(setImmediate);
+  context.mock.timers.tick(1000 * seconds);
+  return promise;
+}
+
+test("a call waits for a server that is away or that starts, as long as the server asks for", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const starting = { message: "the server is starting", reason: "STARTING" };
+  const answers = [
+    () => Promise.reject(new TypeError("fetch failed")),
+    async () => ({ status: 502, json: async () => JSON.parse("<html>") }),
+    async () => reply(503, starting, { "Retry-After": "7" }),
+    async () => reply(200, { at: "last" }),
+  ];
+  const calls = new Calls(() => answers.shift()());
+  const told = [];
+  calls.addEventListener("waiting", () => told.push(calls.waitsFor));
+  const made = calls.call("ListModels", {});
+  await after(context, 1);
+  await after(context, 2);
+  await after(context, 6.9);
+  await new Promise(setImmediate);
+  assert.equal(answers.length, 1);
+  assert.deepEqual(await after(context, 0.1, made), { at: "last" });
+  assert.equal(told.length, 4);
+  assert.match(told[0], /no answer/);
+  assert.match(told[1], /not JSON \(status 502\)/);
+  assert.deepEqual(told.slice(2), ["the server is starting", ""]);
 });
 
-test("the token is asked for, and then sent with every call", async () => {
+test("a call of a long run is not made again, and does not hold up other calls", async () => {
+  const open = [];
+  const calls = new Calls((url, { signal }) => new Promise((answer, fail) => {
+    open.push({ url, answer });
+    signal?.addEventListener("abort", () => fail(signal.reason));
+  }));
+  const run = new AbortController();
+  const options = { lane: LONG_RUN, signal: run.signal };
+  const made = Array.from({ length: 9 }, () => calls.call("Encode", {}, options));
+  const ended = Promise.allSettled(made);
+  const look = calls.call("Attend", {});
+  await new Promise(setImmediate);
+  assert.deepEqual(
+    open.map(({ url }) => url),
+    ["call/Encode", "call/Encode", "call/Attend"],
+  );
+  open[2].answer(reply(200, {}));
+  await look;
+  open[0].answer(reply(503, { message: "full" }, { "Retry-After": "1" }));
+  await assert.rejects(made[0], /full/);
+  await new Promise(setImmediate);
+  run.abort();
+  await ended;
+  assert.equal(open.length, 4);
+  // The lane is free again.
+  const last = calls.call("Encode", {}, { lane: LONG_RUN });
+  await new Promise(setImmediate);
+  open[4].answer(reply(200, {}));
+  await last;
+});
+
+test("a call waits for the token, which is asked for once, and then sent with every call", async () => {
   const sent = [];
-  const calls = new Calls(async (url, options) => {
-    sent.push(options.headers.Authorization);
-    return calls.token === "secret"
-      ? reply(200, {})
-      : reply(401, { message: "the token is missing", reason: "UNAUTHENTICATED" });
+  const calls = new Calls(async (url, { headers }) => {
+    sent.push(headers.Authorization);
+    return headers.Authorization === "Bearer secret" ? reply(200, { url }) : reply(401, { message: "it is wrong" });
   });
-  let asked = 0;
-  calls.addEventListener("token-needed", () => (asked += 1));
-  await assert.rejects(calls.call("ListModels", {}), /missing/);
-  calls.token = "secret";
-  await calls.call("ListModels", {});
-  assert.deepEqual([asked, sent], [1, [undefined, "Bearer secret"]]);
+  const asked = [];
+  calls.addEventListener("token-needed", ({ message }) => asked.push(message));
+  const made = [calls.call("ListModels", {}), calls.call("GetModel", {})];
+  await new Promise(setImmediate);
+  calls.useToken("wrong");
+  await new Promise(setImmediate);
+  calls.useToken("secret");
+  assert.deepEqual(await Promise.all(made), [{ url: "call/ListModels" }, { url: "call/GetModel" }]);
+  assert.deepEqual(asked, ["", "it is wrong"]);
+  assert.deepEqual(sent, [undefined, undefined, ...Array(2).fill("Bearer wrong"), ...Array(2).fill("Bearer secret")]);
+});
+
+test("a page that knows that a token is needed makes no call without one", async () => {
+  const sent = [];
+  const calls = new Calls(async (url, { headers }) => {
+    sent.push(headers.Authorization);
+    return reply(200, {});
+  });
+  calls.askForToken();
+  const made = calls.call("ListModels", {});
+  await new Promise(setImmediate);
+  calls.useToken("secret");
+  await made;
+  assert.deepEqual(sent, ["Bearer secret"]);
 });
 
 test("only replies with timings are recorded, the last twelve", async () => {
@@ -273,9 +347,11 @@ test("a token that was refused after the user has typed another one is not asked
   calls.addEventListener("token-needed", () => (asked += 1));
   const old = calls.call("ListBatches", {});
   await new Promise(setImmediate);
-  calls.token = "secret";
+  calls.useToken("secret");
   answers[0](reply(401, { message: "the token is missing", reason: "UNAUTHENTICATED" }));
-  await assert.rejects(old, /missing/);
+  await new Promise(setImmediate);
+  answers[1](reply(200, {}));
+  await old;
   assert.equal(asked, 0);
 });
 
@@ -284,7 +360,7 @@ const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 test("a view asks again a pause after each answer, also after a failed one, until it stops", async () => {
   const answers = [];
   const failures = [];
-  const run = latestOnly(
+  const { run } = loader(
     () => new Promise((answer, refuse) => answers.push({ answer, refuse })),
     () => {},
     (error) => failures.push(error),
@@ -305,6 +381,7 @@ test("a view asks again a pause after each answer, also after a failed one, unti
   assert.equal(answers.length, 3);
   polls.start();
   polls.start();
+  await pause(200);
   for (const { answer } of answers.slice(3)) answer();
   await pause(30);
   // Both starts ask, but only the newer one goes on.
@@ -333,7 +410,7 @@ test("the heads of a short text come in one call, those of a long text in severa
     [700, 700, [[0], [1, 2, 3], [4]]],
   ]) {
     const { ask, asked } = attending(count);
-    const { weights, tokens, ...rest } = await layerWeights(ask, 5, likely, () => true);
+    const { weights, tokens, ...rest } = await layerWeights(ask, 5, likely);
     assert.deepEqual([asked, rest, tokens], [lists, { count }, ["a"]]);
     assert.deepEqual(
       heads.map((head) => new Set(weights.subarray(head * count ** 2, (head + 1) * count ** 2))),
@@ -351,22 +428,27 @@ test("no call asks for more than a reply may have, and a head is never split", (
 
 test("the rest of a layer that nobody waits for is not asked for", async () => {
   const { ask, asked } = attending(700);
-  assert.equal(await layerWeights(ask, 12, 4000, () => asked.length < 3), null);
+  const cancelled = (heads) => (asked.length < 3 ? ask(heads) : Promise.reject(new Error("cancelled")));
+  await assert.rejects(layerWeights(cancelled, 12, 4000), /cancelled/);
   assert.deepEqual(asked, [[0], [1, 2, 3], [4, 5, 6]]);
 });
 
-test("the answer to an old input never replaces the answer to a newer one", async () => {
+test("the answer to an old input never replaces the answer to a newer one, and of many runs only two ask", async () => {
   const shown = [];
-  const answers = [];
-  const run = latestOnly(
-    () => new Promise((answer, refuse) => answers.push({ answer, refuse })),
+  const asked = [];
+  const { run } = loader(
+    (signal) => new Promise((answer, refuse) => asked.push({ signal, answer, refuse })),
     (value) => shown.push(value),
     (error) => shown.push(error),
   );
-  const runs = [run(), run(), run()];
-  answers[1].answer("second");
-  answers[2].answer("third");
-  answers[0].refuse("first");
+  const runs = Array.from({ length: 80 }, run);
+  await pause(300);
+  assert.deepEqual(
+    asked.map(({ signal }) => signal.aborted),
+    [true, false],
+  );
+  asked[1].answer("last");
+  asked[0].refuse("first");
   await Promise.all(runs);
-  assert.deepEqual(shown, ["third"]);
+  assert.deepEqual(shown, ["last"]);
 });

@@ -3,143 +3,155 @@ import { contextDrawing, linesDrawing } from "./attention_drawings.js";
 import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
 import { AS_COMPUTED, whatIfHead } from "./attention_maths.js";
-import { latestOnly } from "./calls.js";
-import { byId, download, element, oncePerFrame, onWidth, say, table } from "./dom.js";
+import { byId, download, drawing, element, say, table } from "./dom.js";
 import { headMaps } from "./head_maps.js";
 import { labelledMap } from "./heat_maps.js";
 import { layerWeights, mostTokens } from "./layer_weights.js";
+import { loadedTab } from "./loaded_tab.js";
+import { loader } from "./loader.js";
+import { isSameModel } from "./models.js";
 import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Values } from "./tensors.js";
-import { isDark, onTheme } from "./theme.js";
+import { isDark } from "./theme.js";
 import { shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
 
 const DECIMALS = 4;
 
 /** Return the tab. */
-export function attentionTab(calls) {
+export function attentionTab(models) {
     const layerChoice = byId("layer");
     const headChoice = byId("head");
     const temperature = byId("temperature");
     let model = null;
-    let query = 1;
     let settings = AS_COMPUTED;
-    let shown = null; // What the last reply to `load` says.
-    let headWeights = null; // The weights of the chosen head as they are drawn, [tokens, tokens].
-    let context = null; // The context vector of the chosen token in the chosen head.
-    let visible = false;
-    let stale = true;
-    const contexts = new Map(); // The replies with the context vectors of this text, also those on their way.
+    // What is chosen.
+    let head = 0;
+    let query = 1;
+    // What is shown: the last reply with weights, with what it was asked for; and the last one with a context vector.
+    let shown = null;
+    let vector = null;
 
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
-    const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => load());
-    const chips = chipBar(byId("chips"), (position) => choose(() => (query = position)));
-    const heads = headMaps(byId("heads"), (head) => choose(() => (headChoice.value = String(head))));
+    const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => tab.changed());
+    const chips = chipBar(byId("chips"), (position) => choose(head, position));
+    const heads = headMaps(byId("heads"), (index) => choose(index, query));
 
-    const load = latestOnly(
-        async (isLatest) => {
-            stale = false;
-            const name = model.model.name;
-            const refusal = whyNoInput(model) || (model.attends ? "" : `${name} offers no attention weights.`);
+    const load = loader(
+        async (signal) => {
+            const asked = model;
+            const refusal =
+                whyNoInput(asked) || (asked.attends ? "" : `${asked.model.name} offers no attention weights.`);
             if (refusal) throw new RangeError(refusal);
             if (!input.text.trim()) throw new RangeError("Type a text.");
+            isBusy("attention-result", true);
             byId("attention-status").textContent = "Computing …";
             const layer = Number(layerChoice.value);
             const sequence = requestInput(input.kind, [input.text]);
             // Read before the call: the user may type on while the call runs.
             const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
-            const ask = (heads) => calls.call("Attend", { model: name, ...sequence, layers: [layer], heads });
-            const result = await layerWeights(ask, model.heads, ids?.length ?? mostTokens(input.text), isLatest);
-            const tokens = (ids ?? result?.tokens)?.map(shownToken);
-            return { ...result, model: name, layer, heads: model.heads, sequence, tokens };
+            const ask = (indices) =>
+                models.call(asked, "Attend", { ...sequence, layers: [layer], heads: indices }, { signal });
+            const result = await layerWeights(ask, asked.heads, ids?.length ?? mostTokens(input.text));
+            const tokens = (ids ?? result.tokens).map(shownToken);
+            return { ...result, model: asked, layer, heads: asked.heads, sequence, tokens, vectors: new Map() };
         },
         (result) => {
+            tab.loaded();
             say(byId("attention-error"), "");
-            if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence) || result.model !== shown.model)
-                contexts.clear();
+            isBusy("attention-result", false);
+            // A vector of another text says nothing beside these weights.
+            if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) vector = null;
             shown = result;
-            headWeights = null;
-            query = Math.min(query, shown.count - 1);
             byId("attention-result").hidden = false;
             byId("attention-status").textContent = `${shown.count} tokens, weights of ${shown.heads} heads`;
-            update();
-            loadContext();
+            choose(head, Math.min(query, shown.count - 1));
         },
         (error) => {
-            byId("attention-status").textContent = "";
-            byId("attention-result").hidden = true;
+            forget();
             say(byId("attention-error"), error.message);
         },
     );
 
-    const loadContext = latestOnly(
-        async () => {
-            const { layer, sequence, model: name } = shown;
-            const head = Number(headChoice.value);
-            const key = `${layer}/${head}/${query}`;
-            if (!contexts.has(key)) {
-                const request = { model: name, ...sequence, layers: [layer], heads: [head], query };
-                contexts.set(key, calls.call("Attend", request));
-                contexts.get(key).catch(() => contexts.delete(key));
+    const loadVector = loader(
+        async (signal) => {
+            const { model, layer, sequence, tokens, vectors } = shown;
+            const asked = { layer, head, query, token: tokens[query] };
+            const key = `${head}/${query}`;
+            if (!vectors.has(key)) {
+                isBusy("context-card", true);
+                byId("context-status").textContent = `Computing ${vectorTitle(asked)} …`;
+                const request = { ...sequence, layers: [layer], heads: [head], query };
+                vectors.set(key, float32Values((await models.call(model, "Attend", request, { signal })).context));
             }
-            return float32Values((await contexts.get(key)).context);
+            return { ...asked, values: vectors.get(key), error: "" };
         },
-        showContext,
-        (error) => byId("context").replaceChildren(element("p", { class: "error" }, error.message)),
+        showVector,
+        (error) => showVector({ values: null, error: error.message }),
     );
 
-    function rawHead(head) {
+    const vectorTitle = ({ layer, head, query, token }) =>
+        `Context vector of token ${query} “${token}”, layer ${layer}, head ${head}`;
+
+    function showVector(newest) {
+        vector = newest;
+        isBusy("context-card", false);
+        byId("context-status").textContent = "";
+        redrawVector();
+    }
+
+    /** Show nothing of the last replies. */
+    function forget() {
+        loadVector.cancel();
+        shown = vector = null;
+        isBusy("attention-result", false);
+        byId("attention-result").hidden = true;
+        byId("attention-status").textContent = "";
+    }
+
+    function rawHead(index) {
         const size = shown.count * shown.count;
-        return shown.weights.subarray(head * size, (head + 1) * size);
+        return shown.weights.subarray(index * size, (index + 1) * size);
     }
 
     /** Return the weights of a head under the settings. */
-    function weightsOf(head) {
-        return whatIfHead(rawHead(head), shown.count, settings);
+    function weightsOf(index) {
+        return whatIfHead(rawHead(index), shown.count, settings);
     }
 
     function row(weights) {
         return weights.subarray(query * shown.count, (query + 1) * shown.count);
     }
 
-    function drawContext() {
-        byId("context").replaceChildren(contextDrawing(context, byId("context").clientWidth));
-    }
-
-    /** Change what is chosen, the token or the head. */
-    function choose(change) {
-        change();
+    /** Choose a head and a token. */
+    function choose(newHead, newQuery) {
+        [head, query] = [newHead, newQuery];
+        headChoice.value = String(head);
         if (!shown) return;
-        update();
-        loadContext();
+        redraw();
+        redrawVector();
+        loadVector.run();
     }
 
-    /** Show the chosen token of the chosen head under the settings. */
-    const update = oncePerFrame(() => {
-        const head = Number(headChoice.value);
-        headWeights = weightsOf(head);
+    const redraw = drawing(byId("panel-attention"), () => {
+        if (!shown) return;
+        const weights = weightsOf(head);
         const title = `token ${query} “${shown.tokens[query]}”, layer ${shown.layer}, head ${head}`;
         byId("lines-title").textContent = `Weights of ${title}`;
         byId("map-title").textContent = `Head ${head}: all tokens`;
         byId("heads-title").textContent = `All heads of layer ${shown.layer}`;
-        byId("context-title").textContent = `Context vector of token ${query}, head ${head}`;
-        chips.show(shown.tokens, row(headWeights), query, DECIMALS);
-        showTable(head, title);
-        draw();
+        chips.show(shown.tokens, row(weights), query, DECIMALS);
+        chips.paint(row(weights));
+        byId("lines").replaceChildren(
+            linesDrawing(shown.tokens, row(weights), query, byId("lines").clientWidth, DECIMALS),
+        );
+        labelledMap(byId("map"), shown.tokens, weights, query, isDark());
+        heads.show(shown, settings, head, weightsOf);
+        drawTable(title, row(rawHead(head)), row(weights));
     });
 
-    /** Draw what depends on the width of the page or on its theme. */
-    function draw() {
-        const weights = row(headWeights);
-        byId("lines").replaceChildren(linesDrawing(shown.tokens, weights, query, byId("lines").clientWidth, DECIMALS));
-        labelledMap(byId("map"), shown.tokens, headWeights, query, isDark());
-        chips.paint(weights);
-        heads.show(shown, settings, Number(headChoice.value), weightsOf);
-    }
-
-    function showTable(head, title) {
-        const [raw, now] = [row(rawHead(head)), row(headWeights)];
+    function drawTable(title, raw, now) {
         const sum = now.reduce((total, weight) => total + weight, 0);
         const note = sum > 0 ? "" : " The masks leave this token nothing to look at.";
         const rows = Array.from(now, (weight, key) => [
@@ -154,13 +166,15 @@ export function attentionTab(calls) {
         );
     }
 
-    function showContext(values) {
-        context = values;
-        drawContext();
+    const redrawVector = drawing(byId("panel-attention"), () => {
+        const values = vector?.values;
+        say(byId("context-error"), vector?.error ?? "");
+        byId("context-title").textContent = values ? vectorTitle(vector) : "Context vector";
+        byId("context").replaceChildren(...(values ? [contextDrawing(values, byId("context").clientWidth)] : []));
         byId("context-numbers").replaceChildren(
-            ...Array.from(values, (value) => element("li", {}, fixed(value, DECIMALS))),
+            ...Array.from(values ?? [], (value) => element("li", {}, fixed(value, DECIMALS))),
         );
-    }
+    });
 
     function changeSettings() {
         settings = {
@@ -169,7 +183,7 @@ export function attentionTab(calls) {
             temperature: Number(temperature.value),
         };
         byId("temperature-value").textContent = fixed(settings.temperature, 1);
-        if (shown) update();
+        redraw();
     }
 
     for (const id of ["causal", "no-self", "temperature"]) byId(id).addEventListener("input", changeSettings);
@@ -178,41 +192,45 @@ export function attentionTab(calls) {
         temperature.value = "1";
         changeSettings();
     });
-    layerChoice.addEventListener("change", load);
-    headChoice.addEventListener("change", () => choose(() => {}));
+    layerChoice.addEventListener("change", () => tab.changed());
+    headChoice.addEventListener("change", () => choose(Number(headChoice.value), query));
     byId("map").addEventListener("click", (event) => {
         const position = byId("map").rowAt?.(event.offsetY);
-        if (position !== undefined) choose(() => (query = position));
+        if (position !== undefined) choose(head, position);
     });
-    byId("download-png").addEventListener("click", () =>
-        byId("map").toBlob((blob) => download(blob, `attention-layer-${shown.layer}-head-${headChoice.value}.png`)),
-    );
+    byId("download-png").addEventListener("click", () => {
+        const name = `attention-layer-${shown.layer}-head-${head}.png`;
+        byId("map").toBlob((blob) => download(blob, name));
+    });
     byId("download-csv").addEventListener("click", () => {
-        const head = Number(headChoice.value);
         const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), weightsOf(head));
         download(new Blob([text], { type: "text/csv" }), `attention-layer-${shown.layer}-head-${head}.csv`);
     });
-    onWidth(byId("lines"), () => headWeights && draw());
-    onWidth(byId("context"), () => context && drawContext());
-    onTheme(() => headWeights && draw());
 
-    const options = (count, word) =>
-        Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`));
-    return {
-        useModel(description) {
+    const tab = loadedTab({
+        use(description) {
+            if (shown && !isSameModel(shown.model.model, description?.model)) forget();
             model = description;
+            if (!model) return;
             input.useModel(model);
-            layerChoice.replaceChildren(...options(model.layers, "Layer"));
-            headChoice.replaceChildren(...options(model.heads, "Head"));
-            stale = true;
-            if (visible) load();
+            setOptions(layerChoice, model.layers, "Layer");
+            setOptions(headChoice, model.heads, "Head");
+            head = Number(headChoice.value);
         },
-        shown() {
-            visible = true;
-            if (model && stale) load();
-        },
-        left() {
-            visible = false;
-        },
-    };
+        load: load.run,
+    });
+    return tab;
+}
+
+/** Offer the numbers below `count`, and keep the chosen one if it is among them. */
+function setOptions(choice, count, word) {
+    const chosen = Number(choice.value) < count ? choice.value : "0";
+    choice.replaceChildren(
+        ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
+    );
+    choice.value = chosen;
+}
+
+function isBusy(id, busy) {
+    byId(id).setAttribute("aria-busy", String(busy));
 }

@@ -1,6 +1,6 @@
 // The last batches of the server: which sequences shared a batch, and what padding would have added.
-import { CallError, latestOnly } from "./calls.js";
 import { byId, element, say, svg } from "./dom.js";
+import { loader } from "./loader.js";
 import { grouped, milliseconds, percent } from "./numbers.js";
 import { polling } from "./polling.js";
 
@@ -15,8 +15,8 @@ export function batchesView(calls) {
     let name = "";
     let visible = false;
 
-    const load = latestOnly(
-        () => calls.call("ListBatches", { model: name }),
+    const load = loader(
+        (signal) => calls.call("ListBatches", { model: name }, { signal }),
         ({ batches }) => {
             say(byId("batches-error"), "");
             const newest = batches.slice(-MOST_BATCHES).reverse();
@@ -26,17 +26,20 @@ export function batchesView(calls) {
             byId("batches").replaceChildren(hatch(), ...newest.map(figure));
         },
         (error) => {
-            const old = error instanceof CallError && error.reason === "UNIMPLEMENTED";
+            const old = error.reason === "UNIMPLEMENTED";
             say(byId("batches-error"), old ? "The server does not list its batches." : error.message);
             if (old) polls.stop();
         },
     );
-    const polls = polling(load);
+    const polls = polling(load.run);
 
     return {
         useModel(model) {
             name = model;
-            if (visible) polls.start();
+            byId("batches").replaceChildren();
+            byId("batches-status").textContent = "";
+            polls.stop();
+            if (visible) this.start();
         },
         start() {
             visible = true;
@@ -45,6 +48,7 @@ export function batchesView(calls) {
         stop() {
             visible = false;
             polls.stop();
+            load.cancel();
         },
     };
 }

@@ -1,9 +1,14 @@
-// Calls of the server: at most two at a time, with the token that the user typed, and a record of how long each took.
+// Calls of the server. A call waits for the token that the user types, and for a server that starts or is away.
+import { pause, unlessAborted } from "./loader.js";
 
-const MAX_IN_FLIGHT = 2;
+// Each lane has so many calls in flight. What the user looks at never waits behind a long run.
+const MOST_IN_FLIGHT = 2;
+export const LOOK = "look";
+export const LONG_RUN = "long run";
 const MAX_RECORDS = 12;
+const LONGEST_PAUSE_S = 30;
 
-/** The server refused a call, or could not be reached. `reason` is the name of an ErrorReason, or empty. */
+/** The server refused a call. `reason` is the name of an ErrorReason, or empty. */
 export class CallError extends Error {
     constructor(message, reason = "") {
         super(message);
@@ -11,43 +16,96 @@ export class CallError extends Error {
     }
 }
 
+/** The server cannot answer now, but may after `retryAfterS` seconds; NaN if it named no time. */
+export class NoAnswer extends CallError {
+    constructor(message, reason, retryAfterS) {
+        super(message, reason);
+        this.retryAfterS = retryAfterS;
+    }
+}
+
+class TokenRefused extends CallError {}
+
 /**
- * Makes calls. Fires the events "token-needed", and "recorded" when `records` has changed: the timings of the last
- * requests, newest last.
+ * Makes calls. Fires these events: "token-needed" when calls wait for `useToken`; "waiting" when `waitsFor` has changed,
+ * the message of a server for which calls wait, or an empty text; and "recorded" when `records` has changed, the timings
+ * of the last requests, newest last.
  */
 export class Calls extends EventTarget {
+    #lanes = { [LOOK]: new Lane(), [LONG_RUN]: new Lane() };
+    #token = "";
+    #signIn = null; // While calls wait for the token: `done`, a promise, and the function that resolves it.
+    #waiting = new Map(); // The messages of the server for which calls wait.
+
     constructor(send = (url, options) => fetch(url, options), now = () => performance.now()) {
         super();
         this.records = [];
-        this.token = "";
         this.send = send;
         this.now = now;
-        this.inFlight = 0;
-        this.waiting = [];
     }
 
-    /** Return the reply to a call; throw a CallError. */
-    async call(method, request) {
-        await this.#turn();
+    /** Let all further calls wait for the token. `message` says why the server refused the last one. */
+    askForToken(message = "") {
+        if (this.#signIn) return;
+        this.#signIn = {};
+        this.#signIn.done = new Promise((resolve) => (this.#signIn.resolve = resolve));
+        this.dispatchEvent(Object.assign(new Event("token-needed"), { message }));
+    }
+
+    /** Send a token with all further calls, and with those that wait for one. */
+    useToken(token) {
+        this.#token = token;
+        this.#signIn?.resolve();
+        this.#signIn = null;
+    }
+
+    get waitsFor() {
+        return [...this.#waiting.values()].at(-1) ?? "";
+    }
+
+    /**
+     * Return the reply to a call. A call of the lane LOOK that the server cannot answer now is made again; one of a
+     * LONG_RUN fails with NoAnswer. Throws a CallError if the server refuses the call.
+     */
+    async call(method, request, { signal, lane = LOOK } = {}) {
+        const own = Symbol(method);
         try {
-            const startedMs = this.now();
-            const reply = await this.#post(method, request);
-            if (reply.timings) this.#record(method, (this.now() - startedMs) / 1000, reply);
-            return reply;
+            for (let attempt = 0; ; attempt += 1) {
+                if (this.#signIn) await unlessAborted(this.#signIn.done, signal);
+                try {
+                    return await this.#lanes[lane].run(() => this.#timed(method, request, signal), signal);
+                } catch (error) {
+                    if (error instanceof TokenRefused) continue;
+                    if (!(error instanceof NoAnswer) || lane === LONG_RUN) throw error;
+                    this.#wait(own, error.message);
+                    const seconds = error.retryAfterS || Math.min(2 ** attempt, LONGEST_PAUSE_S);
+                    // A hidden page asks nothing.
+                    do await pause(1000 * seconds, signal);
+                    while (globalThis.document?.hidden);
+                }
+            }
         } finally {
-            this.inFlight -= 1;
-            this.waiting.shift()?.();
+            this.#wait(own, "");
         }
     }
 
-    async #turn() {
-        if (this.inFlight >= MAX_IN_FLIGHT) await new Promise((begin) => this.waiting.push(begin));
-        this.inFlight += 1;
+    #wait(call, message) {
+        const before = this.waitsFor;
+        if (message) this.#waiting.set(call, message);
+        else this.#waiting.delete(call);
+        if (this.waitsFor !== before) this.dispatchEvent(new Event("waiting"));
     }
 
-    async #post(method, request) {
+    async #timed(method, request, signal) {
+        const startedMs = this.now();
+        const reply = await this.#post(method, request, signal);
+        if (reply.timings) this.#record(method, (this.now() - startedMs) / 1000, reply);
+        return reply;
+    }
+
+    async #post(method, request, signal) {
         const headers = { "Content-Type": "application/json" };
-        const token = this.token;
+        const token = this.#token;
         if (token) headers.Authorization = `Bearer ${token}`;
         const options = {
             method: "POST",
@@ -55,20 +113,27 @@ export class Calls extends EventTarget {
             body: JSON.stringify(request),
             credentials: "omit",
             cache: "no-store",
+            signal,
         };
-        let status, body;
+        let response, body;
         try {
-            const response = await this.send(`call/${method}`, options);
-            status = response.status;
+            response = await this.send(`call/${method}`, options);
             body = await response.json();
         } catch {
-            const cause = status ? `an answer that is not JSON (status ${status})` : "no answer";
-            throw new CallError(`The server gave ${cause}: check that the server runs.`);
+            signal?.throwIfAborted();
+            const cause = response ? `an answer that is not JSON (status ${response.status})` : "no answer";
+            throw new NoAnswer(`The server gave ${cause}: check that the server runs.`, "", NaN);
         }
-        if (status === 200) return body;
-        // The refusal of an old token says nothing about the token that the user has typed since.
-        if (status === 401 && token === this.token) this.dispatchEvent(new Event("token-needed"));
-        throw new CallError(String(body.message ?? `status ${status}`), String(body.reason ?? ""));
+        if (response.status === 200) return body;
+        const [message, reason] = [String(body.message ?? `status ${response.status}`), String(body.reason ?? "")];
+        if (response.status === 401) {
+            // The refusal of an old token says nothing about the token that the user has typed since.
+            if (token === this.#token) this.askForToken(token && message);
+            throw new TokenRefused(message, reason);
+        }
+        const retryAfter = response.headers.get("Retry-After");
+        if (retryAfter) throw new NoAnswer(message, reason, Number(retryAfter));
+        throw new CallError(message, reason);
     }
 
     #record(method, browserS, reply) {
@@ -78,31 +143,20 @@ export class Calls extends EventTarget {
     }
 }
 
-/** Return a function that runs `act` once no call of it has come for `waitMs`. */
-export function debounced(act, waitMs) {
-    let timer;
-    return () => {
-        clearTimeout(timer);
-        timer = setTimeout(act, waitMs);
-    };
-}
+/** Runs work in the order in which it comes, a few at a time. */
+class Lane {
+    #running = 0;
+    #waiting = [];
 
-/**
- * Return a function that runs `work`, and hands its result to `show` unless a later run has begun. Errors go to `fail`.
- * So the answer to an old text never replaces the answer to a newer one. `work` gets a function that returns whether its
- * run is the latest, so that work in several steps can end early.
- */
-export function latestOnly(work, show, fail) {
-    let last = 0;
-    return async () => {
-        last += 1;
-        const run = last;
-        const isLatest = () => run === last;
+    async run(work, signal) {
+        if (this.#running >= MOST_IN_FLIGHT) await new Promise((begin) => this.#waiting.push(begin));
+        this.#running += 1;
         try {
-            const result = await work(isLatest);
-            if (isLatest()) show(result);
-        } catch (error) {
-            if (isLatest()) fail(error);
+            signal?.throwIfAborted();
+            return await work();
+        } finally {
+            this.#running -= 1;
+            this.#waiting.shift()?.();
         }
-    };
+    }
 }

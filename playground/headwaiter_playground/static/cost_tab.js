@@ -2,7 +2,7 @@
 import { batchesView } from "./batches_view.js";
 import { stackedAreas } from "./charts.js";
 import { batchSeconds, quadraticHalf, tableLengths, total } from "./cost_model.js";
-import { byId, legend, onWidth, say, table } from "./dom.js";
+import { byId, drawing, legend, say, table } from "./dom.js";
 import { grouped, milliseconds, percent } from "./numbers.js";
 
 const PARTS = [
@@ -18,7 +18,7 @@ export function costTab(calls) {
     const slider = byId("batch-size");
     let model = null;
 
-    function draw() {
+    const redraw = drawing(byId("panel-cost"), () => {
         if (!model) return;
         const cost = model.execution?.cost;
         say(byId("cost-error"), cost ? "" : "The server reports no cost model for this model.");
@@ -55,16 +55,15 @@ export function costTab(calls) {
         });
         const head = ["tokens each", "start, ms", "linear, ms", "quadratic, ms", "all, ms", "quadratic share"];
         byId("cost-table").replaceChildren(table(`Predicted time of a batch of ${sequences} × the length`, head, rows));
-    }
+    });
 
-    slider.addEventListener("input", draw);
+    slider.addEventListener("input", redraw);
     byId("cost-legend").replaceChildren(...legend(PARTS));
-    onWidth(byId("cost-chart"), draw);
     return {
         useModel(description) {
             model = description;
-            if (byId("cost-chart").clientWidth) draw();
-            batches.useModel(model.model.name);
+            redraw();
+            batches.useModel(model?.model.name ?? "");
         },
         shown() {
             batches.start();

@@ -1,4 +1,5 @@
 // Builds nodes of the page. Texts become text nodes only, so that no text of a user or a server is read as HTML.
+import { onTheme } from "./theme.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -62,28 +63,30 @@ export function legend(series) {
     );
 }
 
-/** Call a function with the width of an element, now and whenever the width changes. */
-export function onWidth(target, draw) {
-    let width = 0;
-    new ResizeObserver(() => {
-        if (target.clientWidth && target.clientWidth !== width) {
-            width = target.clientWidth;
-            draw(width);
-        }
-    }).observe(target);
-}
+/**
+ * Return a function that calls `draw` in the next frame of the screen, once for all its calls until then. While `panel`
+ * is not shown, the drawing waits until it is. `draw` is also called when the panel's width changes, and the theme.
+ */
+export function drawing(panel, draw) {
+    let width = 0; // The width that the drawing has; 0 before the first one, and while a new one is due.
+    let isDue = false;
 
-/** Return a function that calls `draw` in the next frame of the screen, once for all its calls until then. */
-export function oncePerFrame(draw) {
-    let waits = false;
-    return () => {
-        if (waits) return;
-        waits = true;
+    function redraw() {
+        width = 0;
+        if (isDue) return;
+        isDue = true;
         requestAnimationFrame(() => {
-            waits = false;
+            isDue = false;
+            if (!panel.clientWidth) return;
+            width = panel.clientWidth;
             draw();
         });
-    };
+    }
+
+    // A panel that is shown again gets its width back, which the observer sees.
+    new ResizeObserver(() => panel.clientWidth && panel.clientWidth !== width && redraw()).observe(panel);
+    onTheme(redraw);
+    return redraw;
 }
 
 /** Offer a blob to the user as a file. */

@@ -1,6 +1,7 @@
 // The tab Latency: the stages of the requests that this page made, and the server's queue and batches now.
+import { LONG_RUN } from "./calls.js";
 import { stackedBars } from "./charts.js";
-import { byId, element, legend, onWidth, say, table } from "./dom.js";
+import { byId, drawing, element, legend, say, table } from "./dom.js";
 import { liveView } from "./live_view.js";
 import { milliseconds } from "./numbers.js";
 import { sampleSequences } from "./samples.js";
@@ -8,11 +9,12 @@ import { TEXTS, kindsOf, requestInput, whyNoInput } from "./sequence_input.js";
 import { STAGES, stageSeconds } from "./stages.js";
 
 /** Return the tab. */
-export function latencyTab(calls) {
+export function latencyTab(calls, models) {
     const live = liveView();
     let model = null;
+    let run = null; // The AbortController of the last run.
 
-    function draw() {
+    const redraw = drawing(byId("panel-latency"), () => {
         const records = [...calls.records].reverse();
         if (!records.length) {
             byId("stages").replaceChildren(element("p", { class: "hint" }, "No request yet."));
@@ -40,30 +42,38 @@ export function latencyTab(calls) {
         ]);
         const head = ["request", "sequences", ...STAGES.map(({ name }) => name), "total"];
         byId("stages-table").replaceChildren(table("Milliseconds, the newest request first", head, cells));
-    }
+    });
 
     async function send() {
-        const refusal = model ? whyNoInput(model) : "No model is loaded.";
+        const asked = model;
+        const refusal = asked ? whyNoInput(asked) : "No model is loaded.";
         say(byId("latency-error"), refusal);
         if (refusal) return;
         const [requests, sequences, words] = ["requests", "sequences", "tokens"].map((name) =>
             wanted(byId(`latency-${name}`)),
         );
+        run = new AbortController();
+        const options = { signal: run.signal, lane: LONG_RUN };
+        let answered = 0;
+        const tell = (end) => (byId("latency-status").textContent = `${answered} of ${requests} requests answered${end}`);
+        const encode = async () => {
+            const kind = kindsOf(asked)[0];
+            // Bulk is not asked for: the user waits for these replies.
+            const input = requestInput(kind, sampleSequences(asked, sequences, words));
+            const request = kind === TEXTS ? { ...input, truncation: "TRUNCATION_RIGHT" } : input;
+            await models.call(asked, "Encode", request, options);
+            answered += 1;
+            tell(" …");
+        };
         byId("latency-send").disabled = true;
-        byId("latency-status").textContent = "Sending …";
-        const results = await Promise.allSettled(
-            Array.from({ length: requests }, () => {
-                const lines = sampleSequences(model, sequences, words);
-                const kind = kindsOf(model)[0];
-                // Bulk is not asked for: the user waits for these replies.
-                const request = { model: model.model.name, ...requestInput(kind, lines) };
-                return calls.call("Encode", kind === TEXTS ? { ...request, truncation: "TRUNCATION_RIGHT" } : request);
-            }),
-        );
+        byId("latency-cancel").hidden = false;
+        tell(" …");
+        const results = await Promise.allSettled(Array.from({ length: requests }, encode));
         byId("latency-send").disabled = false;
-        const failed = results.filter(({ status }) => status === "rejected");
-        byId("latency-status").textContent = `${requests - failed.length} of ${requests} requests answered.`;
-        say(byId("latency-error"), failed[0]?.reason.message ?? "");
+        byId("latency-cancel").hidden = true;
+        tell(run.signal.aborted ? "; cancelled." : ".");
+        const failed = results.find(({ reason }) => reason && !run.signal.aborted);
+        say(byId("latency-error"), failed?.reason.message ?? "");
     }
 
     byId("stages-legend").replaceChildren(...legend(STAGES));
@@ -71,8 +81,8 @@ export function latencyTab(calls) {
         event.preventDefault();
         send();
     });
-    calls.addEventListener("recorded", () => byId("stages").clientWidth && draw());
-    onWidth(byId("stages"), draw);
+    byId("latency-cancel").addEventListener("click", () => run.abort());
+    calls.addEventListener("recorded", redraw);
     return {
         useModel(description) {
             model = description;

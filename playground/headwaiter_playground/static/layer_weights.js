@@ -20,19 +20,15 @@ export function mostTokens(text) {
  * Float32Array of [heads, count, count].
  *
  * `ask` makes the call for a list of heads, and returns its reply. If all heads might be too large for one reply, the
- * first call asks for one head, and tells how many tokens there are. Once `isWanted` returns false, no further call is
- * made, and the result is null.
+ * first call asks for one head, and tells how many tokens there are.
  */
-export async function layerWeights(ask, heads, likelyTokens, isWanted) {
+export async function layerWeights(ask, heads, likelyTokens) {
     const first = Math.min(heads, headsPerCall(likelyTokens));
     const indices = Array.from({ length: heads }, (_, head) => head);
     const replies = [await ask(indices.slice(0, first === heads ? heads : 1))];
     const count = replies[0].weights.shape[2];
     const groups = inGroups(indices.slice(replies[0].weights.shape[1]), headsPerCall(count));
-    for (const pair of inGroups(groups, CALLS_AT_A_TIME)) {
-        if (!isWanted()) return null;
-        replies.push(...(await Promise.all(pair.map(ask))));
-    }
+    for (const pair of inGroups(groups, CALLS_AT_A_TIME)) replies.push(...(await Promise.all(pair.map(ask))));
     const weights = new Float32Array(heads * count * count);
     let end = 0;
     for (const reply of replies) {

@@ -1,7 +1,7 @@
 // The server's queue, batches and throughput, read from its metrics page while the tab is visible.
-import { latestOnly } from "./calls.js";
 import { sparkline } from "./charts.js";
 import { byId, element } from "./dom.js";
+import { loader } from "./loader.js";
 import { fixed, percent } from "./numbers.js";
 import { polling } from "./polling.js";
 import { meanBetween, ratePerS, readTotals } from "./prometheus.js";
@@ -42,9 +42,9 @@ export function liveView() {
     const purpose = note.textContent;
     let last = null;
 
-    const load = latestOnly(
-        async () => {
-            const response = await fetch("../metrics", { credentials: "omit", cache: "no-store" });
+    const load = loader(
+        async (signal) => {
+            const response = await fetch("../metrics", { credentials: "omit", cache: "no-store", signal });
             const text = await response.text();
             if (response.status >= 500) throw new Error(`status ${response.status}`);
             return response.status === 200 ? { totals: readTotals(text), atMs: performance.now() } : null;
@@ -63,7 +63,7 @@ export function liveView() {
         },
         () => (note.textContent = "The server does not answer."),
     );
-    const polls = polling(load);
+    const polls = polling(load.run);
 
     function show(now, seconds) {
         const tiles = TILES.map(({ name, unit, read, text }, index) => {
@@ -87,6 +87,9 @@ export function liveView() {
             last = null;
             polls.start();
         },
-        stop: polls.stop,
+        stop() {
+            polls.stop();
+            load.cancel();
+        },
     };
 }

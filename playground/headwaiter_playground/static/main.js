@@ -1,73 +1,70 @@
-// Starts the page: loads the list of models, passes the chosen model to the tabs, and asks for a token if need be.
+// Starts the page: passes the chosen model to the tabs, and asks for a token if need be.
 import { attentionTab } from "./attention_tab.js";
-import { Calls, latestOnly } from "./calls.js";
+import { Calls } from "./calls.js";
 import { costTab } from "./cost_tab.js";
 import { byId, element, say } from "./dom.js";
 import { latencyTab } from "./latency_tab.js";
+import { Models, isSameModel } from "./models.js";
 import { modelsTab } from "./models_tab.js";
 import { enumWords } from "./numbers.js";
 import { similarityTab } from "./similarity_tab.js";
 import { makeTabs } from "./tabs.js";
 
 const calls = new Calls();
-// Each tab is an object of functions: `useModel(description)`, and `shown()` and `left()` when the user comes and goes.
+const models = new Models(calls);
+// Each tab is an object of functions: `useModel(description)` with the chosen model, or null if there is none, and
+// `shown()` and `left()` when the user comes and goes.
 const tabs = {
-    attention: attentionTab(calls),
-    similarity: similarityTab(calls),
-    latency: latencyTab(calls),
+    attention: attentionTab(models),
+    similarity: similarityTab(models),
+    latency: latencyTab(calls, models),
     cost: costTab(calls),
-    models: modelsTab(calls),
+    models: modelsTab(calls, models),
 };
 const choice = byId("model");
-let shown = "";
+let used = null;
 
-const loadModels = latestOnly(
-    () => calls.call("ListModels", {}),
-    ({ models }) => {
-        say(byId("page-error"), models.length ? "" : "The server has no model that answers requests at present.");
-        const chosen = choice.value;
-        choice.replaceChildren(...models.map(({ name }) => element("option", { value: name }, name)));
-        choice.disabled = models.length < 2;
-        if (models.some(({ name }) => name === chosen)) choice.value = chosen;
-        if (models.length) loadModel();
-    },
-    (error) => say(byId("page-error"), error.message),
-);
+function showModels() {
+    const { names, chosen, removed, error } = models;
+    const note = removed && `${removed} is no longer served.`;
+    say(byId("page-error"), error || (chosen ? "" : "The server has no model that answers requests at present."));
+    say(byId("page-note"), note && chosen ? `${note} The page now shows ${chosen.model.name}.` : note);
+    if (JSON.stringify([...choice.options].map(({ value }) => value)) !== JSON.stringify(names))
+        choice.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+    choice.disabled = names.length < 2;
+    choice.value = chosen?.model.name ?? "";
+    byId("model-summary").textContent = chosen ? summary(chosen) : "";
+    if (used && isSameModel(used.model, chosen?.model)) return;
+    used = chosen;
+    for (const tab of Object.values(tabs)) tab.useModel(chosen);
+}
 
-const loadModel = latestOnly(
-    () => calls.call("GetModel", { name: choice.value }),
-    (model) => {
-        say(byId("page-error"), "");
-        byId("model-summary").textContent = [
-            model.model.version && `version ${model.model.version}`,
-            enumWords(model.model.precision, "PRECISION_"),
-            model.execution?.provider,
-            `${model.layers} layers of ${model.heads} heads`,
-        ]
-            .filter(Boolean)
-            .join(" · ");
-        for (const tab of Object.values(tabs)) tab.useModel(model);
-    },
-    (error) => say(byId("page-error"), error.message),
-);
+function summary({ model, execution, layers, heads }) {
+    const parts = [
+        model.version && `version ${model.version}`,
+        enumWords(model.precision, "PRECISION_"),
+        execution?.provider,
+        `${layers} layers of ${heads} heads`,
+    ];
+    return parts.filter(Boolean).join(" · ");
+}
 
-choice.addEventListener("change", loadModel);
-calls.addEventListener("token-needed", () => {
+models.addEventListener("changed", showModels);
+choice.addEventListener("change", () => models.choose(choice.value));
+calls.addEventListener("waiting", () => say(byId("page-waits"), calls.waitsFor && `${calls.waitsFor} Trying again …`));
+calls.addEventListener("token-needed", ({ message }) => {
     byId("sign-in").hidden = false;
+    say(byId("token-error"), message);
 });
 byId("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();
-    calls.token = byId("token").value.trim();
-    byId("token").value = "";
     byId("sign-in").hidden = true;
-    loadModels();
-    // What the tab asked without the token was refused.
-    tabs[shown].shown();
+    calls.useToken(byId("token").value.trim());
+    byId("token").value = "";
 });
 
 makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
     if (before) tabs[before].left();
-    shown = name;
     tabs[name].shown();
 });
-loadModels();
+models.follow();

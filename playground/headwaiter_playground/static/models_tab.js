@@ -1,6 +1,6 @@
 // The tab Models: what the server has loaded, and how far its numbers are from PyTorch's.
-import { latestOnly } from "./calls.js";
 import { byId, element, say, table } from "./dom.js";
+import { loader } from "./loader.js";
 import { enumWords, fixed, grouped, percent, scientific } from "./numbers.js";
 import { TOLERANCES } from "./tolerances.js";
 
@@ -8,16 +8,18 @@ const MOST_LABELS = 24;
 const READY = "MODEL_STATE_READY";
 
 /** Return the tab. */
-export function modelsTab(calls) {
-    const load = latestOnly(
-        async () => {
-            const { models, versions } = await calls.call("ListModels", {});
+export function modelsTab(calls, chosen) {
+    let isShown = false;
+    const load = loader(
+        async (signal) => {
+            const call = (method, request) => calls.call(method, request, { signal });
+            const { models, versions } = await call("ListModels", {});
             // A server that reports no versions lists only models that answer requests.
             const listed = versions.length ? versions : models.map((model) => ({ ...model, state: READY, reason: "" }));
             return Promise.all(
                 listed.map(async (status) => {
                     if (status.state !== READY) return card(status);
-                    return card(status, await calls.call("GetModel", { name: status.name, version: status.version }));
+                    return card(status, await call("GetModel", { name: status.name, version: status.version }));
                 }),
             );
         },
@@ -28,7 +30,17 @@ export function modelsTab(calls) {
         (error) => say(byId("models-error"), error.message),
     );
 
-    return { useModel() {}, shown: load, left() {} };
+    chosen.addEventListener("changed", () => isShown && load.run());
+    return {
+        useModel() {},
+        shown() {
+            isShown = true;
+            load.run();
+        },
+        left() {
+            isShown = false;
+        },
+    };
 }
 
 /** Return the card of a version; only versions that answer requests have a description. */

@@ -1,12 +1,14 @@
 // The tab Similarity: the cosines of texts as a table that is also a heat map, and the nearest neighbour of each text.
-import { latestOnly } from "./calls.js";
 import { css, heat, readableOn } from "./colours.js";
 import { cosineMatrix, nearestNeighbours } from "./cosines.js";
-import { byId, element, say, table } from "./dom.js";
+import { byId, drawing, element, say, table } from "./dom.js";
+import { loadedTab } from "./loaded_tab.js";
+import { loader } from "./loader.js";
+import { isSameModel } from "./models.js";
 import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, filledLines, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Rows } from "./tensors.js";
-import { isDark, onTheme } from "./theme.js";
+import { isDark } from "./theme.js";
 import { shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
 
@@ -15,18 +17,16 @@ const MOST_CHARACTERS = 60;
 const DECIMALS = 3;
 
 /** Return the tab. */
-export function similarityTab(calls) {
+export function similarityTab(models) {
     let model = null;
-    let visible = false;
-    let stale = true;
-    let shown = null;
+    let shown = null; // The last reply, with what it was asked for.
 
     const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
-    const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => load());
+    const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => tab.changed());
 
-    const load = latestOnly(
-        async () => {
-            stale = false;
+    const load = loader(
+        async (signal) => {
+            const asked = model;
             const pooling = poolingOf(model);
             if (whyNoInput(model)) throw new RangeError(whyNoInput(model));
             if (!pooling)
@@ -36,12 +36,10 @@ export function similarityTab(calls) {
             if (!lines.length) throw new RangeError("Type a text on each line.");
             byId("similarity-status").textContent = "Computing …";
             const output = { pooled: true, pooling, dtype: "DATA_TYPE_FLOAT32" };
-            const reply = await calls.call("Encode", {
-                model: model.model.name,
-                ...requestInput(input.kind, lines),
-                output,
-            });
+            const request = { ...requestInput(input.kind, lines), output };
+            const reply = await models.call(asked, "Encode", request, { signal });
             return {
+                model: asked,
                 texts: lines.map(shownToken),
                 left: typed.length - lines.length,
                 cosines: cosineMatrix(float32Rows(reply.pooled)),
@@ -49,6 +47,7 @@ export function similarityTab(calls) {
             };
         },
         (result) => {
+            tab.loaded();
             shown = result;
             say(byId("similarity-error"), "");
             const { left } = shown;
@@ -56,16 +55,22 @@ export function similarityTab(calls) {
             const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
             byId("similarity-status").textContent = `${shown.texts.length} texts, ${tokens} tokens.${note}`;
             byId("similarity-result").hidden = false;
-            draw();
+            redraw();
         },
         (error) => {
-            byId("similarity-status").textContent = "";
-            byId("similarity-result").hidden = true;
+            forget();
             say(byId("similarity-error"), error.message);
         },
     );
 
-    function draw() {
+    function forget() {
+        shown = null;
+        byId("similarity-result").hidden = true;
+        byId("similarity-status").textContent = "";
+    }
+
+    const redraw = drawing(byId("panel-similarity"), () => {
+        if (!shown) return;
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
         // Narrow screens show only the number of a text.
@@ -89,24 +94,17 @@ export function similarityTab(calls) {
         byId("neighbours").replaceChildren(
             table("The nearest other text of each text", ["text", "nearest", "cosine"], neighbours, 2),
         );
-    }
+    });
 
-    onTheme(() => shown && draw());
-    return {
-        useModel(description) {
+    const tab = loadedTab({
+        use(description) {
+            if (shown && !isSameModel(shown.model.model, description?.model)) forget();
             model = description;
-            input.useModel(model);
-            stale = true;
-            if (visible) load();
+            if (model) input.useModel(model);
         },
-        shown() {
-            visible = true;
-            if (model && stale) load();
-        },
-        left() {
-            visible = false;
-        },
-    };
+        load: load.run,
+    });
+    return tab;
 }
 
 /** Return a text without what is beyond its first characters. */

@@ -1,6 +1,6 @@
 // A text area whose kind of input, texts or token ids, depends on the model.
-import { debounced } from "./calls.js";
 import { byId, element } from "./dom.js";
+import { debounced } from "./loader.js";
 import { TEXTS, kindsOf } from "./sequence_input.js";
 
 const TYPING_PAUSE_MS = 400;

@@ -39,7 +39,7 @@ def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: Op
     page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 1')")
     page.click("#heads button:nth-child(3)")
     page.click("#chips button:nth-child(5)")
-    page.wait_for("document.querySelector('#context-title').textContent === 'Context vector of token 4, head 2'")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 4 “fresh”, layer 1, head 2')")
     attention = client.attend(TEXT, layers=[1], heads=[2], query=4)
     assert attention.context is not None
     weights = [f"{weight:.4f}" for weight in attention.weights[0, 0, 4]]
@@ -167,7 +167,7 @@ def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab)
         page = open_attention(open_tab, client)
         page.choose("#layer", "3")
         page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 3')")
-        page.wait_for("document.querySelector('#context-title').textContent.includes('token 1')")
+        page.wait_for("document.querySelector('#context-title').textContent.includes('layer 3')")
     requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
     assert {tuple(request.layers) for request in requests} == {(0,), (3,)}
     assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.

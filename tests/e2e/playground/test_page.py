@@ -110,9 +110,11 @@ def test_the_last_batches_come_back_after_a_failed_reading(open_tab: OpenTab, cl
     page = open_tab(client, "cost")
     page.wait_for("document.querySelector('#batches figure')")
     page.evaluate("window.answered = fetch; fetch = () => Promise.reject(new TypeError('no network')); undefined")
-    page.wait_for("!document.querySelector('#batches-error').hidden")
+    page.wait_for("document.querySelector('#page-waits').textContent.includes('no answer')")
+    client.encode(["bread"])
     page.evaluate("fetch = window.answered; undefined")
-    page.wait_for("document.querySelector('#batches-error').hidden")
+    page.wait_for("document.querySelector('#page-waits').hidden")
+    page.wait_for("document.querySelector('#batches strong').textContent.startsWith('1 sequence ')")
 
 
 def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(open_signed_out: OpenSignedOut) -> None:
