@@ -23,6 +23,7 @@ import { sampleSequences } from "../../playground/headwaiter_playground/static/s
 import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
 import { stageSeconds } from "../../playground/headwaiter_playground/static/stages.js";
 import { float32Rows, tokenSequences } from "../../playground/headwaiter_playground/static/tensors.js";
+import { followed } from "../../playground/headwaiter_playground/static/token_spans.js";
 import { shownToken } from "../../playground/headwaiter_playground/static/tokens.js";
 
 const near = (actual, expected) =>
@@ -181,6 +182,20 @@ test("tokens of control characters and spaces can be seen", () => {
   assert.equal(shownToken(" "), "␠");
   assert.equal(shownToken("a\u0000b\u007f"), "a␀b␡");
   assert.equal(shownToken("<b>"), "<b>");
+});
+
+test("a token is followed to its new position, or its neighbour is chosen", () => {
+  for (const [before, after, from, to] of [
+    ["S a b E", "S x a b E", 2, 3],
+    ["S a b E", "S b E", 2, 1],
+    ["S a b E", "S a b c E", 1, 1],
+    ["S a b E", "S a b c E", 3, 4],
+    ["S a b E", "S a x E", 2, 2],
+    ["S a b E", "S E", 2, 1],
+    ["S a a E", "S a a a E", 2, 2],
+    ["S a", "b", 1, 0],
+  ])
+    assert.equal(followed(before.split(" "), after.split(" "), from), to, `${before} | ${after}`);
 });
 
 test("numbers as texts", () => {

@@ -44,6 +44,10 @@ export function chipBar(bar, choose) {
                 button.setAttribute("aria-pressed", String(position === query));
                 button.tabIndex = position === query ? 0 : -1;
             });
+            // Only the box scrolls: the user may look at another part of the page.
+            const [box, chosen] = [bar, buttons[query]].map((each) => each.getBoundingClientRect());
+            if (chosen.top < box.top) bar.scrollTop -= box.top - chosen.top;
+            if (chosen.bottom > box.bottom) bar.scrollTop += chosen.bottom - box.bottom;
         },
         /** Colour the tokens by their weights. */
         paint(weights) {

@@ -14,7 +14,8 @@ import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Values } from "./tensors.js";
 import { isDark } from "./theme.js";
-import { shownToken } from "./tokens.js";
+import { followed, truncated, withoutUnknown } from "./token_spans.js";
+import { shortened, shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
 
 const DECIMALS = 4;
@@ -51,27 +52,42 @@ export function attentionTab(models) {
             const sequence = requestInput(input.kind, [input.text]);
             // Read before the call: the user may type on while the call runs.
             const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
-            const ask = (indices) =>
-                models.call(asked, "Attend", { ...sequence, layers: [layer], heads: indices }, { signal });
-            const result = await layerWeights(ask, asked.heads, ids?.length ?? mostTokens(input.text));
-            const tokens = (ids ?? result.tokens).map(shownToken);
-            return { ...result, model: asked, layer, heads: asked.heads, sequence, tokens, vectors: new Map() };
+            const text = input.text;
+            const call = (method, request) => models.call(asked, method, request, { signal });
+            const ask = (indices) => call("Attend", { ...sequence, layers: [layer], heads: indices });
+            const result = await layerWeights(ask, asked.heads, ids?.length ?? mostTokens(text));
+            const tokens = (ids ?? (await withoutUnknown(call, asked, text, result.tokens))).map(shownToken);
+            return { ...result, model: asked, layer, heads: asked.heads, sequence, text, tokens, vectors: new Map() };
         },
         (result) => {
             tab.loaded();
             say(byId("attention-error"), "");
+            byId("truncate").hidden = true;
             isBusy("attention-result", false);
             // A vector of another text says nothing beside these weights.
             if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) vector = null;
+            if (shown) query = followed(shown.tokens, result.tokens, query);
             shown = result;
             byId("attention-result").hidden = false;
             byId("attention-status").textContent = `${shown.count} tokens, weights of ${shown.heads} heads`;
             choose(head, Math.min(query, shown.count - 1));
         },
         (error) => {
-            forget();
             say(byId("attention-error"), error.message);
+            byId("truncate").hidden = error.reason !== "SEQUENCE_TOO_LONG" || input.kind !== TEXTS;
+            isBusy("attention-result", false);
+            byId("attention-status").textContent = shown ? `The page still shows “${shortened(shown.text)}”.` : "";
         },
+    );
+
+    const truncate = loader(
+        (signal) =>
+            truncated((method, request) => models.call(model, method, request, { signal }), model, input.text),
+        (text) => {
+            input.text = text;
+            tab.changed();
+        },
+        (error) => say(byId("attention-error"), error.message),
     );
 
     const loadVector = loader(
@@ -106,6 +122,7 @@ export function attentionTab(models) {
         loadVector.cancel();
         shown = vector = null;
         isBusy("attention-result", false);
+        byId("truncate").hidden = true;
         byId("attention-result").hidden = true;
         byId("attention-status").textContent = "";
     }
@@ -194,9 +211,13 @@ export function attentionTab(models) {
     });
     layerChoice.addEventListener("change", () => tab.changed());
     headChoice.addEventListener("change", () => choose(Number(headChoice.value), query));
-    byId("map").addEventListener("click", (event) => {
-        const position = byId("map").rowAt?.(event.offsetY);
-        if (position !== undefined) choose(head, position);
+    byId("truncate").addEventListener("click", truncate.run);
+    byId("map").addEventListener("click", ({ offsetX, offsetY }) => {
+        const cell = byId("map").cellAt?.(offsetX, offsetY);
+        if (cell) choose(head, cell.query);
+    });
+    byId("map").addEventListener("mousemove", ({ offsetX, offsetY }) => {
+        byId("map").title = byId("map").cellAt?.(offsetX, offsetY)?.words ?? "";
     });
     byId("download-png").addEventListener("click", () => {
         const name = `attention-layer-${shown.layer}-head-${head}.png`;

@@ -1,11 +1,13 @@
 // Heat maps of attention weights on canvases, and elements that are coloured like their cells.
 import { css, heat, readableOn, weightShare } from "./colours.js";
+import { fixed } from "./numbers.js";
 import { fitted } from "./tokens.js";
 
 const FONT = "12px ui-monospace, Menlo, Consolas, monospace";
 // With more tokens than this, a map has no names beside its rows.
 const MAX_NAMES = 48;
 const NAME_WIDTH = 76;
+const DECIMALS = 4;
 // Between two colours there are at most 255 steps, so more shades would look the same.
 const SHADES = 255;
 const LIGHT_SHADES = shadesOf(false);
@@ -26,7 +28,7 @@ export function drawHead(canvas, weights, tokens, dark) {
 
 /**
  * Draw the weights of a head with the names of the tokens and a frame around the row of the chosen token. Sets
- * `canvas.rowAt`, which returns the position of the row at a height in the canvas.
+ * `canvas.cellAt`, which returns the position `query` of the row at a place in the canvas, and the cell in `words`.
  */
 export function labelledMap(canvas, tokens, weights, query, dark) {
     const width = canvas.parentElement.clientWidth - 2 * parseFloat(getComputedStyle(canvas.parentElement).paddingLeft);
@@ -43,8 +45,12 @@ export function labelledMap(canvas, tokens, weights, query, dark) {
         "aria-label",
         `Heat map of ${tokens.length} by ${tokens.length} weights; the numbers of the chosen row are in the table below`,
     );
-    canvas.rowAt = (y) =>
-        tokens.keys().find((position) => y >= margin + position * cell && y < margin + (position + 1) * cell);
+    canvas.cellAt = (x, y) => {
+        const [key, query] = [x, y].map((place) => Math.floor((place - margin) / cell));
+        if (!tokens[query]) return null;
+        const weight = weights[query * tokens.length + key];
+        return { query, words: tokens[key] ? `${tokens[query]} → ${tokens[key]}: ${fixed(weight, DECIMALS)}` : "" };
+    };
 
     const pen = canvas.getContext("2d");
     const style = getComputedStyle(canvas);

@@ -9,11 +9,10 @@ import { fixed } from "./numbers.js";
 import { TEXTS, TOKENS, filledLines, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Rows } from "./tensors.js";
 import { isDark } from "./theme.js";
-import { shownToken } from "./tokens.js";
+import { shortened, shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
 
 const MOST_TEXTS = 40;
-const MOST_CHARACTERS = 60;
 const DECIMALS = 3;
 
 /** Return the tab. */
@@ -105,12 +104,6 @@ export function similarityTab(models) {
         load: load.run,
     });
     return tab;
-}
-
-/** Return a text without what is beyond its first characters. */
-function shortened(text) {
-    const characters = Array.from(text);
-    return characters.length > MOST_CHARACTERS ? `${characters.slice(0, MOST_CHARACTERS).join("")}…` : text;
 }
 
 /** Return the pooling to ask for: the model's own, or a mean of its rows; empty if there is none. */

@@ -38,6 +38,9 @@ export function typedInput(name, labels, samples, changed) {
         get text() {
             return area.value;
         },
+        set text(text) {
+            area.value = text;
+        },
         /** Offer the kinds that a model takes. */
         useModel(model) {
             const kinds = kindsOf(model);

@@ -132,7 +132,7 @@ def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Clien
     rows = list(csv.DictReader(io.StringIO(page.evaluate("files[0].text()"))))
     attention = client.attend("= the bread", layers=[0], heads=[0])
     assert attention.tokens is not None
-    tokens = [f"'{token}" if token == "=" else token for token in attention.tokens]
+    tokens = ["'=" if token == "[UNK]" else token for token in attention.tokens]
     assert [row["key_token"] for row in rows] == tokens * len(tokens)
     weights = attention.weights[0, 0]
     np.testing.assert_allclose([float(row["weight"]) for row in rows], weights.ravel(), rtol=1e-7)
@@ -148,17 +148,57 @@ def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Clien
     assert base64.b64decode(png) == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_message_of_the_server_stands_near_the_text(open_tab: OpenTab, client: Client) -> None:
+def test_a_text_that_is_too_long_keeps_the_drawings_and_can_be_shortened(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client)
-    page.type_text("#attention-input", "bread " * 40)
+    page.type_text("#attention-input", "🥐 bread " * 40)
     page.wait_for("document.querySelector('#attention-error').textContent.includes('32')")
-    assert not page.evaluate("document.querySelector('#attention-error').hidden")
-    assert page.evaluate("document.querySelector('#attention-result').hidden")
-    page.type_text("#attention-input", "bread")
-    page.wait_for("!document.querySelector('#attention-result').hidden")
-    assert page.evaluate("document.querySelector('#attention-error').hidden")
+    assert page.evaluate("document.querySelector('#attention-error').checkVisibility()")
+    assert page.evaluate("document.querySelector('#lines svg').checkVisibility()")
+    assert page.texts("#attention-status") == [f"The page still shows “{TEXT}”."]
+    page.click("#truncate")
+    page.wait_for("document.querySelectorAll('#chips button').length === 32")
+    assert page.evaluate("document.querySelector('#attention-input').value") == ("🥐 bread " * 15).strip()
+    assert not page.evaluate("document.querySelector('#attention-error').checkVisibility()")
+    assert not page.evaluate("document.querySelector('#truncate').checkVisibility()")
     # The browser itself logs the status of the refused call.
     assert page.errors.pop().startswith("Failed to load resource: the server responded with a status of 400")
+
+
+def test_a_token_that_the_vocabulary_lacks_is_shown_as_it_was_typed(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client, "bread 🥐 is fresh")
+    tokens = client.attend("bread 🥐 is fresh", layers=[0], heads=[0]).tokens
+    assert tokens is not None
+    assert tokens[2] == "[UNK]"
+    assert page.texts("#chips bdi") == [*tokens[:2], "🥐", *tokens[3:]]
+
+
+def test_the_chosen_token_is_followed_through_changes_of_the_text(open_tab: OpenTab, client: Client) -> None:
+    page = open_attention(open_tab, client)
+    page.click("#chips button:nth-child(5)")
+    page.type_text("#attention-input", f"rain {TEXT}")
+    page.wait_for("document.querySelectorAll('#chips button').length === 8")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 5 “fresh”')")
+    assert page.texts("#chips [aria-pressed=true] bdi") == ["fresh"]
+
+
+def test_the_map_names_its_cells_and_a_click_shows_the_token(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder(heads=1, layers=1)) as client:
+        page = open_attention(open_tab, client, " ".join(f"token{number}" for number in range(200)))
+        box = page.evaluate(
+            "(map => { map.scrollIntoView({ block: 'end' }); return map.getBoundingClientRect().toJSON(); })"
+            "(document.querySelector('#map'))"
+        )
+        # Row 190 of 202, column 100.
+        place = {"x": box["x"] + box["width"] * 100.5 / 202, "y": box["y"] + box["height"] * 190.5 / 202}
+        page.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
+        assert page.evaluate("document.querySelector('#map').title") == f"token189 → token99: {1 / 202:.4f}"
+        for kind in ("mousePressed", "mouseReleased"):
+            page.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        page.wait_for("document.querySelector('#lines-title').textContent.includes('token 190')")
+        inside = """((box, chip) => box.top <= chip.top && chip.bottom <= box.bottom)(
+            ...['#chips', '#chips [aria-pressed=true]'].map(each =>
+                document.querySelector(each).getBoundingClientRect()))"""
+        assert page.evaluate(inside)
 
 
 def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab) -> None:
