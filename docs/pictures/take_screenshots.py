@@ -21,7 +21,7 @@ WIDTHS = (1280, 390)
 LOADED = {
     "attention": "#context svg",
     "similarity": ".cosines",
-    "latency": ".tile polyline",
+    "latency": ".tile path",
     "cost": "#batches figure",
     "models": "#models article",
 }
@@ -73,10 +73,10 @@ def open_tab(browser: Browser, server: RunningServer, tab: str, width: int, *, d
         page.choose("#latency-requests", "12")
         # Two calls run at a time, and the view of the server needs two readings.
         page.click("#latency-send")
-        page.wait_for("document.querySelector('#latency-status').textContent.includes('answered')")
+        page.wait_for("document.querySelector('#latency-status').textContent.endsWith('answered.')")
         page.wait_for("document.querySelector('.tile')")
         page.click("#latency-send")
-        page.wait_for("document.querySelectorAll('.tile polyline')[3].getAttribute('points').split(' ').length > 2")
+        page.wait_for("document.querySelectorAll('.tile path')[3].getAttribute('d').split('L').length > 2")
     page.wait_for(f"document.querySelector('{LOADED[tab]}')")
     page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     return page

@@ -8,15 +8,20 @@ import { contrast, heat, readableOn } from "../../playground/headwaiter_playgrou
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
 import {
   batchSeconds,
+  longestInBatch,
+  measuredRatio,
+  mostSequences,
+  predictedSeconds,
   quadraticHalf,
-  tableLengths,
+  scaledCost,
+  tableSteps,
   total,
 } from "../../playground/headwaiter_playground/static/cost_model.js";
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
 import { headsPerCall, layerWeights, mostTokens } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { loader } from "../../playground/headwaiter_playground/static/loader.js";
 import { Models } from "../../playground/headwaiter_playground/static/models.js";
-import { milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
+import { counted, milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
 import { polling } from "../../playground/headwaiter_playground/static/polling.js";
 import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
 import { sampleSequences } from "../../playground/headwaiter_playground/static/samples.js";
@@ -98,6 +103,7 @@ test("typed lines become texts or token ids", () => {
 test("a model of features has a reason why the page has no input for it", () => {
   const model = { takesTexts: false, takesTokens: false, featureWidth: 6, model: { name: "m" } };
   assert.match(whyNoInput(model), /feature vectors of 6/);
+  assert.match(whyNoInput({ ...model, takesImages: true }), /m takes pictures/);
   assert.equal(whyNoInput({ ...model, takesTokens: true }), "");
 });
 
@@ -132,17 +138,20 @@ test("CSV quotes texts, and a spreadsheet runs none of them as a formula", () =>
   assert.equal(file.split("\r\n")[2], `1,2,0,"'=a",1,"b",0.75,1`);
 });
 
-test("metrics are summed over their labels, and counters give rates and means", () => {
+test("the metrics of a model are summed over their other labels, and counters give rates and means", () => {
   const page = (queued, sum, count) => `# HELP q Text.
 q{model="a \\" } 9",version="1"} ${queued}
-q{model="b"} 1
-h_sum{model="a"} ${sum}
-h_count{model="a"} ${count}
+q{kind="x",model="a \\" } 9",version="2"} 1
+q{model="b"} 1e+06
+q{other_model="a"} 7
+h_sum{model="a \\" } 9"} ${sum}
+h_count{model="a \\" } 9"} ${count}
+h_count{model="b"} 100
 big 1.5e+06
 `;
-  const [before, after] = [readTotals(page(2, 10, 2)), readTotals(page(4, 40, 8))];
+  const [before, after] = [page(2, 10, 2), page(4, 40, 8)].map((text) => readTotals(text, 'a " } 9'));
   assert.equal(after.get("q"), 5);
-  assert.equal(after.get("big"), 1.5e6);
+  assert.equal(readTotals(page(0, 0, 0), "b").get("q"), 1e6);
   assert.equal(meanBetween(before, after, "h"), 5);
   assert.ok(Number.isNaN(meanBetween(after, after, "h")));
   assert.equal(ratePerS(before, after, "h_sum", 2), 15);
@@ -159,13 +168,36 @@ test("the cost model follows its formula", () => {
   const parts = batchSeconds(cost, half, B);
   assert.ok(Math.abs(parts.attention / total(parts) - 0.5) < 1e-9);
   assert.equal(quadraticHalf({ ...cost, cellS: 0 }, B), Infinity);
-  assert.deepEqual(tableLengths(10), [1, 2, 4, 8, 10]);
-  assert.deepEqual(tableLengths(8), [1, 2, 4, 8]);
+  assert.deepEqual(tableSteps(1, 10), [1, 2, 4, 8, 10]);
+  assert.deepEqual(tableSteps(1, 8), [1, 2, 4, 8]);
+  assert.deepEqual(tableSteps(3, 8), [3, 4, 8]);
+  assert.deepEqual(tableSteps(17, 17), [17]);
 });
 
-test("the network has the time that the server does not account for", () => {
+test("the cost is scaled by what the last batches took", () => {
+  const cost = { launchS: 0.002, tokenS: 1e-4, paddedRowS: 2e-5, cellS: 1e-6 };
+  const lengths = [3, 5];
+  const padded = 0.002 + 1e-4 * 8 + 2e-5 * 10 + 1e-6 * 50;
+  near([predictedSeconds(cost, lengths)], [padded]);
+  near([predictedSeconds({ ...cost, variableLength: true }, lengths)], [padded - 1e-6 * (50 - 34)]);
+  const batches = [1, 2, 7].map((factor) => ({ lengths, measuredS: factor * padded }));
+  near([measuredRatio(cost, batches), measuredRatio(cost, batches.slice(0, 2))], [2, 1.5]);
+  assert.equal(measuredRatio(cost, []), 1);
+  near([total(batchSeconds(scaledCost(cost, 2), 50, 3))], [2 * total(batchSeconds(cost, 50, 3))]);
+});
+
+test("a batch holds no more than its budget, except for one sequence alone", () => {
+  const model = { minTokens: 2, maxTokens: 512, execution: { tokenBudget: 512, cellBudget: "20000" } };
+  assert.deepEqual([1, 2, 64].map((sequences) => longestInBatch(model, sequences)), [512, 100, 8]);
+  assert.equal(mostSequences(model), 256);
+  const unknown = { ...model, execution: { tokenBudget: 0, cellBudget: "0" } };
+  assert.deepEqual([longestInBatch(unknown, 64), mostSequences(unknown)], [512, Infinity]);
+});
+
+test("the network has the time on the wire outside of the server, and the browser has the rest", () => {
   const timings = { tokenizeS: 1, queueS: 2, assembleS: 3, computeS: 4, respondS: 5, totalS: 15 };
-  assert.deepEqual(stageSeconds({ browserS: 17, timings }), [1, 2, 3, 4, 5, 2]);
+  for (const [wireS, network, browser] of [[17, 2, 3], [14, 0, 5], [30, 5, 0], [NaN, 5, 0]])
+    assert.deepEqual(stageSeconds({ browserS: 20, wireS, timings }), [1, 2, 3, 4, 5, network, browser]);
 });
 
 test("text on every colour of a heat map is readable", () => {
@@ -203,6 +235,7 @@ test("numbers as texts", () => {
   assert.deepEqual([0.5, 0.031, NaN].map(percent), ["50 %", "3.1 %", "–"]);
   assert.deepEqual(ticks(9), [0, 2.5, 5, 7.5, 10]);
   assert.deepEqual(ticks(0), [0, 1]);
+  assert.deepEqual([counted(1, "text"), counted(2000, "text"), counted(2, "batch", "batches")], ["1 text", "2\u202f000 texts", "2 batches"]);
 });
 
 test("samples have from one to the wanted number of words, or token ids within the model's limits", () => {
@@ -221,14 +254,14 @@ test("at most two calls are in flight, and the others keep their order", async (
   await new Promise(setImmediate);
   assert.deepEqual(
     open.map(({ url }) => url),
-    ["call/A", "call/B"],
+    ["call/A?1", "call/B?2"],
   );
   open[1].answer(reply(200, { from: "B" }));
   assert.deepEqual(await made[1], { from: "B" });
   await new Promise(setImmediate);
   assert.deepEqual(
     open.map(({ url }) => url),
-    ["call/A", "call/B", "call/C"],
+    ["call/A?1", "call/B?2", "call/C?3"],
   );
   for (const { answer } of open) answer(reply(200, {}));
   await new Promise(setImmediate);
@@ -293,7 +326,7 @@ test("a call of a long run is not made again, and does not hold up other calls",
   await new Promise(setImmediate);
   assert.deepEqual(
     open.map(({ url }) => url),
-    ["call/Encode", "call/Encode", "call/Attend"],
+    ["call/Encode?1", "call/Encode?2", "call/Attend?3"],
   );
   open[2].answer(reply(200, {}));
   await look;
@@ -323,7 +356,7 @@ test("a call waits for the token, which is asked for once, and then sent with ev
   calls.useToken("wrong");
   await new Promise(setImmediate);
   calls.useToken("secret");
-  assert.deepEqual(await Promise.all(made), [{ url: "call/ListModels" }, { url: "call/GetModel" }]);
+  assert.deepEqual(await Promise.all(made), [{ url: "call/ListModels?5" }, { url: "call/GetModel?6" }]);
   assert.deepEqual(asked, ["", "it is wrong"]);
   assert.deepEqual(sent, [undefined, undefined, ...Array(2).fill("Bearer wrong"), ...Array(2).fill("Bearer secret")]);
 });
@@ -342,17 +375,25 @@ test("a page that knows that a token is needed makes no call without one", async
   assert.deepEqual(sent, ["Bearer secret"]);
 });
 
-test("only replies with timings are recorded, the last twelve", async () => {
+test("only replies with timings are recorded, the last twenty of each method", async () => {
   let now = 0;
   const timings = { totalS: 0.5 };
   const calls = new Calls(
-    async (url) => reply(200, url.endsWith("Encode") ? { timings, lengths: [1, 2] } : {}),
+    async (url) => reply(200, url.includes("GetModel") ? {} : { timings, lengths: [1, 2], model: { name: "m" } }),
     () => (now += 1000),
+    async () => 0.75,
   );
+  for (let count = 0; count < 21; count += 1) await calls.call("Encode", {});
   await calls.call("GetModel", {});
-  for (let count = 0; count < 15; count += 1) await calls.call("Encode", {});
-  assert.equal(calls.records.length, 12);
-  assert.deepEqual(calls.records[0], { method: "Encode", browserS: 1, timings, sequences: 2 });
+  for (let count = 0; count < 30; count += 1) await calls.call("Attend", {});
+  await new Promise(setImmediate);
+  const numbers = Array.from({ length: 20 }, (_, index) => index);
+  assert.deepEqual(
+    calls.records.map(({ method, number }) => [method, number]),
+    [...numbers.map((index) => ["Encode", index + 2]), ...numbers.map((index) => ["Attend", index + 32])],
+  );
+  const record = { number: 2, method: "Encode", model: "m", sequences: 2, timings, browserS: 1, wireS: 0.75 };
+  assert.deepEqual(calls.records[0], record);
 });
 
 test("a token that was refused after the user has typed another one is not asked for again", async () => {

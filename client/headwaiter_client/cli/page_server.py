@@ -123,14 +123,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         try:
             self._check_host()
-            call = JSON_CALLS.get(self.path.removeprefix(_CALL)) if self.path.startswith(_CALL) else None
+            path = self.path.partition("?")[0]
+            call = JSON_CALLS.get(path.removeprefix(_CALL)) if path.startswith(_CALL) else None
             if call is None:
                 raise NoSuchPath("the playground does not make this call: open /playground/")
             check_media_type(self.headers.get("Content-Type", ""))
             body = self.rfile.read(self._body_bytes())
             self.close_connection = False
             make_call = self.server.caller(self.headers.get("Authorization", ""))
-            reply = make_call(self.path.removeprefix(_CALL), call.read_request(body), call.reply_class)
+            reply = make_call(path.removeprefix(_CALL), call.read_request(body), call.reply_class)
             self._send(HTTPStatus.OK, call.write_reply(reply), {"Content-Type": JSON, **JSON_HEADERS})
         except HeadwaiterError as error:
             self._refuse(error)

@@ -10,7 +10,7 @@ import { layerWeights, mostTokens } from "./layer_weights.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
-import { fixed } from "./numbers.js";
+import { counted, fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Values } from "./tensors.js";
 import { isDark } from "./theme.js";
@@ -69,7 +69,8 @@ export function attentionTab(models) {
             if (shown) query = followed(shown.tokens, result.tokens, query);
             shown = result;
             byId("attention-result").hidden = false;
-            byId("attention-status").textContent = `${shown.count} tokens, weights of ${shown.heads} heads`;
+            byId("attention-status").textContent = 
+                `${counted(shown.count, "token")}, weights of ${counted(shown.heads, "head")}`;
             choose(head, Math.min(query, shown.count - 1));
         },
         (error) => {

@@ -1,7 +1,7 @@
 // The last batches of the server: which sequences shared a batch, and what padding would have added.
 import { byId, element, say, svg } from "./dom.js";
 import { loader } from "./loader.js";
-import { grouped, milliseconds, percent } from "./numbers.js";
+import { counted, grouped, milliseconds, percent } from "./numbers.js";
 import { polling } from "./polling.js";
 
 const MOST_BATCHES = 12;
@@ -10,8 +10,8 @@ const MOST_HEIGHT = 280;
 const MOST_SPOKEN = 20;
 const SHADES = 3;
 
-/** Return an object that starts and stops the view. */
-export function batchesView(calls) {
+/** Return an object that starts and stops the view; `told` gets the batches of each reading. */
+export function batchesView(calls, told) {
     let name = "";
     let visible = false;
 
@@ -19,9 +19,10 @@ export function batchesView(calls) {
         (signal) => calls.call("ListBatches", { model: name }, { signal }),
         ({ batches }) => {
             say(byId("batches-error"), "");
+            told(batches);
             const newest = batches.slice(-MOST_BATCHES).reverse();
             byId("batches-status").textContent = newest.length
-                ? `The last ${newest.length} batches, the newest first.`
+                ? `The last ${counted(newest.length, "batch", "batches")}, the newest first.`
                 : "No batch has run yet: send requests in the tab Latency.";
             byId("batches").replaceChildren(hatch(), ...newest.map(figure));
         },
@@ -62,7 +63,7 @@ function figure(batch) {
     const row = Math.max(4, Math.min(18, MOST_HEIGHT / lengths.length));
     const height = row * lengths.length;
     const words = [
-        `${many(lengths.length, "sequence")} of ${many(new Set(requests).size, "request")}, ${milliseconds(measuredS)} ms`,
+        `${counted(lengths.length, "sequence")} of ${counted(new Set(requests).size, "request")}, ${milliseconds(measuredS)} ms`,
         `${grouped(packed)} tokens packed, ${grouped(padded)} padded: ${percent(1 - packed / padded)} saved`,
     ];
     const drawing = svg(
@@ -80,7 +81,7 @@ function figure(batch) {
 
 /** Return the bar of a sequence, with the number of its request where there is room. */
 function bar(length, width, request, y, row) {
-    const title = svg("title", {}, `request ${request + 1}: ${length} tokens`);
+    const title = svg("title", {}, `request ${request + 1}: ${counted(length, "token")}`);
     const rectangle = svg("rect", { class: `shade-${request % SHADES}`, y, width, height: row - 1 }, title);
     const fits = row >= 11 && width >= 24;
     return fits ? [rectangle, svg("text", { x: 5, y: y + row / 2 }, `${request + 1}`)] : [rectangle];
@@ -99,8 +100,4 @@ function hatch() {
     const line = svg("path", { class: "hatch", d: "M0 6L6 0" });
     const pattern = svg("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" }, line);
     return svg("svg", { width: 0, height: 0, "aria-hidden": "true", class: "definitions" }, svg("defs", {}, pattern));
-}
-
-function many(count, noun) {
-    return `${grouped(count)} ${noun}${count === 1 ? "" : "s"}`;
 }

@@ -1,11 +1,12 @@
 // Calls of the server. A call waits for the token that the user types, and for a server that starts or is away.
 import { pause, unlessAborted } from "./loader.js";
+import { wireSeconds } from "./wire_times.js";
 
 // Each lane has so many calls in flight. What the user looks at never waits behind a long run.
 const MOST_IN_FLIGHT = 2;
 export const LOOK = "look";
 export const LONG_RUN = "long run";
-const MAX_RECORDS = 12;
+const MAX_RECORDS = 20; // Of each method.
 const LONGEST_PAUSE_S = 30;
 
 /** The server refused a call. `reason` is the name of an ErrorReason, or empty. */
@@ -37,9 +38,13 @@ export class Calls extends EventTarget {
     #signIn = null; // While calls wait for the token: `done`, a promise, and the function that resolves it.
     #waiting = new Map(); // The messages of the server for which calls wait.
 
-    constructor(send = (url, options) => fetch(url, options), now = () => performance.now()) {
+    #made = 0;
+    #recorded = 0;
+
+    constructor(send = (url, options) => fetch(url, options), now = () => performance.now(), onWireS = wireSeconds) {
         super();
         this.records = [];
+        this.onWireS = onWireS;
         this.send = send;
         this.now = now;
     }
@@ -97,13 +102,17 @@ export class Calls extends EventTarget {
     }
 
     async #timed(method, request, signal) {
+        // The number tells the browser's records of calls of one method apart.
+        this.#made += 1;
+        const path = `call/${method}?${this.#made}`;
+        const wireS = this.onWireS(path);
         const startedMs = this.now();
-        const reply = await this.#post(method, request, signal);
-        if (reply.timings) this.#record(method, (this.now() - startedMs) / 1000, reply);
+        const reply = await this.#post(path, request, signal);
+        if (reply.timings) this.#record(method, (this.now() - startedMs) / 1000, wireS, reply);
         return reply;
     }
 
-    async #post(method, request, signal) {
+    async #post(path, request, signal) {
         const headers = { "Content-Type": "application/json" };
         const token = this.#token;
         if (token) headers.Authorization = `Bearer ${token}`;
@@ -117,7 +126,7 @@ export class Calls extends EventTarget {
         };
         let response, body;
         try {
-            response = await this.send(`call/${method}`, options);
+            response = await this.send(path, options);
             body = await response.json();
         } catch {
             signal?.throwIfAborted();
@@ -136,9 +145,20 @@ export class Calls extends EventTarget {
         throw new CallError(message, reason);
     }
 
-    #record(method, browserS, reply) {
-        const record = { method, browserS, timings: reply.timings, sequences: reply.lengths?.length ?? 1 };
-        this.records = [...this.records, record].slice(-MAX_RECORDS);
+    async #record(method, browserS, wireS, { timings, lengths, model }) {
+        this.#recorded += 1;
+        const record = {
+            number: this.#recorded,
+            method,
+            model: model?.name ?? "",
+            sequences: lengths?.length ?? 1,
+            timings,
+            browserS,
+            wireS: await wireS,
+        };
+        const ofMethod = this.records.filter((each) => each.method === method);
+        const oldest = ofMethod.length === MAX_RECORDS ? ofMethod[0] : null;
+        this.records = [...this.records.filter((each) => each !== oldest), record];
         this.dispatchEvent(new Event("recorded"));
     }
 }

@@ -1,17 +1,20 @@
 // Charts: stacked bars, stacked areas, and small lines.
 import { svg } from "./dom.js";
 import { milliseconds, ticks } from "./numbers.js";
+import { fitted } from "./tokens.js";
 
-const BAR_ROW = 30;
+const BAR_ROW = 36;
+const NOTE_FONT = "11px system-ui, sans-serif";
 
 /**
- * Return stacked bars. Each row has a `name`, its `values` in seconds, and a `total` in words. `marks` has the colours.
+ * Return stacked bars. Each row has a `name` and a `note` below it, its `values` in seconds, and a `total` in words.
+ * `marks` has the colours.
  */
 export function stackedBars(rows, marks, width, label) {
     const [left, right] = [86, 74];
     const longest = rows.reduce((most, { values }) => Math.max(most, sum(values)), 0) || 1;
     const scale = (width - left - right) / longest;
-    const parts = rows.flatMap(({ name, values, total }, index) => {
+    const parts = rows.flatMap(({ name, note, values, total }, index) => {
         const y = index * BAR_ROW + BAR_ROW / 2;
         let x = left;
         const bars = values.map((value, stage) => {
@@ -24,7 +27,8 @@ export function stackedBars(rows, marks, width, label) {
             );
         });
         const texts = [
-            svg("text", { class: "name", x: 0, y }, name),
+            svg("text", { class: "name", x: 0, y: y - 6 }, name),
+            svg("text", { class: "name small", x: 0, y: y + 8 }, fitted(note, left - 6, NOTE_FONT), svg("title", {}, note)),
             svg("text", { class: "name", x: x + 8, y }, total),
         ];
         return [...bars, ...texts];
@@ -33,13 +37,14 @@ export function stackedBars(rows, marks, width, label) {
 }
 
 /**
- * Return stacked areas over lengths. `points` has { x, values }, the values in seconds from the bottom to the top.
+ * Return stacked areas. `points` has { x, values }, the values in seconds from the bottom to the top. `axis` has the
+ * `name` of x, the `end` of its axis, and perhaps a `mark`, a line at an x with its name.
  */
-export function stackedAreas(points, marks, width, label) {
-    const [left, right, top, bottom, height] = [56, 12, 12, 40, 300];
-    const xs = ticks(points.at(-1).x, width < 500 ? 4 : 8).filter((tick) => tick <= points.at(-1).x);
+export function stackedAreas(points, marks, axis, width, label) {
+    const [left, right, top, bottom, height] = [56, 12, 36, 40, 320];
+    const xs = ticks(axis.end, width < 500 ? 4 : 8).filter((tick) => tick <= axis.end);
     const ys = ticks(1000 * points.reduce((most, { values }) => Math.max(most, sum(values)), 0), 5);
-    const toX = (x) => left + ((width - left - right) * x) / points.at(-1).x;
+    const toX = (x) => left + ((width - left - right) * x) / axis.end;
     const toY = (seconds) => height - bottom - ((height - top - bottom) * 1000 * seconds) / ys.at(-1);
     const below = points.map(() => 0);
     const areas = marks.map(({ mark, name }, part) => {
@@ -61,21 +66,34 @@ export function stackedAreas(points, marks, width, label) {
     );
     const axes = [
         svg("line", { class: "axis", x1: left, x2: width - right, y1: toY(0), y2: toY(0) }),
-        svg("text", { class: "name middle", x: (left + width) / 2, y: height - 8 }, "tokens of each sequence"),
-        svg("text", { class: "name", x: 0, y: top - 4 }, "ms"),
+        svg("text", { class: "name middle", x: (left + width) / 2, y: height - 8 }, axis.name),
+        svg("text", { class: "weight", x: left - 8, y: top - 22 }, "ms"),
     ];
-    return frame(width, height, label, [...grid, ...areas, ...names, ...axes]);
+    return frame(width, height, label, [...grid, ...areas, ...names, ...axes, ...marked(axis.mark)]);
+
+    function marked(mark) {
+        if (!mark) return [];
+        const x = toX(mark.x);
+        const isLeft = x > width / 2;
+        const name = { class: isLeft ? "name end" : "name", x: isLeft ? x - 6 : x + 6, y: top - 8 };
+        return [
+            svg("line", { class: "mark", x1: x, x2: x, y1: top - 16, y2: toY(0) }),
+            svg("text", name, `${mark.name}: ${tickText(mark.x)}`),
+        ];
+    }
 }
 
-/** Return a small line through values, of which those that are not numbers are left out. */
-export function sparkline(values, label) {
-    const known = values.filter(Number.isFinite);
-    const largest = known.reduce((most, value) => Math.max(most, value), 0) || 1;
-    const points = known.map(
-        (value, index) => `${(100 * index) / Math.max(1, known.length - 1)},${34 - (32 * value) / largest}`,
-    );
+/** Return a small line through the last values, of at most `most`, with gaps for those that are not numbers. */
+export function sparkline(values, most, label) {
+    const largest = values.reduce((top, value) => Math.max(top, Number.isFinite(value) ? value : 0), 0) || 1;
+    const steps = values.map((value, index) => {
+        if (!Number.isFinite(value)) return "";
+        const place = `${100 - (100 * (values.length - 1 - index)) / (most - 1)} ${34 - (32 * value) / largest}`;
+        // A line of no length makes a value between two gaps a dot.
+        return Number.isFinite(values[index - 1]) ? `L${place}` : `M${place}h0`;
+    });
     const attributes = { viewBox: "0 0 100 36", preserveAspectRatio: "none", role: "img", "aria-label": label };
-    return svg("svg", attributes, svg("polyline", { points: points.join(" ") }));
+    return svg("svg", attributes, svg("path", { d: steps.join("") }));
 }
 
 function tickText(value) {

@@ -1,9 +1,18 @@
 // The tab Cost: the predicted time of a batch by its length, and the batches that the server ran last.
 import { batchesView } from "./batches_view.js";
 import { stackedAreas } from "./charts.js";
-import { batchSeconds, quadraticHalf, tableLengths, total } from "./cost_model.js";
+import {
+    batchSeconds,
+    longestInBatch,
+    measuredRatio,
+    mostSequences,
+    quadraticHalf,
+    scaledCost,
+    tableSteps,
+    total,
+} from "./cost_model.js";
 import { byId, drawing, legend, say, table } from "./dom.js";
-import { grouped, milliseconds, percent } from "./numbers.js";
+import { counted, fixed, grouped, milliseconds, percent } from "./numbers.js";
 
 const PARTS = [
     { name: "start of the batch", mark: "launch" },
@@ -11,57 +20,98 @@ const PARTS = [
     { name: "attention: quadratic in the length", mark: "attention" },
 ];
 const SAMPLES = 80;
+const MOST_SEQUENCES = 64;
 
 /** Return the tab. */
 export function costTab(calls) {
-    const batches = batchesView(calls);
     const slider = byId("batch-size");
     let model = null;
+    let ratio = 1; // Measured / predicted seconds of the last batches.
+    let batchCount = 0;
+    const batches = batchesView(calls, (listed) => {
+        const cost = model?.execution?.cost;
+        const own = listed.filter(({ version }) => version === model?.model.version);
+        ratio = cost ? measuredRatio(cost, own) : 1;
+        batchCount = own.length;
+        redraw();
+    });
 
     const redraw = drawing(byId("panel-cost"), () => {
-        if (!model) return;
-        const cost = model.execution?.cost;
-        say(byId("cost-error"), cost ? "" : "The server reports no cost model for this model.");
-        byId("cost-result").hidden = !cost;
-        if (!cost) return;
-        const longest = model.maxTokens;
+        const measured = model?.execution?.cost;
+        say(byId("cost-error"), !model || measured ? "" : "The server reports no cost model for this model.");
+        byId("cost-result").hidden = byId("cost-controls").hidden = !measured;
+        if (!measured) return;
+        const cost = scaledCost(measured, ratio);
+        // If all sequences have one length, the chart shows how the time grows with their number.
+        const isFixed = model.minTokens === model.maxTokens;
+        byId("cost-controls").hidden = isFixed;
+        slider.max = Math.min(MOST_SEQUENCES, mostSequences(model));
         const sequences = Number(slider.value);
         byId("batch-size-value").textContent = sequences;
-        const parts = (tokens) => Object.values(batchSeconds(cost, tokens, sequences));
-        const points = Array.from({ length: SAMPLES + 1 }, (_, index) => (longest * index) / SAMPLES).map((x) => ({
-            x,
-            values: parts(x),
-        }));
-        byId("cost-words").textContent = inWords(cost, longest, sequences);
-        byId("cost-chart").replaceChildren(
-            stackedAreas(
-                points,
-                PARTS,
-                byId("cost-chart").clientWidth,
-                "Predicted milliseconds by length; the table below has the numbers",
-            ),
-        );
-        const rows = tableLengths(longest).map((tokens) => {
-            const split = batchSeconds(cost, tokens, sequences);
-            const all = total(split);
-            return [
-                grouped(tokens),
-                milliseconds(split.launch),
-                milliseconds(split.tokens),
-                milliseconds(split.attention),
-                milliseconds(all),
-                percent(split.attention / all),
-            ];
+        const [least, most, end] = isFixed
+            ? [1, Number(slider.max), Number(slider.max)]
+            : [model.minTokens, longestInBatch(model, sequences), model.maxTokens];
+        const split = (x) => (isFixed ? batchSeconds(cost, model.maxTokens, x) : batchSeconds(cost, x, sequences));
+        const points = Array.from({ length: SAMPLES + 1 }, (_, index) => {
+            const x = least + ((most - least) * index) / SAMPLES;
+            return { x, values: Object.values(split(x)) };
         });
-        const head = ["tokens each", "start, ms", "linear, ms", "quadratic, ms", "all, ms", "quadratic share"];
-        byId("cost-table").replaceChildren(table(`Predicted time of a batch of ${sequences} × the length`, head, rows));
+        const axis = {
+            name: isFixed ? `sequences of ${grouped(model.maxTokens)} tokens` : "tokens of each sequence",
+            end,
+            mark: most < end ? { x: most, name: "budget of a batch" } : null,
+        };
+        byId("cost-words").textContent = inWords(measured, most, isFixed ? null : sequences, split(most));
+        const width = byId("cost-chart").clientWidth;
+        const label = "Predicted milliseconds; the table below has the numbers";
+        byId("cost-chart").replaceChildren(stackedAreas(points, PARTS, axis, width, label));
+        const rows = tableSteps(least, most).map((x) => {
+            const { launch, tokens, attention } = split(x);
+            const all = launch + tokens + attention;
+            return [grouped(x), ...[launch, tokens, attention, all].map(milliseconds), percent(attention / all)];
+        });
+        const head = [
+            isFixed ? "sequences" : "tokens each",
+            "start, ms",
+            "linear, ms",
+            "quadratic, ms",
+            "all, ms",
+            "quadratic share",
+        ];
+        const caption = isFixed
+            ? `Predicted time of batches of sequences of ${grouped(model.maxTokens)} tokens`
+            : `Predicted time of a batch of ${counted(sequences, "sequence")} of one length`;
+        byId("cost-table").replaceChildren(table(caption, head, rows));
     });
+
+    /** Return what the chart says about its end; `sequences` is null if the chart is over their number. */
+    function inWords(measured, most, sequences, split) {
+        const { tokenBudget, cost } = model.execution;
+        const all = total(split);
+        const half = sequences === null ? Infinity : Math.ceil(quadraticHalf(measured, sequences));
+        const what =
+            sequences === null
+                ? counted(most, "sequence")
+                : `${counted(sequences, "sequence")} of ${counted(most, "token")}`;
+        const sentences = [
+            `A batch of ${what} takes ${milliseconds(all)} ms.`,
+            `Attention’s quadratic part takes ${percent(split.attention / all)} of it.`,
+            half <= most ? `From ${grouped(half)} tokens on, the quadratic part takes half of the time or more.` : "",
+            tokenBudget ? `The server puts at most ${counted(tokenBudget, "token")} into a batch.` : "",
+            `It measured these costs when it loaded the model, with a median error of ${percent(cost.errorRatio)}.`,
+            batchCount
+                ? `Its last ${counted(batchCount, "batch", "batches")} took ${fixed(ratio, 2)} times as long: the chart includes this factor.`
+                : "",
+        ];
+        return sentences.filter(Boolean).join(" ");
+    }
 
     slider.addEventListener("input", redraw);
     byId("cost-legend").replaceChildren(...legend(PARTS));
     return {
         useModel(description) {
             model = description;
+            [ratio, batchCount] = [1, 0];
             redraw();
             batches.useModel(model?.model.name ?? "");
         },
@@ -72,19 +122,4 @@ export function costTab(calls) {
             batches.stop();
         },
     };
-}
-
-/** Return what the chart says about the longest sequences. */
-function inWords(cost, longest, sequences) {
-    const split = batchSeconds(cost, longest, sequences);
-    const all = total(split);
-    const half = Math.ceil(quadraticHalf(cost, sequences));
-    const sentences = [
-        `${grouped(longest)} tokens each take ${milliseconds(all)} ms.`,
-        `Attention’s quadratic part takes ${percent(split.attention / all)} of it.`,
-        half <= longest ? `From ${grouped(half)} tokens on, the quadratic part takes half of the time or more.` : "",
-        `The server has measured this cost model, with a median error of ${percent(cost.errorRatio)}.`,
-        "It splits batches that are larger than its budget.",
-    ];
-    return sentences.filter(Boolean).join(" ");
 }

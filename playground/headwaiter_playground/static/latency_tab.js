@@ -20,9 +20,10 @@ export function latencyTab(calls, models) {
             byId("stages").replaceChildren(element("p", { class: "hint" }, "No request yet."));
             return;
         }
-        const number = (index) => calls.records.length - index;
-        const rows = records.map((record, index) => ({
-            name: `${number(index)} ${record.method}`,
+        const name = ({ number, method }) => `${number} ${method}`;
+        const rows = records.map((record) => ({
+            name: name(record),
+            note: record.model,
             values: stageSeconds(record),
             total: `${milliseconds(record.browserS)} ms`,
         }));
@@ -34,14 +35,15 @@ export function latencyTab(calls, models) {
                 `Stages of ${rows.length} requests; the table below has the numbers`,
             ),
         );
-        const cells = records.map((record, index) => [
-            `${number(index)} ${record.method}`,
+        const cells = records.map((record) => [
+            name(record),
+            record.model,
             `${record.sequences}`,
             ...stageSeconds(record).map(milliseconds),
             milliseconds(record.browserS),
         ]);
-        const head = ["request", "sequences", ...STAGES.map(({ name }) => name), "total"];
-        byId("stages-table").replaceChildren(table("Milliseconds, the newest request first", head, cells));
+        const head = ["request", "model", "sequences", ...STAGES.map(({ name }) => name), "total"];
+        byId("stages-table").replaceChildren(table("Milliseconds, the newest request first", head, cells, 2));
     });
 
     async function send() {
@@ -86,6 +88,7 @@ export function latencyTab(calls, models) {
     return {
         useModel(description) {
             model = description;
+            live.useModel(model?.model.name ?? "");
         },
         shown() {
             live.start();

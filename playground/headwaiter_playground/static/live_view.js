@@ -41,13 +41,14 @@ export function liveView() {
     const series = TILES.map(() => []);
     const purpose = note.textContent;
     let last = null;
+    let model = "";
 
     const load = loader(
         async (signal) => {
             const response = await fetch("../metrics", { credentials: "omit", cache: "no-store", signal });
             const text = await response.text();
             if (response.status >= 500) throw new Error(`status ${response.status}`);
-            return response.status === 200 ? { totals: readTotals(text), atMs: performance.now() } : null;
+            return response.status === 200 ? { totals: readTotals(text, model), atMs: performance.now() } : null;
         },
         (now) => {
             if (now) {
@@ -68,21 +69,33 @@ export function liveView() {
     function show(now, seconds) {
         const tiles = TILES.map(({ name, unit, read, text }, index) => {
             const value = read(last.totals, now.totals, seconds);
-            series[index] = [...series[index], value].slice(-MOST_READINGS);
-            const line = sparkline(series[index], `${name} over the last ${series[index].length} readings`);
+            series[index].push(value);
+            if (series[index].length > MOST_READINGS) series[index].shift();
+            const label = `${name} over the last ${series[index].length} readings`;
+            // Between batches there is nothing to measure: the last value stays.
+            const known = series[index].findLast(Number.isFinite);
             return element(
                 "div",
                 { class: "tile" },
                 name,
-                element("b", {}, text(value)),
+                element("b", {}, text(known)),
                 element("span", { class: "hint" }, unit),
-                line,
+                sparkline(series[index], MOST_READINGS, label),
             );
         });
         byId("live").replaceChildren(...tiles);
     }
 
     return {
+        /** Show the numbers of a model. */
+        useModel(name) {
+            load.cancel();
+            model = name;
+            last = null;
+            for (const each of series) each.length = 0;
+            byId("live").replaceChildren();
+            byId("live-title").textContent = name ? `Server now: ${name}` : "Server now";
+        },
         start() {
             last = null;
             polls.start();

@@ -6,7 +6,7 @@ import { byId, element, say } from "./dom.js";
 import { latencyTab } from "./latency_tab.js";
 import { Models, isSameModel } from "./models.js";
 import { modelsTab } from "./models_tab.js";
-import { enumWords } from "./numbers.js";
+import { counted, enumWords } from "./numbers.js";
 import { similarityTab } from "./similarity_tab.js";
 import { makeTabs } from "./tabs.js";
 
@@ -44,7 +44,7 @@ function summary({ model, execution, layers, heads }) {
         model.version && `version ${model.version}`,
         enumWords(model.precision, "PRECISION_"),
         execution?.provider,
-        `${layers} layers of ${heads} heads`,
+        `${counted(layers, "layer")} of ${counted(heads, "head")}`,
     ];
     return parts.filter(Boolean).join(" · ");
 }

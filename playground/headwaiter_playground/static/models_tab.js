@@ -1,7 +1,7 @@
 // The tab Models: what the server has loaded, and how far its numbers are from PyTorch's.
 import { byId, element, say, table } from "./dom.js";
 import { loader } from "./loader.js";
-import { enumWords, fixed, grouped, percent, scientific } from "./numbers.js";
+import { counted, enumWords, fixed, grouped, percent, scientific } from "./numbers.js";
 import { TOLERANCES } from "./tolerances.js";
 
 const MOST_LABELS = 24;
@@ -77,13 +77,13 @@ function facts(model) {
         inputs: inputs.join("; "),
         sequences:
             model.minTokens === model.maxTokens
-                ? `exactly ${grouped(model.maxTokens)} tokens`
+                ? `exactly ${counted(model.maxTokens, "token")}`
                 : `${grouped(model.minTokens)} to ${grouped(model.maxTokens)} tokens`,
         vectors: `${grouped(model.width)} numbers${model.normalized ? ", of unit length" : ""}`,
         pooling: enumWords(model.pooling, "POOLING_"),
-        encoder: `${grouped(model.layers)} layers of ${grouped(model.heads)} heads`,
+        encoder: `${counted(model.layers, "layer")} of ${counted(model.heads, "head")}`,
         prompts: model.prompts.map(({ name, text }) => `${name} “${text}”`).join(", "),
-        "a request has at most": `${grouped(limits.maxSequences)} sequences, ${grouped(limits.maxTokens)} tokens`,
+        "a request has at most": `${counted(limits.maxSequences, "sequence")}, ${counted(limits.maxTokens, "token")}`,
         "a batch has at most": execution.tokenBudget && `${grouped(execution.tokenBudget)} tokens`,
         digest: model.model.digest.slice(0, 16),
         "digest of results": model.model.resultsDigest?.slice(0, 16),
@@ -111,9 +111,12 @@ function numbers(model) {
         tolerance,
     ];
     const cosine = (value) => fixed(value, 7);
-    const rows = [
+    const pooled = [
         row("pooled vectors, largest difference", "pooledMaxAbs", scientific, limit(allowed.pooled)),
         row("pooled vectors, relative", "pooledMaxRelative", scientific, scientific(allowed.maxRelative)),
+    ];
+    const rows = [
+        ...(model.pooling === "POOLING_NONE" ? [] : pooled),
         row("hidden rows, largest difference", "hiddenMaxAbs", scientific, limit(allowed.hidden)),
         row("hidden rows, relative", "hiddenMaxRelative", scientific, scientific(allowed.maxRelative)),
         row("smallest cosine", "minCosine", cosine, `≥ ${allowed.minCosine}`),
@@ -127,7 +130,7 @@ function numbers(model) {
     const caption =
         `Differences from PyTorch in float32 over ${grouped(start.sequences)} golden inputs. ` +
         "The server refuses a model beyond the last column. The limits of largest differences hold for the absolute " +
-        "or the relative difference, whichever is smaller.";
+        "or the relative difference, whichever is smaller. Hidden rows are the vectors of single tokens.";
     const region = { class: "scroll", tabindex: "0", role: "region", "aria-label": `Numbers of ${model.model.name}` };
     const scroll = element("div", region, table(caption, ["measure", "at start, here", "at export", "allowed"], rows));
     return [element("h3", {}, "Numeric contract and self-check"), scroll, ...note];

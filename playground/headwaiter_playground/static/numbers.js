@@ -16,6 +16,11 @@ export function grouped(value) {
     return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 }
 
+/** Return a number with its noun, such as 1 text or 2 texts. */
+export function counted(count, noun, nouns = `${noun}s`) {
+    return `${grouped(count)} ${count === 1 ? noun : nouns}`;
+}
+
 /** Return a share from 0 to 1 in percent. */
 export function percent(share) {
     return Number.isFinite(share) ? `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %` : "–";

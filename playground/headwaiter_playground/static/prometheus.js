@@ -1,13 +1,15 @@
 // Reads the text of a Prometheus metrics page, and what two readings say about the time between them.
 
-const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)/;
+const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
+const MODEL = /(?:^|,)model="((?:[^"\\]|\\.)*)"/;
 
-/** Return the sum of each metric over all its labels, as a Map from the metric's name. */
-export function readTotals(text) {
+/** Return the sum of each metric of a model over all its other labels, as a Map from the metric's name. */
+export function readTotals(text, model) {
+    const own = model.replaceAll("\\", "\\\\").replaceAll('"', '\\"').replaceAll("\n", "\\n");
     const totals = new Map();
     for (const line of text.split("\n")) {
-        const [, name, value] = line.match(SAMPLE) ?? [];
-        if (name) totals.set(name, (totals.get(name) ?? 0) + Number(value));
+        const [, name, labels, value] = line.match(SAMPLE) ?? [];
+        if (name && labels?.match(MODEL)?.[1] === own) totals.set(name, (totals.get(name) ?? 0) + Number(value));
     }
     return totals;
 }

@@ -4,7 +4,7 @@ import { tokenSequences } from "./tensors.js";
 export const TEXTS = "texts";
 export const TOKENS = "tokens";
 
-/** Return the kinds of input that a model takes from this page; none for models of features. */
+/** Return the kinds of input that a model takes from this page; none for models of images and other features. */
 export function kindsOf(model) {
     return [...(model.takesTexts ? [TEXTS] : []), ...(model.takesTokens ? [TOKENS] : [])];
 }
@@ -12,10 +12,8 @@ export function kindsOf(model) {
 /** Return why the page has no input for a model, or an empty text. */
 export function whyNoInput(model) {
     if (kindsOf(model).length) return "";
-    return (
-        `${model.model.name} takes feature vectors of ${model.featureWidth} numbers, such as image patches. ` +
-        "This page needs a model that takes texts or token ids."
-    );
+    const taken = model.takesImages ? "pictures" : `feature vectors of ${model.featureWidth} numbers`;
+    return `${model.model.name} takes ${taken}. This page needs a model that takes texts or token ids.`;
 }
 
 /**

@@ -5,7 +5,7 @@ import { byId, drawing, element, say, table } from "./dom.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
-import { fixed } from "./numbers.js";
+import { counted, enumWords, fixed } from "./numbers.js";
 import { TEXTS, TOKENS, filledLines, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Rows } from "./tensors.js";
 import { isDark } from "./theme.js";
@@ -52,7 +52,8 @@ export function similarityTab(models) {
             const { left } = shown;
             const tokens = shown.lengths.reduce((sum, length) => sum + length, 0);
             const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
-            byId("similarity-status").textContent = `${shown.texts.length} texts, ${tokens} tokens.${note}`;
+            byId("similarity-status").textContent = `${counted(shown.texts.length, "text")}, ${counted(tokens, "token")}.${note}`;
+            say(byId("similarity-caution"), caution(shown.model));
             byId("similarity-result").hidden = false;
             redraw();
         },
@@ -104,6 +105,19 @@ export function similarityTab(models) {
         load: load.run,
     });
     return tab;
+}
+
+/** Return why the cosines of a model may say little, or an empty text. */
+function caution({ model, pooling, tasks }) {
+    const others = tasks.filter((task) => !["TASK_ENCODE", "TASK_ATTEND"].includes(task));
+    const purpose = others.map((task) => enumWords(task, "TASK_")).join(" and ");
+    if (pooling !== "POOLING_NONE" && !purpose) return "";
+    const vectors =
+        pooling === "POOLING_NONE"
+            ? `${model.name} has no vector for a whole text. The page compares the means of its hidden rows, the vectors of single tokens.`
+            : "";
+    const trained = purpose ? `${model.name} is made to ${purpose}` : "The model may not have been trained for this";
+    return `${vectors} ${trained}: these cosines need not say how similar texts are.`.trim();
 }
 
 /** Return the pooling to ask for: the model's own, or a mean of its rows; empty if there is none. */
