@@ -19,6 +19,8 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+# A server that asks for tokens shows the form at once: it would refuse, and log, a call without a token.
+_SIGN_IN = b'<form id="sign-in" class="card notice"'
 # A browser with these rules runs no script inside the page's HTML, and connects to no other host.
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -63,28 +65,35 @@ def _contents() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in files} | {_ENTRY: joined_modules(modules, _ENTRY).encode()}
 
 
-def _file(name: str, content: bytes, **headers: str) -> PageFile:
+def _file(name: str, content: bytes, *, compressed: bool) -> PageFile:
+    content = gzip.compress(content, mtime=0) if compressed else content
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     # Both forms of a file have one address.
     sent = {"Content-Type": _MEDIA_TYPES[Path(name).suffix], "ETag": tag, "Vary": "Accept-Encoding"}
-    return PageFile(content, {**PAGE_HEADERS, **sent, **headers})
+    return PageFile(content, {**PAGE_HEADERS, **sent, **({"Content-Encoding": "gzip"} if compressed else {})})
 
 
 # Read at import: what a caller sends is only looked up here, and never becomes part of a path.
-_FILES = {name: _file(name, content) for name, content in _contents().items()}
-_COMPRESSED = {
-    name: _file(name, gzip.compress(file.content, mtime=0), **{"Content-Encoding": "gzip"})
-    for name, file in _FILES.items()
+_CONTENTS = _contents()
+_SIGNED_OUT = {**_CONTENTS, _INDEX: _CONTENTS[_INDEX].replace(_SIGN_IN + b" hidden", _SIGN_IN, 1)}
+# The files by whether the calls of the page need a token, and whether the files are compressed.
+_FILES = {
+    (asks, compressed): {name: _file(name, content, compressed=compressed) for name, content in contents.items()}
+    for asks, contents in ((False, _CONTENTS), (True, _SIGNED_OUT))
+    for compressed in (False, True)
 }
 
 
-def page_file(name: str, accept_encoding: str = "", if_none_match: str = "") -> PageFile | None:
+def page_file(
+    name: str, accept_encoding: str = "", if_none_match: str = "", *, asks_for_token: bool = False
+) -> PageFile | None:
     """Return the file of `/playground/NAME`, the page itself for the empty name, or None if there is no such file.
 
     Args:
         name: NAME.
         accept_encoding: the header of this name; the file is compressed if gzip is in it.
         if_none_match: the header of this name; a file that it names has no content.
+        asks_for_token: whether the calls of the page need a token.
     """
-    file = (_COMPRESSED if "gzip" in accept_encoding else _FILES).get(name or _INDEX)
+    file = _FILES[asks_for_token, "gzip" in accept_encoding].get(name or _INDEX)
     return PageFile(b"", file.headers) if file and file.headers["ETag"] in if_none_match else file

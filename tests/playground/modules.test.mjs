@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { attentionCsv } from "../../playground/headwaiter_playground/static/attention_files.js";
 import { strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
-import { CallError, Calls, LONG_RUN } from "../../playground/headwaiter_playground/static/calls.js";
+import { CallError, Calls, LONG_RUN, readToken } from "../../playground/headwaiter_playground/static/calls.js";
 import { contrast, heat, readableOn } from "../../playground/headwaiter_playground/static/colours.js";
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
 import {
@@ -207,6 +207,13 @@ test("text on every colour of a heat map is readable", () => {
       assert.ok(contrast(colour, readableOn(colour)) >= 4.5, `${share} ${dark}`);
     }
   }
+});
+
+test("a token is read from what a user pasted, and one that no header can hold is refused", () => {
+  for (const text of ["abc-1", " abc-1\n", "Bearer abc-1", "bearer  abc-1", "Authorization: Bearer abc-1"])
+    assert.equal(readToken(text), "abc-1");
+  for (const text of ["", "  ", "Bearer ", "schlüssel", "two words", "a\u0000b"])
+    assert.throws(() => readToken(text), RangeError, text);
 });
 
 test("tokens of control characters and spaces can be seen", () => {

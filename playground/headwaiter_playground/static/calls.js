@@ -163,6 +163,18 @@ export class Calls extends EventTarget {
     }
 }
 
+/**
+ * Return the token in what a user typed, which may be the whole header that holds it. Throws a RangeError if the text
+ * can be no token: a browser would refuse to send it.
+ */
+export function readToken(text) {
+    const token = text.trim().replace(/^(authorization:\s*)?bearer(\s+|$)/i, "");
+    if (!token) throw new RangeError("The field is empty: type the token.");
+    if (!/^[!-~]+$/.test(token))
+        throw new RangeError("A token has only letters without accents, digits and signs, and no spaces: type it again.");
+    return token;
+}
+
 /** Runs work in the order in which it comes, a few at a time. */
 class Lane {
     #running = 0;

@@ -1,4 +1,4 @@
-// Starts the page: passes the chosen model to the tabs, and asks for a token if need be.
+// Starts the page: passes the chosen model to the tabs.
 import { attentionTab } from "./attention_tab.js";
 import { Calls } from "./calls.js";
 import { costTab } from "./cost_tab.js";
@@ -7,6 +7,7 @@ import { latencyTab } from "./latency_tab.js";
 import { Models, isSameModel } from "./models.js";
 import { modelsTab } from "./models_tab.js";
 import { counted, enumWords } from "./numbers.js";
+import { signIn } from "./sign_in.js";
 import { similarityTab } from "./similarity_tab.js";
 import { makeTabs } from "./tabs.js";
 
@@ -52,16 +53,7 @@ function summary({ model, execution, layers, heads }) {
 models.addEventListener("changed", showModels);
 choice.addEventListener("change", () => models.choose(choice.value));
 calls.addEventListener("waiting", () => say(byId("page-waits"), calls.waitsFor && `${calls.waitsFor} Trying again …`));
-calls.addEventListener("token-needed", ({ message }) => {
-    byId("sign-in").hidden = false;
-    say(byId("token-error"), message);
-});
-byId("sign-in").addEventListener("submit", (event) => {
-    event.preventDefault();
-    byId("sign-in").hidden = true;
-    calls.useToken(byId("token").value.trim());
-    byId("token").value = "";
-});
+signIn(calls);
 
 makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
     if (before) tabs[before].left();

@@ -61,7 +61,7 @@ def http_application(
         # A token keeps other web sites out, whatever name they use: only the visitor knows it.
         own_name = settings.http_host_and_port[0] if credentials().tokens is None else None
         routes += [method.route(page_rules) for method in playground_methods(path, own_name)]
-        routes += page_routes()
+        routes += page_routes(lambda: credentials().tokens is not None)
     return _application(routes)
 
 

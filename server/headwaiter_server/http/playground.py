@@ -29,13 +29,17 @@ _MAX_REPLY_BYTES = 8 << 20
 _REPLY_BYTES_PER_S = 16 << 20
 
 
-def page_routes() -> list[Route]:
-    """Return the routes of the page's files, which need no token."""
+def page_routes(asks_for_token: Callable[[], bool]) -> list[Route]:
+    """Return the routes of the page's files, which need no token; `asks_for_token` tells whether the calls do."""
 
     async def send_file(request: Request) -> Response:
-        asked = request.headers
-        name = request.path_params.get("name", "")
-        file = page_file(name, asked.get("accept-encoding", ""), asked.get("if-none-match", ""))
+        asked, name = request.headers, request.path_params.get("name", "")
+        file = page_file(
+            name,
+            asked.get("accept-encoding", ""),
+            asked.get("if-none-match", ""),
+            asks_for_token=asks_for_token(),
+        )
         if file is None:
             error = Unimplemented("the page has no such file: open /playground/")
             return Response(error_body(error), 404, JSON_HEADERS, JSON)

@@ -166,6 +166,45 @@ def test_each_tab_of_the_servers_own_page_works_after_the_sign_in(tab: str, open
     assert page.evaluate("document.querySelector('#sign-in').hidden")
 
 
+def test_the_page_asks_for_the_token_before_it_calls_the_server(open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out("models")
+    assert page.evaluate("document.activeElement.id") == "token"
+    page.evaluate("new Promise(done => setTimeout(done, 500))")
+    assert [url for url in page.urls if "/call/" in url] == []
+    sign_in(page, "schlüssel")
+    page.wait_for("!document.querySelector('#token-error').hidden")
+    assert page.evaluate("document.activeElement.id") == "token"
+    sign_in(page, f"Bearer {TOKEN}")
+    page.wait_for("document.querySelector('#model-summary').textContent")
+    assert page.errors == []
+    assert page.evaluate("document.querySelector('#sign-in').hidden")
+
+
+def test_a_second_sign_in_keeps_what_the_user_has_chosen(open_signed_out: OpenSignedOut) -> None:
+    page = open_signed_out("models")
+    sign_in(page, TOKEN)
+    page.wait_for("document.querySelector('#model-summary').textContent")
+    page.evaluate("document.querySelector('#attention-input').value = 'bread is fresh'")
+    page.click("#tab-attention")
+    page.wait_for("document.querySelector('#context svg')")
+    page.choose("#layer", "1")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('layer 1')")
+    page.click("#heads button:nth-child(3)")
+    # The operator has changed the token: the next call is refused.
+    page.evaluate(
+        "window.answered = fetch; fetch = async () => { fetch = window.answered;"
+        'return new Response(\'{"message": "the token is old"}\', { status: 401 }); }; undefined'
+    )
+    page.click("#chips button:nth-child(4)")
+    page.wait_for("document.querySelector('#token-error').textContent === 'the token is old'")
+    sign_in(page, TOKEN)
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 3 “fresh”, layer 1, head 2')")
+    assert page.evaluate("[document.querySelector('#layer').value, document.querySelector('#head').value]") == [
+        "1",
+        "2",
+    ]
+
+
 def sign_in(page: Page, token: str) -> None:
     """Type a token into the form, and send it."""
     page.type_text("#token", token)

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ async def test_a_browser_gets_a_file_compressed_and_only_once(service: Service) 
     asked["If-None-Match"] = first.headers["etag"]
     again = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
     assert (again.status, again.body) == (304, b"")
+
+
+async def test_the_page_shows_the_form_for_the_token_if_calls_need_one(service: Service) -> None:
+    for path in ("", "index.html"):
+        for token, is_hidden in (("s3cret", False), (None, True)):
+            reply = await send_request(playground(service, token=token), "GET", f"/playground/{path}")
+            (form,) = re.findall(r'<form id="sign-in"[^>]*>', reply.body.decode())
+            assert (" hidden" in form) == is_hidden
 
 
 async def test_the_address_without_a_slash_leads_to_the_page(service: Service) -> None:
