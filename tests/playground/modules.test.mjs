@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { attentionCsv } from "../../playground/headwaiter_playground/static/attention_files.js";
 import { strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
 import { CallError, Calls, LONG_RUN, readToken } from "../../playground/headwaiter_playground/static/calls.js";
-import { contrast, heat, readableOn } from "../../playground/headwaiter_playground/static/colours.js";
+import { contrast, heat, readableOn, weightShare } from "../../playground/headwaiter_playground/static/colours.js";
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
 import {
   batchSeconds,
@@ -207,6 +207,10 @@ test("text on every colour of a heat map is readable", () => {
       assert.ok(contrast(colour, readableOn(colour)) >= 4.5, `${share} ${dark}`);
     }
   }
+});
+
+test("a weight has the same colour in all heat maps, and a larger weight a stronger one", () => {
+  assert.deepEqual([0, 0.25, 1].map(weightShare), [0, 0.5, 1]);
 });
 
 test("a token is read from what a user pasted, and one that no header can hold is refused", () => {

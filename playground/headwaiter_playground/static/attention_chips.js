@@ -1,6 +1,7 @@
 // The tokens of a text as buttons in a toolbar: one stop of the Tab key, arrow keys move between tokens.
-import { colouredBy } from "./heat_maps.js";
+import { weightShare } from "./colours.js";
 import { element } from "./dom.js";
+import { colouredBy } from "./heat_maps.js";
 import { fixed } from "./numbers.js";
 import { isDark } from "./theme.js";
 
@@ -51,8 +52,7 @@ export function chipBar(bar, choose) {
         },
         /** Colour the tokens by their weights. */
         paint(weights) {
-            const largest = weights.reduce((most, weight) => Math.max(most, weight), 0);
-            buttons.forEach((button, position) => colouredBy(button, weights[position], largest, isDark()));
+            buttons.forEach((button, position) => colouredBy(button, weightShare(weights[position]), isDark()));
         },
     };
 }

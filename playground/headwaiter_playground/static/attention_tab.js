@@ -3,9 +3,10 @@ import { contextDrawing, linesDrawing } from "./attention_drawings.js";
 import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
 import { AS_COMPUTED, whatIfHead } from "./attention_maths.js";
-import { byId, download, drawing, element, say, table } from "./dom.js";
+import { weightShare } from "./colours.js";
+import { byId, download, drawing, element, say, showTable, table } from "./dom.js";
 import { headMaps } from "./head_maps.js";
-import { labelledMap } from "./heat_maps.js";
+import { WEIGHTS_OF_SCALE, labelledMap, picture, scale } from "./heat_maps.js";
 import { layerWeights, mostTokens } from "./layer_weights.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
@@ -159,6 +160,7 @@ export function attentionTab(models) {
         byId("lines-title").textContent = `Weights of ${title}`;
         byId("map-title").textContent = `Head ${head}: all tokens`;
         byId("heads-title").textContent = `All heads of layer ${shown.layer}`;
+        byId("weight-scale").replaceChildren(...scale(WEIGHTS_OF_SCALE, weightShare, isDark()));
         chips.show(shown.tokens, row(weights), query, DECIMALS);
         chips.paint(row(weights));
         byId("lines").replaceChildren(
@@ -179,9 +181,8 @@ export function attentionTab(models) {
             fixed(weight, DECIMALS),
         ]);
         const caption = `Weights of ${title}. The shown weights add up to ${fixed(sum, DECIMALS)}.${note}`;
-        byId("weights-table").replaceChildren(
-            table(caption, ["position", "token", "model’s weight", "shown weight"], rows, 2),
-        );
+        const names = ["position", "token", "model’s weight", "shown weight"];
+        showTable(byId("weights-table"), table(caption, names, rows, 2));
     }
 
     const redrawVector = drawing(byId("panel-attention"), () => {
@@ -222,7 +223,10 @@ export function attentionTab(models) {
     });
     byId("download-png").addEventListener("click", () => {
         const name = `attention-layer-${shown.layer}-head-${head}.png`;
-        byId("map").toBlob((blob) => download(blob, name));
+        const { causal, noSelf, temperature } = settings;
+        const changes = [causal && "causal mask", noSelf && "self mask", temperature !== 1 && `temperature ${temperature}`];
+        const parts = [shown.model.model.name, `layer ${shown.layer}, head ${head}`, ...changes.filter(Boolean), shown.text];
+        picture(byId("map"), parts.join(" · "), isDark()).toBlob((blob) => download(blob, name));
     });
     byId("download-csv").addEventListener("click", () => {
         const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), weightsOf(head));
@@ -246,11 +250,11 @@ export function attentionTab(models) {
 
 /** Offer the numbers below `count`, and keep the chosen one if it is among them. */
 function setOptions(choice, count, word) {
-    const chosen = Number(choice.value) < count ? choice.value : "0";
+    const chosen = Number(choice.value) < count ? Number(choice.value) : 0;
     choice.replaceChildren(
         ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
     );
-    choice.value = chosen;
+    choice.value = String(chosen);
 }
 
 function isBusy(id, busy) {

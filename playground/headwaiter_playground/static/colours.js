@@ -28,9 +28,16 @@ export function css([red, green, blue]) {
     return `rgb(${red}, ${green}, ${blue})`;
 }
 
-/** Return the share of a heat map's colour for a weight: small weights stay visible beside large ones. */
-export function weightShare(weight, largest) {
-    return largest > 0 ? Math.sqrt(weight / largest) : 0;
+/**
+ * Return the share of the colour for a weight, the same in all heat maps: small weights stay visible beside large ones.
+ */
+export function weightShare(weight) {
+    return Math.sqrt(weight);
+}
+
+/** Return the share of the colour for a cosine. */
+export function cosineShare(cosine) {
+    return Math.max(0, cosine);
 }
 
 function luminance(colour) {

@@ -11,7 +11,7 @@ import {
     tableSteps,
     total,
 } from "./cost_model.js";
-import { byId, drawing, legend, say, table } from "./dom.js";
+import { byId, drawing, legend, say, showTable, table } from "./dom.js";
 import { counted, fixed, grouped, milliseconds, percent } from "./numbers.js";
 
 const PARTS = [
@@ -81,7 +81,7 @@ export function costTab(calls) {
         const caption = isFixed
             ? `Predicted time of batches of sequences of ${grouped(model.maxTokens)} tokens`
             : `Predicted time of a batch of ${counted(sequences, "sequence")} of one length`;
-        byId("cost-table").replaceChildren(table(caption, head, rows));
+        showTable(byId("cost-table"), table(caption, head, rows));
     });
 
     /** Return what the chart says about its end; `sequences` is null if the chart is over their number. */

@@ -56,6 +56,13 @@ export function table(caption, head, rows, words = 1) {
     );
 }
 
+/** Show a table in a box, with a hint if the box must be scrolled to see all rows. */
+export function showTable(box, shown) {
+    box.replaceChildren(shown);
+    if (box.scrollHeight > box.clientHeight + 1)
+        shown.caption.firstChild.append(` Scroll to see all ${shown.tBodies[0].rows.length} rows.`);
+}
+
 /** Return a legend: the names of series beside their colours. */
 export function legend(series) {
     return series.map(({ name, mark }) =>

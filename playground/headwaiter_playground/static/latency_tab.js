@@ -1,7 +1,7 @@
 // The tab Latency: the stages of the requests that this page made, and the server's queue and batches now.
 import { LONG_RUN } from "./calls.js";
 import { stackedBars } from "./charts.js";
-import { byId, drawing, element, legend, say, table } from "./dom.js";
+import { byId, drawing, element, legend, say, showTable, table } from "./dom.js";
 import { liveView } from "./live_view.js";
 import { milliseconds } from "./numbers.js";
 import { sampleSequences } from "./samples.js";
@@ -43,7 +43,7 @@ export function latencyTab(calls, models) {
             milliseconds(record.browserS),
         ]);
         const head = ["request", "model", "sequences", ...STAGES.map(({ name }) => name), "total"];
-        byId("stages-table").replaceChildren(table("Milliseconds, the newest request first", head, cells, 2));
+        showTable(byId("stages-table"), table("Milliseconds, the newest request first.", head, cells, 2));
     });
 
     async function send() {

@@ -1,7 +1,8 @@
 // The tab Similarity: the cosines of texts as a table that is also a heat map, and the nearest neighbour of each text.
-import { css, heat, readableOn } from "./colours.js";
+import { cosineShare } from "./colours.js";
 import { cosineMatrix, nearestNeighbours } from "./cosines.js";
 import { byId, drawing, element, say, table } from "./dom.js";
+import { colouredBy, scale } from "./heat_maps.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
@@ -14,6 +15,10 @@ import { typedInput } from "./typed_input.js";
 
 const MOST_TEXTS = 40;
 const DECIMALS = 3;
+const COSINES_OF_SCALE = [0, 0.25, 0.5, 0.75, 1];
+// Pixels of a cell with a number.
+const LEAST_CELL = 52;
+const LEAST_CELL_ON_PHONE = 40;
 
 /** Return the tab. */
 export function similarityTab(models) {
@@ -73,19 +78,27 @@ export function similarityTab(models) {
         if (!shown) return;
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
+        // A matrix of many texts has no room for numbers: they are in the tooltips.
+        const isDense = byId("cosines").clientWidth / (texts.length + 2) < (innerWidth < 760 ? LEAST_CELL_ON_PHONE : LEAST_CELL);
+        const number = (text) => (isDense ? element("span", { class: "for-readers" }, text) : text);
         // Narrow screens show only the number of a text.
         const header = (index) => element("div", {}, `${index + 1} `, element("span", {}, shortened(texts[index])));
         const rows = cosines.map((row, index) => [
             header(index),
-            ...row.map((cosine) => fixed(cosine, DECIMALS)),
+            ...row.map((cosine) => number(fixed(cosine, DECIMALS))),
         ]);
         const matrix = table("", ["text", ...texts.map((_, index) => `${index + 1}`)], rows);
-        matrix.className = "cosines";
+        matrix.className = isDense ? "cosines dense" : "cosines";
         matrix.caption.remove();
         matrix.setAttribute("aria-label", "Cosines");
-        for (const [index, cells] of [...matrix.tBodies[0].rows].entries())
-            colour([...cells.cells].slice(1), cosines[index]);
+        for (const [index, { cells }] of [...matrix.tBodies[0].rows].entries())
+            [...cells].slice(1).forEach((cell, other) => {
+                const cosine = cosines[index][other];
+                colouredBy(cell, cosineShare(cosine), isDark());
+                cell.title = `${name(index)} | ${name(other)}: ${fixed(cosine, DECIMALS)}`;
+            });
         byId("cosines").replaceChildren(matrix);
+        byId("cosine-scale").replaceChildren(...scale(COSINES_OF_SCALE, cosineShare, isDark()));
         const neighbours = nearestNeighbours(cosines).map(({ index, cosine }, self) => [
             name(self),
             index < 0 ? "no other text" : name(index),
@@ -124,12 +137,4 @@ function caution({ model, pooling, tasks }) {
 function poolingOf(model) {
     if (model.pooling !== "POOLING_NONE") return model.pooling;
     return model.poolings.includes("POOLING_MEAN") ? "POOLING_MEAN" : "";
-}
-
-function colour(cells, cosines) {
-    cells.forEach((cell, index) => {
-        const background = heat(Math.max(0, cosines[index]) ** 1.5, isDark());
-        cell.style.backgroundColor = css(background);
-        cell.style.color = css(readableOn(background));
-    });
 }

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import re
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ def open_attention(open_tab: OpenTab, client: Client, text: str = TEXT) -> Page:
 
 def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client)
+    assert page.evaluate("[document.querySelector('#layer').value, document.querySelector('#head').value]") == ["0", "0"]
     page.choose("#layer", "1")
     page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 1')")
     page.click("#heads button:nth-child(3)")
@@ -146,6 +148,9 @@ def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Clien
         "files[2].arrayBuffer().then(bytes => btoa(String.fromCharCode(...new Uint8Array(bytes).slice(0, 8))))"
     )
     assert base64.b64decode(png) == b"\x89PNG\r\n\x1a\n"
+    # The picture has room for a title and a scale.
+    height = page.evaluate("createImageBitmap(files[2]).then(bitmap => bitmap.height)")
+    assert height == page.evaluate("document.querySelector('#map').height") + 72
 
 
 def test_a_text_that_is_too_long_keeps_the_drawings_and_can_be_shortened(open_tab: OpenTab, client: Client) -> None:
@@ -248,3 +253,30 @@ def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_
             "true",
             "false",
         ]
+
+
+def test_one_scale_holds_for_the_colours_of_all_weights(open_tab: OpenTab) -> None:
+    # All weights of a text of two words are 1 / 4: on each map they have the colour of 0.25.
+    with Client(transport=FakeEncoder(heads=2)) as client:
+        page = open_attention(open_tab, client, "two words")
+        scale = "[...document.querySelectorAll('#weight-scale span')]"
+        assert page.texts("#weight-scale span") == ["0", "0.01", "0.1", "0.25", "0.5", "1"]
+        colour = page.evaluate(f"{scale}[3].style.backgroundColor")
+        channels = [int(channel) for channel in re.findall(r"\d+", colour)]
+        chips = "[...document.querySelectorAll('#chips button')].map(chip => chip.style.backgroundColor)"
+        assert page.evaluate(chips) == [colour] * 4
+        pixel = """(canvas => [...canvas.getContext('2d').getImageData(
+            canvas.width - 3, canvas.height - 3, 1, 1).data.slice(0, 3)])"""
+        for canvas in ("#heads canvas", "#map"):
+            # The pixels have 256 shades.
+            drawn = page.evaluate(f"{pixel}(document.querySelector('{canvas}'))")
+            np.testing.assert_allclose(drawn, channels, atol=1, err_msg=canvas)
+
+
+def test_a_table_that_must_be_scrolled_says_so(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder()) as client:
+        page = open_attention(open_tab, client, "bread " * 40)
+        assert "Scroll to see all 42 rows" in page.texts("#weights-table caption")[0]
+        page.type_text("#attention-input", "bread")
+        page.wait_for("document.querySelectorAll('#chips button').length === 3")
+        assert "Scroll" not in page.texts("#weights-table caption")[0]

@@ -205,6 +205,18 @@ def test_a_second_sign_in_keeps_what_the_user_has_chosen(open_signed_out: OpenSi
     ]
 
 
+def test_the_matrix_of_forty_texts_fits(open_tab: OpenTab) -> None:
+    with Client(transport=FakeEncoder(max_request_sequences=64)) as client:
+        for width in (1280, 390):
+            page = open_tab(client, "similarity", "\n".join(f"text {number}" for number in range(40)), width=width)
+            page.wait_for("document.querySelector('.cosines')")
+            page.evaluate("new Promise(requestAnimationFrame)")
+            assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#cosines'))") == 0
+            assert page.evaluate("document.querySelector('.cosines td').clientWidth") >= 4
+            assert page.evaluate("document.querySelector('.cosines tbody tr td').title") == "1 text 0 | 1 text 0: 1.000"
+            assert page.texts("#similarity-status")[0].startswith("40 texts, ")
+
+
 def sign_in(page: Page, token: str) -> None:
     """Type a token into the form, and send it."""
     page.type_text("#token", token)
