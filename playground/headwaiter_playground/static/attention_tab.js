@@ -243,7 +243,7 @@ export function attentionTab(models) {
             setOptions(headChoice, model.heads, "Head");
             head = Number(headChoice.value);
         },
-        load: load.run,
+        load,
     });
     return tab;
 }

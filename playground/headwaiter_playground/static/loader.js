@@ -35,6 +35,9 @@ export function loader(work, show, fail) {
             }
         },
         cancel,
+        get isRunning() {
+            return running !== null;
+        },
     };
 }
 

@@ -115,7 +115,7 @@ export function similarityTab(models) {
             model = description;
             if (model) input.useModel(model);
         },
-        load: load.run,
+        load,
     });
     return tab;
 }

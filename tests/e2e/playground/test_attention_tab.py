@@ -36,7 +36,10 @@ def open_attention(open_tab: OpenTab, client: Client, text: str = TEXT) -> Page:
 
 def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client)
-    assert page.evaluate("[document.querySelector('#layer').value, document.querySelector('#head').value]") == ["0", "0"]
+    assert page.evaluate("[document.querySelector('#layer').value, document.querySelector('#head').value]") == [
+        "0",
+        "0",
+    ]
     page.choose("#layer", "1")
     page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 1')")
     page.click("#heads button:nth-child(3)")

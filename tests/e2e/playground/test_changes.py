@@ -145,6 +145,30 @@ def test_what_changes_while_another_tab_is_shown_is_drawn_on_return(
             assert page.evaluate(f"document.querySelector('{drawing}').getBoundingClientRect().width") > 100, drawing
 
 
+@pytest.mark.parametrize(
+    ("change", "value", "tokens"),
+    [
+        (lambda page: page.choose("#model", "two"), 2.0, 7),
+        (lambda page: page.type_text("#attention-input", "bread"), 1.0, 3),
+    ],
+)
+def test_a_late_reply_does_not_pass_for_the_newest(
+    change: Callable[[Page], None], value: float, tokens: int, open_tab: OpenTab
+) -> None:
+    server = ChangingServer(one=fake(1.0, "one"), two=fake(2.0, "two"))
+    with client_of(server) as client:
+        page = open_attention(open_tab, client)
+        server.delays_s["Attend"] = 1.5
+        page.choose("#layer", "1")
+        change(page)
+        page.click("#tab-models")
+        page.evaluate("new Promise(done => setTimeout(done, 2500))")
+        server.delays_s.clear()
+        page.click("#tab-attention")
+        page.wait_for(f"document.querySelectorAll('#chips button').length === {tokens}")
+        wait_for_vector(page, value)
+
+
 def test_requests_made_in_another_tab_are_in_the_tab_of_latency(open_tab: OpenTab, client: Client) -> None:
     page = open_tab(client, "latency")
     page.choose("#latency-requests", "1")

@@ -168,7 +168,7 @@ def test_each_tab_of_the_servers_own_page_works_after_the_sign_in(tab: str, open
 
 def test_the_page_asks_for_the_token_before_it_calls_the_server(open_signed_out: OpenSignedOut) -> None:
     page = open_signed_out("models")
-    assert page.evaluate("document.activeElement.id") == "token"
+    page.wait_for("document.activeElement.id === 'token'")
     page.evaluate("new Promise(done => setTimeout(done, 500))")
     assert [url for url in page.urls if "/call/" in url] == []
     sign_in(page, "schlüssel")
