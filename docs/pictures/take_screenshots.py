@@ -23,7 +23,7 @@ LOADED = {
     "similarity": ".cosines",
     "latency": ".tile path",
     "cost": "#batches figure",
-    "models": "#models article",
+    "models": "#model-cards article",
 }
 # The tab, the width and whether it is dark, and the height of the picture.
 DOCUMENTED = {

@@ -158,7 +158,8 @@ export class Calls extends EventTarget {
         };
         const ofMethod = this.records.filter((each) => each.method === method);
         const oldest = ofMethod.length === MAX_RECORDS ? ofMethod[0] : null;
-        this.records = [...this.records.filter((each) => each !== oldest), record];
+        const kept = this.records.filter((each) => each !== oldest);
+        this.records = [...kept, record].sort((one, other) => one.number - other.number);
         this.dispatchEvent(new Event("recorded"));
     }
 }

@@ -25,7 +25,7 @@ export function modelsTab(calls, chosen) {
         },
         (cards) => {
             say(byId("models-error"), "");
-            byId("models").replaceChildren(...cards);
+            byId("model-cards").replaceChildren(...cards);
         },
         (error) => say(byId("models-error"), error.message),
     );

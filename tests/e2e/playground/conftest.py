@@ -26,7 +26,7 @@ LOADED = {
     "similarity": ".cosines",
     "latency": "#stages rect",
     "cost": "#batches figure",
-    "models": "#models article",
+    "models": "#model-cards article",
 }
 TOKEN = "s3cret"
 

@@ -192,7 +192,7 @@ def test_the_cost_is_that_of_the_chosen_model_after_a_change_in_another_tab(open
         page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '512'")
         page.click("#tab-models")
         page.choose("#model", "two")
-        page.wait_for("document.querySelector('#models article')")
+        page.wait_for("document.querySelector('#model-cards article')")
         page.click("#tab-cost")
         page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '64'")
 
@@ -224,7 +224,7 @@ def test_a_page_that_was_opened_while_the_server_starts_recovers(tab: str, chrom
         assert PROGRAM_ERROR not in page.texts("main")[0]
         server.errors = {}
         loaded = {"attention": "#context svg", "similarity": ".cosines", "cost": "#cost-chart svg"}
-        page.wait_for(f"document.querySelector('{loaded.get(tab, '#models article')}')")
+        page.wait_for(f"document.querySelector('{loaded.get(tab, '#model-cards article')}')")
         page.wait_for("document.querySelectorAll('.error:not([hidden], :empty)').length === 0")
 
 

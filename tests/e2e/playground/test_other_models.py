@@ -115,8 +115,8 @@ def test_a_model_without_pooling_has_no_numbers_of_pooled_vectors(open_tab: Open
     server.descriptions["plain"].execution.self_check.hidden_max_abs = 1e-6
     with Client(transport=server) as client:
         page = open_tab(client, "models")
-        page.wait_for("document.querySelector('#models table')")
-        names = [row[0] for row in table(page, "#models")]
+        page.wait_for("document.querySelector('#model-cards table')")
+        names = [row[0] for row in table(page, "#model-cards")]
         assert "hidden rows, largest difference" in names
         assert not [name for name in names if name.startswith("pooled")]
 

@@ -37,6 +37,8 @@ def test_the_stages_of_a_request_add_up_to_its_time_in_the_browser(open_tab: Ope
     page.choose("#latency-sequences", "2")
     page.click("#latency-send")
     page.wait_for("document.querySelector('#latency-status').textContent === '3 of 3 requests answered.'")
+    # The browser tells the times of a request a little after its reply.
+    page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 3")
     rows = table(page, "#stages-table")
     assert [row[:3] for row in rows] == [[f"{number} Encode", "tiny-text", "2"] for number in (3, 2, 1)]
     for row in rows:
@@ -91,10 +93,10 @@ def measured_ratio(client: Client) -> float:
 
 def test_the_models_are_shown_with_their_self_check(open_tab: OpenTab, client: Client) -> None:
     page = open_tab(client, "models")
-    page.wait_for("document.querySelector('#models article')")
-    assert page.texts("#models h2") == ["tiny-text, version 1 ready"]
+    page.wait_for("document.querySelector('#model-cards article')")
+    assert page.texts("#model-cards h2") == ["tiny-text, version 1 ready"]
     check = client.model().execution.self_check
-    rows = {row[0]: row[1:] for row in table(page, "#models")}
+    rows = {row[0]: row[1:] for row in table(page, "#model-cards")}
     assert float(rows["pooled vectors, largest difference"][0]) == pytest.approx(check.pooled_max_abs, rel=0.06)
     assert rows["smallest cosine"][0] == f"{check.min_cosine:.7f}"
     assert float(rows["pooled vectors, largest difference"][2]) == 1e-5
@@ -107,10 +109,10 @@ def test_texts_and_names_are_never_read_as_html(open_tab: OpenTab) -> None:
         page.wait_for("document.querySelector('#context svg')")
         assert HTML.split()[0] in page.texts("#chips bdi")
         page.evaluate(f"document.querySelector('#similarity-input').value = {json.dumps(HTML)}")
-        for tab, wanted in (("similarity", ".cosines"), ("models", "#models article")):
+        for tab, wanted in (("similarity", ".cosines"), ("models", "#model-cards article")):
             page.click(f"#tab-{tab}")
             page.wait_for(f"document.querySelector('{wanted}')")
-        assert HTML in page.texts("#models article")[0]
+        assert HTML in page.texts("#model-cards article")[0]
         assert page.texts("#model option") == [HTML]
         assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
         assert page.evaluate("window.hacked") is None
