@@ -224,9 +224,16 @@ export function attentionTab(models) {
     byId("download-png").addEventListener("click", () => {
         const name = `attention-layer-${shown.layer}-head-${head}.png`;
         const { causal, noSelf, temperature } = settings;
-        const changes = [causal && "causal mask", noSelf && "self mask", temperature !== 1 && `temperature ${temperature}`];
-        const parts = [shown.model.model.name, `layer ${shown.layer}, head ${head}`, ...changes.filter(Boolean), shown.text];
-        picture(byId("map"), parts.join(" · "), isDark()).toBlob((blob) => download(blob, name));
+        const title = [
+            shown.model.model.name,
+            `layer ${shown.layer}, head ${head}`,
+            causal && "causal mask",
+            noSelf && "self mask",
+            temperature !== 1 && `temperature ${temperature}`,
+            shown.text,
+        ];
+        const parts = title.filter(Boolean).join(" · ");
+        picture(byId("map"), parts, isDark()).toBlob((blob) => download(blob, name));
     });
     byId("download-csv").addEventListener("click", () => {
         const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), weightsOf(head));

@@ -63,7 +63,8 @@ function figure(batch) {
     const row = Math.max(4, Math.min(18, MOST_HEIGHT / lengths.length));
     const height = row * lengths.length;
     const words = [
-        `${counted(lengths.length, "sequence")} of ${counted(new Set(requests).size, "request")}, ${milliseconds(measuredS)} ms`,
+        `${counted(lengths.length, "sequence")} of ${counted(new Set(requests).size, "request")}, ` +
+            `${milliseconds(measuredS)} ms`,
         `${grouped(packed)} tokens packed, ${grouped(padded)} padded: ${percent(1 - packed / padded)} saved`,
     ];
     const drawing = svg(

@@ -4,7 +4,7 @@ import { wireSeconds } from "./wire_times.js";
 
 // Each lane has so many calls in flight. What the user looks at never waits behind a long run.
 const MOST_IN_FLIGHT = 2;
-export const LOOK = "look";
+const LOOK = "look";
 export const LONG_RUN = "long run";
 const MAX_RECORDS = 20; // Of each method.
 const LONGEST_PAUSE_S = 30;
@@ -28,9 +28,9 @@ export class NoAnswer extends CallError {
 class TokenRefused extends CallError {}
 
 /**
- * Makes calls. Fires these events: "token-needed" when calls wait for `useToken`; "waiting" when `waitsFor` has changed,
- * the message of a server for which calls wait, or an empty text; and "recorded" when `records` has changed, the timings
- * of the last requests, newest last.
+ * Makes calls. Fires these events: "token-needed" when calls wait for `useToken`; "waiting" when `waitsFor` has
+ * changed, the message of a server for which calls wait, or an empty text; and "recorded" when `records` has changed,
+ * the timings of the last requests, newest last.
  */
 export class Calls extends EventTarget {
     #lanes = { [LOOK]: new Lane(), [LONG_RUN]: new Lane() };
@@ -172,7 +172,7 @@ export function readToken(text) {
     const token = text.trim().replace(/^(authorization:\s*)?bearer(\s+|$)/i, "");
     if (!token) throw new RangeError("The field is empty: type the token.");
     if (!/^[!-~]+$/.test(token))
-        throw new RangeError("A token has only letters without accents, digits and signs, and no spaces: type it again.");
+        throw new RangeError("A token has only plain letters, digits and signs, and no spaces: type it again.");
     return token;
 }
 

@@ -28,7 +28,12 @@ export function stackedBars(rows, marks, width, label) {
         });
         const texts = [
             svg("text", { class: "name", x: 0, y: y - 6 }, name),
-            svg("text", { class: "name small", x: 0, y: y + 8 }, fitted(note, left - 6, NOTE_FONT), svg("title", {}, note)),
+            svg(
+                "text",
+                { class: "name small", x: 0, y: y + 8 },
+                fitted(note, left - 6, NOTE_FONT),
+                svg("title", {}, note),
+            ),
             svg("text", { class: "name", x: x + 8, y }, total),
         ];
         return [...bars, ...texts];

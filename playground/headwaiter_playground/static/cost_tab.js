@@ -100,7 +100,8 @@ export function costTab(calls) {
             tokenBudget ? `The server puts at most ${counted(tokenBudget, "token")} into a batch.` : "",
             `It measured these costs when it loaded the model, with a median error of ${percent(cost.errorRatio)}.`,
             batchCount
-                ? `Its last ${counted(batchCount, "batch", "batches")} took ${fixed(ratio, 2)} times as long: the chart includes this factor.`
+                ? `Its last ${counted(batchCount, "batch", "batches")} took ${fixed(ratio, 2)} times as long: ` +
+                  "the chart includes this factor."
                 : "",
         ];
         return sentences.filter(Boolean).join(" ");

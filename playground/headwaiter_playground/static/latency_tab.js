@@ -57,7 +57,9 @@ export function latencyTab(calls, models) {
         run = new AbortController();
         const options = { signal: run.signal, lane: LONG_RUN };
         let answered = 0;
-        const tell = (end) => (byId("latency-status").textContent = `${answered} of ${requests} requests answered${end}`);
+        const tell = (end) => {
+            byId("latency-status").textContent = `${answered} of ${requests} requests answered${end}`;
+        };
         const encode = async () => {
             const kind = kindsOf(asked)[0];
             // Bulk is not asked for: the user waits for these replies.

@@ -15,8 +15,8 @@ export function isSameModel(one, other) {
  * The models of the server. Fires "changed" when the list, the chosen model or its version has changed.
  *
  * `names` has the models that answer requests; `chosen` is the description of the chosen one, or null if there is none;
- * `removed` is the name of a model that was chosen, and that the server no longer has; `error` is why the server refuses
- * to tell, or empty.
+ * `removed` is the name of a model that was chosen, and that the server no longer has; `error` is why the server
+ * refuses to tell, or empty.
  */
 export class Models extends EventTarget {
     names = [];
@@ -53,8 +53,8 @@ export class Models extends EventTarget {
     }
 
     /**
-     * Return the reply of a model to a call. If the server has replaced or removed the model since it was described, the
-     * models are read anew before the call fails: then the tabs already load what they show from the new model.
+     * Return the reply of a model to a call. If the server has replaced or removed the model since it was described,
+     * the models are read anew before the call fails: then the tabs already load what they show from the new model.
      */
     async call(model, method, request, options) {
         const { name } = model.model;

@@ -57,7 +57,8 @@ export function similarityTab(models) {
             const { left } = shown;
             const tokens = shown.lengths.reduce((sum, length) => sum + length, 0);
             const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
-            byId("similarity-status").textContent = `${counted(shown.texts.length, "text")}, ${counted(tokens, "token")}.${note}`;
+            const words = `${counted(shown.texts.length, "text")}, ${counted(tokens, "token")}.`;
+            byId("similarity-status").textContent = words + note;
             say(byId("similarity-caution"), caution(shown.model));
             byId("similarity-result").hidden = false;
             redraw();
@@ -79,7 +80,8 @@ export function similarityTab(models) {
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
         // A matrix of many texts has no room for numbers: they are in the tooltips.
-        const isDense = byId("cosines").clientWidth / (texts.length + 2) < (innerWidth < 760 ? LEAST_CELL_ON_PHONE : LEAST_CELL);
+        const least = innerWidth < 760 ? LEAST_CELL_ON_PHONE : LEAST_CELL;
+        const isDense = byId("cosines").clientWidth / (texts.length + 2) < least;
         const number = (text) => (isDense ? element("span", { class: "for-readers" }, text) : text);
         // Narrow screens show only the number of a text.
         const header = (index) => element("div", {}, `${index + 1} `, element("span", {}, shortened(texts[index])));
@@ -127,7 +129,8 @@ function caution({ model, pooling, tasks }) {
     if (pooling !== "POOLING_NONE" && !purpose) return "";
     const vectors =
         pooling === "POOLING_NONE"
-            ? `${model.name} has no vector for a whole text. The page compares the means of its hidden rows, the vectors of single tokens.`
+            ? `${model.name} has no vector for a whole text. ` +
+              "The page compares the means of its hidden rows, the vectors of single tokens."
             : "";
     const trained = purpose ? `${model.name} is made to ${purpose}` : "The model may not have been trained for this";
     return `${vectors} ${trained}: these cosines need not say how similar texts are.`.trim();

@@ -18,7 +18,7 @@ export async function withoutUnknown(call, model, text, tokens) {
     );
 }
 
-/** Return the position that the token at `position` has after a change of the text, or the nearest one if it has none. */
+/** Return the position of the token at `position` after a change of the text, or the nearest one if it has none. */
 export function followed(before, after, position) {
     const most = Math.min(before.length, after.length);
     let same = 0;
