@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-_IMPORT = re.compile(r'^import \{ ([^}]+) \} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import \{([^}]+)\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
 # Any other form of an import or an export, which the functions of this file would leave as it is.
 _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
@@ -47,7 +47,7 @@ def _add(sources: Mapping[str, str], name: str, importers: tuple[str, ...], join
 
 def _constants(imported: re.Match[str]) -> str:
     """Return the declaration of the names that an import names; `a as b` becomes `a: b`."""
-    return f"const {{ {imported[1].replace(' as ', ': ')} }} = {_variable(imported[2])};\n"
+    return f"const {{{imported[1].replace(' as ', ': ')}}} = {_variable(imported[2])};\n"
 
 
 def _variable(name: str) -> str:

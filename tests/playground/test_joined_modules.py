@@ -8,7 +8,10 @@ import pytest
 from headwaiter_playground.joined_modules import joined_modules
 
 MODULES = {
-    "main.js": """import { add, Counter as Clock } from "./sums.js";
+    "main.js": """import {
+    add,
+    Counter as Clock,
+} from "./sums.js";
 import { LIMIT } from "./limits.js";
 
 const hidden = 1;
