@@ -29,6 +29,8 @@ _SDPA_SIGNATURE = inspect.signature(
 )
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 _MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
+_BADDBMM = (torch.baddbmm, Tensor.baddbmm)
+_BADDBMM_SIGNATURE = inspect.signature(lambda input, batch1, batch2, beta=1, alpha=1: None)  # noqa: A006
 _PACKAGES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 # The code between a function and its caller.
 _WRAPPERS = (_PACKAGES[1], *(str(Path(torch.__file__).with_name(name)) for name in ("overrides.py", "_tensor.py")))
@@ -141,6 +143,10 @@ def _factors(
     """Return the factors [..., i, d] and [..., d, j] of a product, and how to arrange their product [..., i, j]."""
     if func in _MATMUL and len(args) == 2 and not kwargs and min(each.ndim for each in args) > 1:
         return *args, lambda product: product
+    if func in _BADDBMM:
+        bound = _BADDBMM_SIGNATURE.bind(*args, **kwargs).arguments
+        added, beta, alpha = bound["input"], bound.get("beta", 1), bound.get("alpha", 1)
+        return bound["batch1"], bound["batch2"], lambda product: beta * added + alpha * product
     if func is not torch.einsum or len(args) != 3 or not isinstance(args[0], str) or "." in args[0]:
         return None
     inputs, _, output = args[0].replace(" ", "").partition("->")

@@ -36,8 +36,14 @@ class AddedNumbers:
         """
         masked = added <= _MOST_MASKED
         numbers = added.float().masked_fill(masked, 0)
-        if not masked[:, 1:, 1:].equal(masked[:, :-1, :-1]) or not _are_close(numbers[:, 1:, 1:], numbers[:, :-1, :-1]):
+        if not masked[:, 1:, 1:].equal(masked[:, :-1, :-1]):
             return None
+        if not _are_close(numbers[:, 1:, 1:], numbers[:, :-1, :-1]):
+            # What one query adds to the scores of all its keys, and others do not, changes no weight.
+            own = numbers.diagonal(dim1=1, dim2=2)[:, :, None]
+            numbers = (numbers - (own - own[:, :1])).masked_fill(masked, 0)
+            if not _are_close(numbers[:, 1:, 1:], numbers[:, :-1, :-1]):
+                return None
         return cls(~_by_distance(masked), _by_distance(numbers))
 
     @classmethod

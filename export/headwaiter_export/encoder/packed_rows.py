@@ -133,10 +133,10 @@ class PackedRows(AttentionMode):
         return part.start in (None, 0) and part.step in (None, 1) and self.is_length(part.stop)
 
     def _cumsum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Sum whole numbers over the rows of each sequence alone."""
+        """Sum numbers over the rows of each sequence alone; exact for whole numbers."""
         result = func(*args, **kwargs)
         dim = kwargs["dim"] if "dim" in kwargs else args[1]
-        if result.is_floating_point() or not self.is_length(result.shape[dim]):
+        if not self.is_length(result.shape[dim]):
             return result
         positions = self.layout.positions
         first = torch.arange(positions.shape[0]) - positions

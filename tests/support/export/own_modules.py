@@ -96,6 +96,13 @@ def alibi(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, -slopes * _pairs(q).abs()[None])
 
 
+def alibi_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Add the position of the key instead of its distance, which gives the same weights, as in BLOOM."""
+    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6])[:, None, None]
+    scores = (slopes * torch.arange(q.shape[2])).baddbmm(q[0], k[0].transpose(1, 2), alpha=0.3)
+    return scores.masked_fill(_pairs(q) > 0, -torch.inf).softmax(-1)[None] @ v
+
+
 def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = 5 * torch.tanh(q @ k.transpose(-2, -1) / 5)
     return scores.softmax(-1) @ v
@@ -186,6 +193,14 @@ class PositionTable(Tokens):
 
     def embed(self, ids: Tensor) -> Tensor:
         x: Tensor = self.tokens(ids) + self.table[:, : ids.size(1)]
+        return x
+
+
+class SummedPositions(Tokens):
+    """Adds up ones that are no whole numbers, as OPT."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.tokens(ids) + self.positions((torch.ones(ids.shape).cumsum(1) - 1).long())
         return x
 
 
@@ -330,10 +345,12 @@ PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "dilated": (lambda: Tokens(dilated), IDS),
     "self_excluding": (lambda: Tokens(self_excluding), IDS),
     "alibi": (lambda: Tokens(alibi), IDS),
+    "alibi_of_keys": (lambda: Tokens(alibi_of_keys), IDS),
     "relative_table": (RelativeTable, IDS),
     "grouped": (lambda: Tokens(grouped, key_heads=1), IDS),
     "position_table": (PositionTable, IDS),
     "counted_positions": (CountedPositions, IDS),
+    "summed_positions": (SummedPositions, IDS),
     "rotary": (Rotary, IDS),
     "complex_rotary": (ComplexRotary, IDS),
     "with_mask": (WithMask, IDS),
