@@ -70,8 +70,6 @@ def test_masks_that_differ_between_heads_become_part_of_the_table() -> None:
 @pytest.mark.parametrize(
     "numbers",
     [
-        added(EVERYWHERE, torch.arange(N).float()),
-        added(EVERYWHERE, torch.arange(N).float()[:, None]),
         added(torch.arange(N).expand(N, N) < 4),
         added(EVERYWHERE, DISTANCES.float()).index_fill(1, torch.tensor([4]), 0.0),
         added((DISTANCES.abs() <= 2) | (torch.arange(N) == 0)),
@@ -79,6 +77,23 @@ def test_masks_that_differ_between_heads_become_part_of_the_table() -> None:
 )
 def test_numbers_that_depend_on_more_than_the_distance_are_not_described(numbers: Tensor) -> None:
     assert AddedNumbers.measured(numbers) is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "same"),
+    [
+        (torch.arange(N).float().expand(N, N), DISTANCES.float()),
+        (torch.arange(N).float()[:, None].expand(N, N), torch.zeros(N, N)),
+        (torch.randn(N, 1, generator=torch.Generator().manual_seed(0)) + DISTANCES.abs(), DISTANCES.abs().float()),
+    ],
+)
+def test_what_a_query_adds_to_all_its_scores_changes_no_weight(numbers: Tensor, same: Tensor) -> None:
+    torch.testing.assert_close(numbers.softmax(1), same.softmax(1))
+    found, expected = AddedNumbers.measured(added(EVERYWHERE, numbers)), AddedNumbers.measured(added(EVERYWHERE, same))
+    assert found
+    assert expected
+    # The constant of the first query stays.
+    torch.testing.assert_close(found.numbers - found.numbers[:, N - 1], expected.numbers - expected.numbers[:, N - 1])
 
 
 @given(
