@@ -28,6 +28,8 @@ class PackedRows(AttentionMode):
         self.layout = layout
         self._rows = rows
         self._layers = iter(found.layers)
+        # What the module made with `torch.ones`.
+        self._ones: list[Tensor] = []
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,7 +102,10 @@ class PackedRows(AttentionMode):
             return self._first_rows(func, *args)
         if func in (torch.cumsum, Tensor.cumsum):
             return self._cumsum(func, args, kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func is torch.ones:
+            self._ones.append(result)
+        return result
 
     def _arange(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return positions + a for arange(a, a + n)."""
@@ -133,10 +138,12 @@ class PackedRows(AttentionMode):
         return part.start in (None, 0) and part.step in (None, 1) and self.is_length(part.stop)
 
     def _cumsum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Sum numbers over the rows of each sequence alone; exact for whole numbers."""
+        """Sum whole numbers over the rows of each sequence alone."""
         result = func(*args, **kwargs)
         dim = kwargs["dim"] if "dim" in kwargs else args[1]
-        if not self.is_length(result.shape[dim]):
+        # Ones may be of any type. A sum of other floats would depend on the sequences before.
+        is_whole = not result.is_floating_point() or any(args[0] is each for each in self._ones)
+        if not is_whole or not self.is_length(result.shape[dim]):
             return result
         positions = self.layout.positions
         first = torch.arange(positions.shape[0]) - positions

@@ -1,6 +1,7 @@
 """The playground in Chromium: what the other tabs show equals what the server answers."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -58,7 +59,9 @@ def test_the_cost_follows_the_server_and_the_batches_are_those_that_ran(open_tab
     model = client.model()
     cost = model.execution.cost
     *_, longest = table(page, "#cost-table")
-    n = model.max_tokens
+    # On a busy machine, the server may have learnt a small budget, and the table ends there.
+    budget = model.execution
+    n = min(model.max_tokens, budget.token_budget // 3, math.isqrt(budget.cell_budget // 3))
     seconds = cost.launch_s + (cost.token_s + cost.padded_row_s) * 3 * n + cost.cell_s * 3 * n * n
     assert longest[0] == str(n)
     page.wait_for("document.querySelector('#cost-words').textContent.includes('times as long')")
