@@ -26,7 +26,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 _WAIT_S = 30.0
 _POLL_INTERVAL_S = 0.02
-_KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, " ": 32}
+_KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, "Enter": 13, " ": 32, "x": 88}
 
 
 def chromium_path() -> str | None:

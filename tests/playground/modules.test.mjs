@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { attentionCsv } from "../../playground/headwaiter_playground/static/attention_files.js";
-import { strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
+import { contextOf, isAsComputed, strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
 import { CallError, Calls, LONG_RUN, readToken } from "../../playground/headwaiter_playground/static/calls.js";
 import { contrast, heat, readableOn, weightShare } from "../../playground/headwaiter_playground/static/colours.js";
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
@@ -34,7 +34,7 @@ import { shownToken } from "../../playground/headwaiter_playground/static/tokens
 const near = (actual, expected) =>
   actual.forEach((value, index) => assert.ok(Math.abs(value - expected[index]) < 1e-12, `${actual}`));
 const ROW = Float32Array.of(0.125, 0.5, 0.25, 0.125);
-const PLAIN = { causal: false, noSelf: false, temperature: 1 };
+const PLAIN = { causal: false, noSelf: false, temperature: 1, crossedOut: new Set() };
 
 test("without masks, the weights are those of the model", () => {
   assert.deepEqual([...whatIfRow(ROW, 1, PLAIN)], [...ROW]);
@@ -44,6 +44,16 @@ test("masked weights are zero, and the others keep their ratios and add up to on
   near([...whatIfRow(ROW, 1, { ...PLAIN, causal: true })], [0.2, 0.8, 0, 0]);
   near([...whatIfRow(ROW, 1, { ...PLAIN, noSelf: true })], [0.25, 0, 0.5, 0.25]);
   near([...whatIfRow(ROW, 2, { ...PLAIN, causal: true, noSelf: true })], [0.2, 0.8, 0, 0]);
+});
+
+test("a token that is crossed out has no weight for any other", () => {
+  const settings = { ...PLAIN, crossedOut: new Set([1]) };
+  assert.ok(isAsComputed(PLAIN) && !isAsComputed(settings));
+  near([...whatIfRow(ROW, 2, settings)], [0.25, 0, 0.5, 0.25]);
+});
+
+test("a context vector is the sum of the values by their weights", () => {
+  near([...contextOf(ROW, Float32Array.of(8, 1, 0, 2, 4, 3, 0, 4))], [2, 2.375]);
 });
 
 test("a temperature raises the weights to 1 / temperature", () => {

@@ -7,12 +7,16 @@ import { isDark } from "./theme.js";
 
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-/** Return an object that shows tokens in a toolbar, and calls `choose` with the position of a token. */
-export function chipBar(bar, choose) {
+/**
+ * Return an object that shows tokens in a toolbar. It calls `choose` with the position of a token, and `cross` with that
+ * of a token on which the user types an x.
+ */
+export function chipBar(bar, choose, cross) {
     let buttons = [];
 
     bar.addEventListener("keydown", (event) => {
         const now = buttons.indexOf(document.activeElement);
+        if (now >= 0 && event.key === "x" && !event.ctrlKey && !event.metaKey) cross(now);
         const next = event.key === "Home" ? 0 : event.key === "End" ? buttons.length - 1 : now + STEPS[event.key];
         if (now < 0 || !buttons[next]) return;
         event.preventDefault();
@@ -26,7 +30,7 @@ export function chipBar(bar, choose) {
                 "button",
                 { type: "button", class: "chip" },
                 element("bdi", {}, token),
-                element("span", { class: "for-readers" }, `, position ${position}, weight `),
+                element("span", { class: "for-readers" }),
                 element("small", {}),
             );
             button.addEventListener("click", () => choose(position));
@@ -36,13 +40,16 @@ export function chipBar(bar, choose) {
     }
 
     return {
-        /** Show tokens with the weights that the chosen token, at `query`, gives them. */
-        show(tokens, weights, query, decimals) {
+        /** Show tokens with the weights that the chosen token, at `query`, gives them; some are crossed out. */
+        show(tokens, weights, query, decimals, crossedOut) {
             const texts = buttons.map((button) => button.firstChild.textContent);
             if (JSON.stringify(texts) !== JSON.stringify(tokens)) make(tokens);
             buttons.forEach((button, position) => {
                 button.lastChild.textContent = fixed(weights[position], decimals);
                 button.setAttribute("aria-pressed", String(position === query));
+                button.classList.toggle("crossed-out", crossedOut.has(position));
+                button.children[1].textContent =
+                    `, position ${position}${crossedOut.has(position) ? ", crossed out" : ""}, weight `;
                 button.tabIndex = position === query ? 0 : -1;
             });
             // Only the box scrolls: the user may look at another part of the page.

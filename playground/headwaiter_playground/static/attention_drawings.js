@@ -10,8 +10,11 @@ const MOST_LINES = 32;
 const ROW_HEIGHT = 26;
 const NUMBER_WIDTH = 56;
 
-/** Return a drawing: the token on the left, and a line to each token that it looks at, as thick as its weight. */
-export function linesDrawing(tokens, weights, query, width, decimals) {
+/**
+ * Return a drawing: the token on the left, and a line to each token that it looks at, as thick as its weight. `cross` is
+ * called with the position of a token that is clicked; `crossedOut` has the positions that are crossed out.
+ */
+export function linesDrawing(tokens, weights, query, width, decimals, crossedOut, cross) {
     const { kept, rest } = strongest(weights, MOST_LINES);
     const height = ROW_HEIGHT * (kept.length + (rest > 0 ? 1 : 0));
     const nameWidth = Math.min(130, (width - NUMBER_WIDTH) * 0.32);
@@ -23,6 +26,14 @@ export function linesDrawing(tokens, weights, query, width, decimals) {
     const parts = kept.flatMap((key, index) => {
         const y = ROW_HEIGHT * (index + 0.5);
         const bend = (left + right) / 2;
+        const look = [key === query && "own", crossedOut.has(key) && "crossed-out"].filter(Boolean).join(" ");
+        const name = svg(
+            "text",
+            { class: `token ${look}`, x: right + 8, y },
+            fitted(tokens[key], nameWidth - 4, FONT),
+            svg("title", {}, `${tokens[key]}: click to ${crossedOut.has(key) ? "show again" : "cross out"}`),
+        );
+        name.addEventListener("click", () => cross(key));
         return [
             svg("path", {
                 class: "line",
@@ -30,12 +41,7 @@ export function linesDrawing(tokens, weights, query, width, decimals) {
                 "stroke-width": Math.max(0.5, (9 * weights[key]) / largest),
                 "stroke-opacity": weights[key] > 0 ? 0.25 + (0.75 * weights[key]) / largest : 0,
             }),
-            svg(
-                "text",
-                { class: key === query ? "token own" : "token", x: right + 8, y },
-                fitted(tokens[key], nameWidth - 4, FONT),
-                svg("title", {}, tokens[key]),
-            ),
+            name,
             svg("text", { class: "weight", x: width, y }, fixed(weights[key], decimals)),
         ];
     });

@@ -1,16 +1,16 @@
-// What-if attention: masks and a temperature, computed from the weights of one layer alone.
+// What-if attention: masks and a temperature, computed from the weights and the values of one layer alone.
 
-/** The settings with which the weights stay as the model computed them. */
-export const AS_COMPUTED = Object.freeze({ causal: false, noSelf: false, temperature: 1 });
+/** The settings with which the weights stay as the model computed them. `crossedOut` has the positions of hidden keys. */
+export const AS_COMPUTED = Object.freeze({ causal: false, noSelf: false, temperature: 1, crossedOut: new Set() });
 
 /** Return whether the settings leave the weights as they are. */
-export function isAsComputed({ causal, noSelf, temperature }) {
-    return !causal && !noSelf && temperature === 1;
+export function isAsComputed({ causal, noSelf, temperature, crossedOut }) {
+    return !causal && !noSelf && temperature === 1 && crossedOut.size === 0;
 }
 
 /** Return whether a key is hidden from a query position. */
-export function isMasked(query, key, { causal, noSelf }) {
-    return (causal && key > query) || (noSelf && key === query);
+export function isMasked(query, key, { causal, noSelf, crossedOut }) {
+    return (causal && key > query) || (noSelf && key === query) || crossedOut.has(key);
 }
 
 /**
@@ -44,6 +44,17 @@ export function whatIfHead(weights, tokens, settings) {
         changed.set(whatIfRow(weights.subarray(query * tokens, (query + 1) * tokens), query, settings), query * tokens);
     }
     return changed;
+}
+
+/** Return the context vector of a query position: the sum of the values, [tokens, width] row by row, by its weights. */
+export function contextOf(row, values) {
+    const context = new Float64Array(values.length / row.length);
+    row.forEach((weight, key) => {
+        for (let index = 0; index < context.length; index += 1) {
+            context[index] += weight * values[key * context.length + index];
+        }
+    });
+    return context;
 }
 
 /** Return the largest `most` positions of a row in ascending order of position, and the sum of all other weights. */

@@ -1,10 +1,11 @@
 // The tab Attention: the weights of a layer, and the context vector of a token in a head.
-import { contextDrawing, linesDrawing } from "./attention_drawings.js";
+import { linesDrawing } from "./attention_drawings.js";
 import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
 import { AS_COMPUTED, whatIfHead } from "./attention_maths.js";
 import { weightShare } from "./colours.js";
-import { byId, download, drawing, element, say, showTable, table } from "./dom.js";
+import { contextCard } from "./context_card.js";
+import { byId, download, drawing, element, isBusy, say, showTable, table } from "./dom.js";
 import { headMaps } from "./head_maps.js";
 import { WEIGHTS_OF_SCALE, labelledMap, picture, scale } from "./heat_maps.js";
 import { layerWeights, mostTokens } from "./layer_weights.js";
@@ -13,7 +14,6 @@ import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
 import { counted, fixed } from "./numbers.js";
 import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
-import { float32Values } from "./tensors.js";
 import { isDark } from "./theme.js";
 import { followed, truncated, withoutUnknown } from "./token_spans.js";
 import { shortened, shownToken } from "./tokens.js";
@@ -31,14 +31,14 @@ export function attentionTab(models) {
     // What is chosen.
     let head = 0;
     let query = 1;
-    // What is shown: the last reply with weights, with what it was asked for; and the last one with a context vector.
+    // The last reply, with what it was asked for.
     let shown = null;
-    let vector = null;
 
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
     const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => tab.changed());
-    const chips = chipBar(byId("chips"), (position) => choose(head, position));
+    const chips = chipBar(byId("chips"), (position) => choose(head, position), crossOut);
     const heads = headMaps(byId("heads"), (index) => choose(index, query));
+    const context = contextCard(models, () => settings);
 
     const load = loader(
         async (signal) => {
@@ -66,7 +66,10 @@ export function attentionTab(models) {
             byId("truncate").hidden = true;
             isBusy("attention-result", false);
             // A vector of another text says nothing beside these weights.
-            if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) vector = null;
+            if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) {
+                context.forget();
+                settings = { ...settings, crossedOut: new Set() };
+            }
             if (shown) query = followed(shown.tokens, result.tokens, query);
             shown = result;
             byId("attention-result").hidden = false;
@@ -92,37 +95,10 @@ export function attentionTab(models) {
         (error) => say(byId("attention-error"), error.message),
     );
 
-    const loadVector = loader(
-        async (signal) => {
-            const { model, layer, sequence, tokens, vectors } = shown;
-            const asked = { layer, head, query, token: tokens[query] };
-            const key = `${head}/${query}`;
-            if (!vectors.has(key)) {
-                isBusy("context-card", true);
-                byId("context-status").textContent = `Computing ${vectorTitle(asked)} …`;
-                const request = { ...sequence, layers: [layer], heads: [head], query };
-                vectors.set(key, float32Values((await models.call(model, "Attend", request, { signal })).context));
-            }
-            return { ...asked, values: vectors.get(key), error: "" };
-        },
-        showVector,
-        (error) => showVector({ values: null, error: error.message }),
-    );
-
-    const vectorTitle = ({ layer, head, query, token }) =>
-        `Context vector of token ${query} “${token}”, layer ${layer}, head ${head}`;
-
-    function showVector(newest) {
-        vector = newest;
-        isBusy("context-card", false);
-        byId("context-status").textContent = "";
-        redrawVector();
-    }
-
     /** Show nothing of the last replies. */
     function forget() {
-        loadVector.cancel();
-        shown = vector = null;
+        context.forget();
+        shown = null;
         isBusy("attention-result", false);
         byId("truncate").hidden = true;
         byId("attention-result").hidden = true;
@@ -149,8 +125,7 @@ export function attentionTab(models) {
         headChoice.value = String(head);
         if (!shown) return;
         redraw();
-        redrawVector();
-        loadVector.run();
+        context.load(shown, head, query);
     }
 
     const redraw = drawing(byId("panel-attention"), () => {
@@ -161,10 +136,18 @@ export function attentionTab(models) {
         byId("map-title").textContent = `Head ${head}: all tokens`;
         byId("heads-title").textContent = `All heads of layer ${shown.layer}`;
         byId("weight-scale").replaceChildren(...scale(WEIGHTS_OF_SCALE, weightShare, isDark()));
-        chips.show(shown.tokens, row(weights), query, DECIMALS);
+        chips.show(shown.tokens, row(weights), query, DECIMALS, settings.crossedOut);
         chips.paint(row(weights));
         byId("lines").replaceChildren(
-            linesDrawing(shown.tokens, row(weights), query, byId("lines").clientWidth, DECIMALS),
+            linesDrawing(
+                shown.tokens,
+                row(weights),
+                query,
+                byId("lines").clientWidth,
+                DECIMALS,
+                settings.crossedOut,
+                crossOut,
+            ),
         );
         labelledMap(byId("map"), shown.tokens, weights, query, isDark());
         heads.show(shown, settings, head, weightsOf);
@@ -185,29 +168,31 @@ export function attentionTab(models) {
         showTable(byId("weights-table"), table(caption, names, rows, 2));
     }
 
-    const redrawVector = drawing(byId("panel-attention"), () => {
-        const values = vector?.values;
-        say(byId("context-error"), vector?.error ?? "");
-        byId("context-title").textContent = values ? vectorTitle(vector) : "Context vector";
-        byId("context").replaceChildren(...(values ? [contextDrawing(values, byId("context").clientWidth)] : []));
-        byId("context-numbers").replaceChildren(
-            ...Array.from(values ?? [], (value) => element("li", {}, fixed(value, DECIMALS))),
-        );
-    });
+    /** Hide a token from all others, or show it again. */
+    function crossOut(position) {
+        const crossedOut = new Set(settings.crossedOut);
+        if (!crossedOut.delete(position)) crossedOut.add(position);
+        settings = { ...settings, crossedOut };
+        redraw();
+        context.redraw();
+    }
 
     function changeSettings() {
         settings = {
+            ...settings,
             causal: byId("causal").checked,
             noSelf: byId("no-self").checked,
             temperature: Number(temperature.value),
         };
         byId("temperature-value").textContent = fixed(settings.temperature, 1);
         redraw();
+        context.redraw();
     }
 
     for (const id of ["causal", "no-self", "temperature"]) byId(id).addEventListener("input", changeSettings);
     byId("reset").addEventListener("click", () => {
         byId("causal").checked = byId("no-self").checked = false;
+        settings = AS_COMPUTED;
         temperature.value = "1";
         changeSettings();
     });
@@ -223,12 +208,13 @@ export function attentionTab(models) {
     });
     byId("download-png").addEventListener("click", () => {
         const name = `attention-layer-${shown.layer}-head-${head}.png`;
-        const { causal, noSelf, temperature } = settings;
+        const { causal, noSelf, temperature, crossedOut } = settings;
         const title = [
             shown.model.model.name,
             `layer ${shown.layer}, head ${head}`,
             causal && "causal mask",
             noSelf && "self mask",
+            crossedOut.size > 0 && `without ${[...crossedOut].map((key) => shown.tokens[key]).join(" ")}`,
             temperature !== 1 && `temperature ${temperature}`,
             shown.text,
         ];
@@ -262,8 +248,4 @@ function setOptions(choice, count, word) {
         ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
     );
     choice.value = String(chosen);
-}
-
-function isBusy(id, busy) {
-    byId(id).setAttribute("aria-busy", String(busy));
 }

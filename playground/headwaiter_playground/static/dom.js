@@ -3,6 +3,11 @@ import { onTheme } from "./theme.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/** Say whether an element waits for a reply. */
+export function isBusy(id, busy) {
+    byId(id).setAttribute("aria-busy", String(busy));
+}
+
 /** Return an element with attributes and children; children are nodes or texts. */
 export function element(tag, attributes = {}, ...children) {
     return fill(document.createElement(tag), attributes, children);

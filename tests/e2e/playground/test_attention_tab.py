@@ -5,14 +5,20 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+import transformers
 from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
 from tests.e2e.playground.conftest import OpenTab, table
+from tests.support.checkpoints import VOCABULARY
 
 TEXT = "the bread is fresh please"
 
@@ -83,6 +89,64 @@ def test_masks_and_temperature_renormalise_the_weights(open_tab: OpenTab, client
     page.click("#reset")
     next_frame(page)
     assert [row[3] for row in table(page, "#weights-table")] == [f"{weight:.4f}" for weight in exact[0]]
+
+
+def test_the_context_vector_follows_masks_and_temperature(
+    open_tab: OpenTab, client: Client, text_checkpoint: Path
+) -> None:
+    bert: torch.nn.Module = transformers.BertModel.from_pretrained(text_checkpoint, attn_implementation="eager").eval()
+    rows: list[NDArray[Any]] = []
+    value = bert.get_submodule("encoder.layer.0.attention.self.value")
+    value.register_forward_hook(lambda _, __, output: rows.append(output[0].numpy()))
+    attention = client.attend(TEXT, layers=[0], heads=[0], query=3)
+    with torch.inference_mode():
+        bert(torch.tensor([[{token: i for i, token in enumerate(VOCABULARY)}[token] for token in attention.tokens]]))
+    values = np.split(rows[0].astype(np.float64), 4, axis=1)[0]
+    weights = attention.weights[0, 0, 3].astype(np.float64)
+    positions = np.arange(len(weights))
+
+    page = open_attention(open_tab, client)
+    page.click("#chips button:nth-child(4)")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 3')")
+    for temperature in (0.5, 1.0, 2.0):
+        page.choose("#temperature", str(temperature))
+        acts: list[tuple[set[int], Callable[[], None]]] = [
+            ({5}, lambda: page.press("x")),
+            ({2, 5}, lambda: page.click("#lines svg > :nth-child(8)")),
+            ({2, 4, 5, 6}, lambda: page.click("#causal")),
+            ({2, 5}, lambda: page.click("#causal")),
+            ({5}, lambda: page.click("#lines svg > :nth-child(8)")),
+            (set(), lambda: page.press("x")),
+        ]
+        for hidden, act in acts:
+            page.evaluate("document.querySelector('#chips button:nth-child(6)').focus()")
+            act()
+            next_frame(page)
+            powers = np.where(np.isin(positions, [*hidden]), 0, weights ** (1 / temperature))
+            shown = [float(each) for each in page.texts("#context-numbers li")]
+            np.testing.assert_allclose(shown, powers / powers.sum() @ values, rtol=0, atol=0.6e-4)
+            crossed = page.evaluate("[...document.querySelectorAll('#chips .crossed-out')].length")
+            assert crossed == len(hidden - {4, 6})
+
+
+def test_a_model_of_an_earlier_export_says_what_a_new_one_adds(open_tab: OpenTab) -> None:
+    class EarlierEncoder(FakeEncoder):
+        def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+            reply = super().unary(method, request, *others)
+            if not method.endswith("/Attend"):
+                return reply
+            attention = pb.AttendResponse.FromString(reply)
+            for name in ("query_vector", "keys", "values"):
+                attention.ClearField(name)
+            return attention.SerializeToString()
+
+    with Client(transport=EarlierEncoder()) as client:
+        page = open_attention(open_tab, client)
+        before = page.texts("#context-numbers li")
+        assert "Export the model again" in page.texts("#context-hint")[0]
+        page.click("#causal")
+        next_frame(page)
+        assert page.texts("#context-numbers li") == before
 
 
 def test_the_arrow_keys_move_between_tokens_and_between_tabs(open_tab: OpenTab, client: Client) -> None:

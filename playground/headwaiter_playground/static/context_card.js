@@ -1,0 +1,90 @@
+// The card of the context vector: what a token gets from a head, under the settings of the what-if.
+import { contextDrawing } from "./attention_drawings.js";
+import { contextOf, isAsComputed, whatIfRow } from "./attention_maths.js";
+import { byId, drawing, element, isBusy, say } from "./dom.js";
+import { loader } from "./loader.js";
+import { fixed } from "./numbers.js";
+import { float32Values } from "./tensors.js";
+
+const DECIMALS = 4;
+
+/** Return the card; `settings` returns those of the what-if. */
+export function contextCard(models, settings) {
+    // What the next call asks for; and the last reply, with what it was asked for.
+    let asked = null;
+    let vector = null;
+
+    const titleOf = ({ layer, head, query, token }) =>
+        `Context vector of token ${query} “${token}”, layer ${layer}, head ${head}`;
+
+    const loading = loader(
+        async (signal) => {
+            const { shown, head, query } = asked;
+            const { model, layer, sequence, tokens, vectors } = shown;
+            const named = { layer, head, query, token: tokens[query] };
+            const key = `${head}/${query}`;
+            if (!vectors.has(key)) {
+                isBusy("context-card", true);
+                byId("context-status").textContent = `Computing ${titleOf(named)} …`;
+                const request = { ...sequence, layers: [layer], heads: [head], query, vectors: true };
+                const reply = await models.call(model, "Attend", request, { signal });
+                const weights = float32Values(reply.weights);
+                vectors.set(key, {
+                    context: float32Values(reply.context),
+                    weights: weights.subarray(query * tokens.length, (query + 1) * tokens.length),
+                    values: reply.values ? float32Values(reply.values) : null,
+                });
+            }
+            return { ...named, ...vectors.get(key), error: "" };
+        },
+        show,
+        (error) => show({ context: null, error: error.message }),
+    );
+
+    function show(newest) {
+        vector = newest;
+        isBusy("context-card", false);
+        byId("context-status").textContent = "";
+        redraw();
+    }
+
+    /** Return the context vector of the last reply under the settings, as far as its values are known. */
+    function shownValues() {
+        if (isAsComputed(settings()) || !vector.values) return vector.context;
+        return contextOf(whatIfRow(vector.weights, vector.query, settings()), vector.values);
+    }
+
+    function hint() {
+        if (vector?.context && !vector.values) {
+            const advice = "Export the model again with this version to see it under masks and at other temperatures.";
+            return `The sum of the head’s values, weighted by the model’s own weights. ${advice}`;
+        }
+        return "The sum of the head’s values, weighted by the shown weights.";
+    }
+
+    const redraw = drawing(byId("panel-attention"), () => {
+        const values = vector?.context ? shownValues() : null;
+        say(byId("context-error"), vector?.error ?? "");
+        byId("context-hint").textContent = hint();
+        byId("context-title").textContent = values ? titleOf(vector) : "Context vector";
+        byId("context").replaceChildren(...(values ? [contextDrawing(values, byId("context").clientWidth)] : []));
+        byId("context-numbers").replaceChildren(
+            ...Array.from(values ?? [], (value) => element("li", {}, fixed(value, DECIMALS))),
+        );
+    });
+
+    return {
+        redraw,
+        /** Show the vector of a token in a head of the layer that is shown. */
+        load(shown, head, query) {
+            asked = { shown, head, query };
+            redraw();
+            loading.run();
+        },
+        /** Show nothing of the last reply. */
+        forget() {
+            loading.cancel();
+            vector = null;
+        },
+    };
+}
