@@ -79,8 +79,8 @@ export function costTab(calls) {
             "quadratic share",
         ];
         const caption = isFixed
-            ? `Predicted time of batches of sequences of ${grouped(model.maxTokens)} tokens`
-            : `Predicted time of a batch of ${counted(sequences, "sequence")} of one length`;
+            ? `Predicted time of batches of sequences of ${grouped(model.maxTokens)} tokens.`
+            : `Predicted time of a batch of ${counted(sequences, "sequence")} of one length.`;
         showTable(byId("cost-table"), table(caption, head, rows));
     });
 
