@@ -32,14 +32,14 @@ def run_all_experts(module: nn.Module) -> int:
 
 
 def _example(mixture: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows, the numbers of two experts of each row, and their weights."""
+    """Return rows, the numbers of two experts of each row, which may be the same one, and their weights."""
     down = mixture.down_proj
     width = down.shape[2 if mixture.is_transposed else 1]
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(_ROWS, width, generator=generator)
     weights = torch.rand(_ROWS, 2, generator=generator)
     first = torch.arange(_ROWS) % down.shape[0]
-    return rows, torch.stack([first, (first + 1) % down.shape[0]], 1), weights
+    return rows, torch.stack([first, first // 2], 1), weights
 
 
 def _all_experts(mixture: Any, rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -64,6 +64,6 @@ def _all_experts(mixture: Any, rows: Tensor, chosen: Tensor, weights: Tensor) ->
     results = project(inner, "down_proj")  # [experts, R, width]
     if mixture.has_post_expert_norm:
         results = mixture.post_expert_norm(results)
-    shares = torch.zeros(rows.shape[0], results.shape[0]).scatter(1, chosen, weights)
+    shares = torch.zeros(rows.shape[0], results.shape[0]).scatter_add(1, chosen, weights)
     total: Tensor = (results * shares.T[:, :, None]).sum(0)
     return total

@@ -286,8 +286,8 @@ def _without_messages(log: Any) -> Iterator[None]:
 def _max_tokens(module: nn.Module, embedding: nn.Embedding, chosen: int | None, assumptions: list[str]) -> int:
     """Return the largest length that a module can run: positions of some begin after the id of padding."""
     config: Any = module.config
-    # XLNet's limit is -1.
-    limits = (getattr(config, name, None) or 0 for name in _POSITION_FIELDS)
+    # XLNet's limit is -1, and that of MusicFlamingo has the type float.
+    limits = (int(getattr(config, name, None) or 0) for name in _POSITION_FIELDS)
     limit = next((each for each in limits if each > 0), None)
     reserved = (embedding.padding_idx if embedding.padding_idx is not None else -1) + 1
     if chosen is not None:
@@ -306,7 +306,7 @@ def _max_tokens(module: nn.Module, embedding: nn.Embedding, chosen: int | None, 
     for tokens in lengths:
         # Without padding tokens, which have no position in some models. EncoderConfig refuses a length below 1.
         if tokens < 1 or _runs(module, torch.full((1, tokens), reserved % embedding.num_embeddings)):
-            return int(tokens)
+            return tokens
     raise CheckpointError(
         f"{type(module).__name__} of transformers cannot run sequences of {lengths[0]:,} tokens: correct config.json, "
         "or give a smaller --max-tokens"
