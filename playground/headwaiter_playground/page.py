@@ -4,6 +4,7 @@ import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -58,32 +59,6 @@ class PageFile:
         return 200 if self.content else 304
 
 
-def _contents() -> dict[str, bytes]:
-    """Return the bytes of the files of the page; the module that the page loads has all others in it."""
-    files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in _MEDIA_TYPES]
-    modules = {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".js"}
-    return {file.name: file.read_bytes() for file in files} | {_ENTRY: joined_modules(modules, _ENTRY).encode()}
-
-
-def _file(name: str, content: bytes, *, compressed: bool) -> PageFile:
-    content = gzip.compress(content, mtime=0) if compressed else content
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    # Both forms of a file have one address.
-    sent = {"Content-Type": _MEDIA_TYPES[Path(name).suffix], "ETag": tag, "Vary": "Accept-Encoding"}
-    return PageFile(content, {**PAGE_HEADERS, **sent, **({"Content-Encoding": "gzip"} if compressed else {})})
-
-
-# Read at import: what a caller sends is only looked up here, and never becomes part of a path.
-_CONTENTS = _contents()
-_SIGNED_OUT = {**_CONTENTS, _INDEX: _CONTENTS[_INDEX].replace(_SIGN_IN + b" hidden", _SIGN_IN, 1)}
-# The files by whether the calls of the page need a token, and whether the files are compressed.
-_FILES = {
-    (asks, compressed): {name: _file(name, content, compressed=compressed) for name, content in contents.items()}
-    for asks, contents in ((False, _CONTENTS), (True, _SIGNED_OUT))
-    for compressed in (False, True)
-}
-
-
 def page_file(
     name: str, accept_encoding: str = "", if_none_match: str = "", *, asks_for_token: bool = False
 ) -> PageFile | None:
@@ -95,5 +70,32 @@ def page_file(
         if_none_match: the header of this name; a file that it names has no content.
         asks_for_token: whether the calls of the page need a token.
     """
-    file = _FILES[asks_for_token, "gzip" in accept_encoding].get(name or _INDEX)
-    return PageFile(b"", file.headers) if file and file.headers["ETag"] in if_none_match else file
+    name = name or _INDEX
+    # What a caller sends is only looked up here, and never becomes part of a path.
+    if name not in _contents():
+        return None
+    file = _file(name, compressed="gzip" in accept_encoding, signed_out=asks_for_token and name == _INDEX)
+    return PageFile(b"", file.headers) if file.headers["ETag"] in if_none_match else file
+
+
+# Made when a browser asks, because most servers never send the page.
+@cache
+def _contents() -> dict[str, bytes]:
+    """Return the bytes of the files of the page; the module that the page loads has all others in it."""
+    files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in _MEDIA_TYPES]
+    modules = {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".js"}
+    return {file.name: file.read_bytes() for file in files} | {_ENTRY: joined_modules(modules, _ENTRY).encode()}
+
+
+@cache
+def _file(name: str, *, compressed: bool, signed_out: bool) -> PageFile:
+    """Return a file that exists; `signed_out` shows the form for the token."""
+    content = _contents()[name]
+    if signed_out:
+        content = content.replace(_SIGN_IN + b" hidden", _SIGN_IN, 1)
+    if compressed:
+        content = gzip.compress(content, mtime=0)
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    # Both forms of a file have one address.
+    sent = {"Content-Type": _MEDIA_TYPES[Path(name).suffix], "ETag": tag, "Vary": "Accept-Encoding"}
+    return PageFile(content, {**PAGE_HEADERS, **sent, **({"Content-Encoding": "gzip"} if compressed else {})})
