@@ -106,9 +106,9 @@ def attend_response(
         weights: [layers, heads, n, n].
         context: [layers, heads, value_dim], if the request has a query.
         tokens: the tokens of a text; empty for other inputs.
-        query_vector: [head_dim], if the request asks for vectors, as the others.
-        keys: [n, head_dim].
-        values: [n, value_dim].
+        query_vector: [head_dim]; None if the request asks for no vectors.
+        keys: [n, head_dim]; None without `query_vector`.
+        values: [n, value_dim]; None without `query_vector`.
     """
     reply = pb.AttendResponse(tokens=tokens)
     arrays = {"weights": weights, "context": context, "query_vector": query_vector, "keys": keys, "values": values}

@@ -57,7 +57,7 @@ class AttentionWeights:
     Attributes:
         weights: float32 [layers, heads, n, n], softmax(q kᵀ · scale); each row belongs to one query and sums to 1.
         context: float32 [layers, heads, value_dim], weights · v of the selected query; None without a query.
-        vectors: None unless they were selected, and if the graph has none.
+        vectors: None if they were not selected, or the graph has none.
     """
 
     weights: NDArray[np.float32]
@@ -76,6 +76,8 @@ class AttentionWeightsGraph:
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session
         self._inputs = [node.name for node in session.get_inputs()]
+        # Those of older bundles return no vectors.
+        self._has_vectors = any(output.name == "queries_0" for output in session.get_outputs())
 
     @classmethod
     def open_in(cls, bundle: Bundle) -> "AttentionWeightsGraph":
@@ -105,18 +107,13 @@ class AttentionWeightsGraph:
     def check(self, layers: int, heads: int) -> None:
         """Raise BundleRefused unless the graph has these numbers; the message does not name the graph's file."""
         outputs = self._session.get_outputs()
-        kinds = len(ATTENTION_OUTPUTS) - (0 if self.has_vectors else len(_VECTORS))
+        kinds = len(ATTENTION_OUTPUTS) if self._has_vectors else len(ATTENTION_OUTPUTS) - len(_VECTORS)
         found = sorted({output.shape[0] for output in outputs})
         if len(outputs) != kinds * layers or found != [heads]:
             raise BundleRefused(
                 f"has {len(outputs) / kinds:g} layers of {found} heads, and the manifest has layers {layers} and heads "
                 f"{heads}"
             )
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether the graph returns the vectors; those of older bundles do not."""
-        return any(output.name == "queries_0" for output in self._session.get_outputs())
 
     def run(self, sequence: NDArray[np.generic], selection: AttentionSelection) -> AttentionWeights:
         """Compute the selected attention weights of one sequence.
@@ -129,7 +126,7 @@ class AttentionWeightsGraph:
             selection: the layers, heads and query to return.
         """
         kinds = ["weights"] if selection.query is None else ["weights", "context"]
-        has_vectors = selection.vectors and self.has_vectors
+        has_vectors = selection.vectors and self._has_vectors
         kinds += _VECTORS if has_vectors else ()
         names = [f"{kind}_{layer}" for kind in kinds for layer in selection.layers]
         outputs = self._session.run(names, pack([sequence]).feeds(self._inputs))
