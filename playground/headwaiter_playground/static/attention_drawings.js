@@ -27,13 +27,13 @@ export function linesDrawing(tokens, weights, query, width, decimals, crossedOut
         const y = ROW_HEIGHT * (index + 0.5);
         const bend = (left + right) / 2;
         const look = [key === query && "own", crossedOut.has(key) && "crossed-out"].filter(Boolean).join(" ");
-        const name = svg(
+        const lookedAt = svg(
             "text",
             { class: `token ${look}`, x: right + 8, y },
             fitted(tokens[key], nameWidth - 4, FONT),
             svg("title", {}, `${tokens[key]}: click to ${crossedOut.has(key) ? "show again" : "cross out"}`),
         );
-        name.addEventListener("click", () => cross(key));
+        lookedAt.addEventListener("click", () => cross(key));
         return [
             svg("path", {
                 class: "line",
@@ -41,7 +41,7 @@ export function linesDrawing(tokens, weights, query, width, decimals, crossedOut
                 "stroke-width": Math.max(0.5, (9 * weights[key]) / largest),
                 "stroke-opacity": weights[key] > 0 ? 0.25 + (0.75 * weights[key]) / largest : 0,
             }),
-            name,
+            lookedAt,
             svg("text", { class: "weight", x: width, y }, fixed(weights[key], decimals)),
         ];
     });

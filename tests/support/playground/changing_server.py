@@ -4,9 +4,9 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
+from typing import Any
 
 from headwaiter_client import FakeEncoder, HeadwaiterError
-from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import ModelNotFound
 
@@ -32,14 +32,7 @@ class ChangingServer:
         self.batches: list[pb.Batch] = []
         self._lock = threading.Lock()
 
-    def unary(
-        self,
-        method: str,
-        request: bytes,
-        timeout_s: float,
-        request_id: str | None = None,
-        cancel_scope: CancelScope | None = None,
-    ) -> bytes:
+    def unary(self, method: str, request: bytes, *others: Any) -> bytes:
         """Answer a call."""
         name = method.rpartition("/")[2]
         self.calls.append((name, request))
@@ -56,7 +49,7 @@ class ChangingServer:
         fake, _ = self.models[wanted]
         reference = self._reference(wanted)
         with self._lock:
-            answer = fake.unary(method, request, timeout_s, request_id)
+            answer = fake.unary(method, request, *others)
         if name == "GetModel":
             description = pb.GetModelResponse.FromString(answer)
             description.MergeFrom(self.descriptions[wanted])
