@@ -216,7 +216,7 @@ class Page:
 
     def press(self, key: str) -> None:
         """Press a key on the element that has the focus."""
-        code = {"key": key, "windowsVirtualKeyCode": _KEYS[key]}
+        code = {"key": key, "windowsVirtualKeyCode": _KEYS[key], **({"text": "\r"} if key == "Enter" else {})}
         self.send("Input.dispatchKeyEvent", type="keyDown", **code)
         self.send("Input.dispatchKeyEvent", type="keyUp", **code)
 

@@ -65,10 +65,6 @@ def open_tab(browser: Browser, server: RunningServer, tab: str, width: int, *, d
     page.wait_for("document.querySelector('#model-summary').textContent")
     if tab == "attention":
         page.wait_for("document.querySelector('#context svg')")
-        page.choose("#layer", "5")
-        page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 5')")
-        page.choose("#head", "10")
-        page.click("#chips button:nth-child(11)")  # she
     if tab == "latency":
         page.choose("#latency-requests", "12")
         # Two calls run at a time, and the view of the server needs two readings.

@@ -28,10 +28,10 @@ def real_checkpoint(shared_folders: SharedFolders) -> Path:
 
 @pytest.fixture(scope="session")
 def real_bundle(real_checkpoint: Path, shared_folders: SharedFolders) -> Path:
-    """A bundle of all-MiniLM-L6-v2 with the only graph that the tests run, because the others take a minute."""
+    """A bundle of all-MiniLM-L6-v2 with the only graphs that the tests run, because the others take a minute."""
 
     def export(folder: Path) -> None:
-        graph = ["--graphs", "packed-cpu", "--precision", "fp32"]
+        graph = ["--graphs", "packed-cpu", "attend", "--precision", "fp32"]
         assert main(["checkpoint", str(real_checkpoint), "-o", str(folder), "--name", "all-MiniLM-L6-v2", *graph]) == 0
 
     return shared_folders.get("all-MiniLM-L6-v2", export)

@@ -4,25 +4,21 @@ import { element } from "./dom.js";
 import { colouredBy } from "./heat_maps.js";
 import { fixed } from "./numbers.js";
 import { isDark } from "./theme.js";
-
-const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+import { toolbar } from "./toolbar.js";
 
 /**
- * Return an object that shows tokens in a toolbar. It calls `choose` with the position of a token, and `cross` with that
- * of a token on which the user types an x.
+ * Return an object that shows tokens in a toolbar. It calls `choose` with the position of a token, `cross` with that of a
+ * token on which the user types an x, and `preview` with that of a token under the mouse, or null.
  */
-export function chipBar(bar, choose, cross) {
+export function chipBar(bar, choose, cross, preview) {
     let buttons = [];
 
+    toolbar(bar, () => buttons, choose);
     bar.addEventListener("keydown", (event) => {
         const now = buttons.indexOf(document.activeElement);
         if (now >= 0 && event.key === "x" && !event.ctrlKey && !event.metaKey) cross(now);
-        const next = event.key === "Home" ? 0 : event.key === "End" ? buttons.length - 1 : now + STEPS[event.key];
-        if (now < 0 || !buttons[next]) return;
-        event.preventDefault();
-        choose(next);
-        buttons[next].focus();
     });
+    bar.addEventListener("mouseleave", () => preview(null));
 
     function make(tokens) {
         buttons = tokens.map((token, position) => {
@@ -34,13 +30,14 @@ export function chipBar(bar, choose, cross) {
                 element("small", {}),
             );
             button.addEventListener("click", () => choose(position));
+            button.addEventListener("mouseenter", () => preview(position));
             return button;
         });
         bar.replaceChildren(...buttons);
     }
 
     return {
-        /** Show tokens with the weights that the chosen token, at `query`, gives them; some are crossed out. */
+        /** Show tokens, of which the one at `query` is chosen, with the weights of a row; some are crossed out. */
         show(tokens, weights, query, decimals, crossedOut) {
             const texts = buttons.map((button) => button.firstChild.textContent);
             if (JSON.stringify(texts) !== JSON.stringify(tokens)) make(tokens);
@@ -54,8 +51,8 @@ export function chipBar(bar, choose, cross) {
             });
             // Only the box scrolls: the user may look at another part of the page.
             const [box, chosen] = [bar, buttons[query]].map((each) => each.getBoundingClientRect());
-            if (chosen.top < box.top) bar.scrollTop -= box.top - chosen.top;
-            if (chosen.bottom > box.bottom) bar.scrollTop += chosen.bottom - box.bottom;
+            if (chosen.top < box.top) bar.scrollTop -= Math.ceil(box.top - chosen.top);
+            if (chosen.bottom > box.bottom) bar.scrollTop += Math.ceil(chosen.bottom - box.bottom);
         },
         /** Colour the tokens by their weights. */
         paint(weights) {

@@ -7,23 +7,28 @@ import { fitted, widthOf } from "./tokens.js";
 const FONT = "13px ui-monospace, Menlo, Consolas, monospace";
 const OWN_FONT = `bold ${FONT}`;
 const MOST_LINES = 32;
-const ROW_HEIGHT = 26;
+// On a phone, the lines and the heads are on the screen together.
+const NARROW = 480;
+const MOST_NARROW_LINES = 5;
+const ROW_HEIGHT = 20;
 const NUMBER_WIDTH = 56;
 
 /**
  * Return a drawing: the token on the left, and a line to each token that it looks at, as thick as its weight. `cross` is
- * called with the position of a token that is clicked; `crossedOut` has the positions that are crossed out.
+ * called with the position of a token that is clicked; `crossedOut` has the positions that are crossed out; `isFaint`
+ * returns whether a position has a faint line.
  */
-export function linesDrawing(tokens, weights, query, width, decimals, crossedOut, cross) {
-    const { kept, rest } = strongest(weights, MOST_LINES);
+export function linesDrawing(tokens, weights, query, width, decimals, crossedOut, isFaint, cross) {
+    const { kept, rest } = strongest(weights, width < NARROW ? MOST_NARROW_LINES : MOST_LINES);
     const height = ROW_HEIGHT * (kept.length + (rest > 0 ? 1 : 0));
     const nameWidth = Math.min(130, (width - NUMBER_WIDTH) * 0.32);
     const name = fitted(tokens[query], nameWidth - 4, OWN_FONT);
     const own = Math.max(24, widthOf(name, OWN_FONT));
     const [left, right] = [own + 8, width - NUMBER_WIDTH - nameWidth - 8];
     const middle = (ROW_HEIGHT * kept.length) / 2;
-    const largest = weights.reduce((most, weight) => Math.max(most, weight), 0) || 1;
+    const largest = weights.reduce((most, weight, key) => (isFaint(key) ? most : Math.max(most, weight)), 0) || 1;
     const parts = kept.flatMap((key, index) => {
+        const share = isFaint(key) ? 0 : weights[key] / largest;
         const y = ROW_HEIGHT * (index + 0.5);
         const bend = (left + right) / 2;
         const look = [key === query && "own", crossedOut.has(key) && "crossed-out"].filter(Boolean).join(" ");
@@ -38,8 +43,8 @@ export function linesDrawing(tokens, weights, query, width, decimals, crossedOut
             svg("path", {
                 class: "line",
                 d: `M${left} ${middle}C${bend} ${middle} ${bend} ${y} ${right} ${y}`,
-                "stroke-width": Math.max(0.5, (9 * weights[key]) / largest),
-                "stroke-opacity": weights[key] > 0 ? 0.25 + (0.75 * weights[key]) / largest : 0,
+                "stroke-width": Math.max(0.5, 9 * share),
+                "stroke-opacity": weights[key] > 0 ? 0.25 + 0.75 * share : 0,
             }),
             lookedAt,
             svg("text", { class: "weight", x: width, y }, fixed(weights[key], decimals)),

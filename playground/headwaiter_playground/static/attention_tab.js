@@ -1,14 +1,17 @@
-// The tab Attention: the weights of a layer, and the context vector of a token in a head.
+// The tab Attention: the weights of all heads, and the context vector of a token in one of them.
 import { linesDrawing } from "./attention_drawings.js";
-import { attentionCsv } from "./attention_files.js";
 import { chipBar } from "./attention_chips.js";
-import { AS_COMPUTED, whatIfHead } from "./attention_maths.js";
+import { attentionDownloads } from "./attention_downloads.js";
+import { whatIfHead } from "./attention_maths.js";
 import { weightShare } from "./colours.js";
 import { contextCard } from "./context_card.js";
-import { byId, download, drawing, element, isBusy, say, showTable, table } from "./dom.js";
-import { headMaps } from "./head_maps.js";
-import { WEIGHTS_OF_SCALE, labelledMap, picture, scale } from "./heat_maps.js";
-import { layerWeights, mostTokens } from "./layer_weights.js";
+import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { offerExamples } from "./examples.js";
+import { sayFinding } from "./finding.js";
+import { headGrid } from "./head_grid.js";
+import { PATTERNS, bestHead, dimmed, isSeparator } from "./head_patterns.js";
+import { WEIGHTS_OF_SCALE, labelledMap, scale } from "./heat_maps.js";
+import { mostTokens, textWeights } from "./layer_weights.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
@@ -18,27 +21,41 @@ import { isDark } from "./theme.js";
 import { followed, truncated, withoutUnknown } from "./token_spans.js";
 import { shortened, shownToken } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
+import { whatIf } from "./what_if.js";
 
 const DECIMALS = 4;
+const OPENING = { pattern: PATTERNS.reference, words: "" };
 
 /** Return the tab. */
 export function attentionTab(models) {
     const layerChoice = byId("layer");
     const headChoice = byId("head");
-    const temperature = byId("temperature");
     let model = null;
-    let settings = AS_COMPUTED;
-    // What is chosen.
+    // What is chosen; and the token under the mouse, or null.
+    let layer = 0;
     let head = 0;
     let query = 1;
+    let pointed = null;
+    // The pattern whose best head the next reply opens, with words about it, or null if the chosen head stays.
+    let wanted = OPENING;
     // The last reply, with what it was asked for.
     let shown = null;
 
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
     const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => tab.changed());
-    const chips = chipBar(byId("chips"), (position) => choose(head, position), crossOut);
-    const heads = headMaps(byId("heads"), (index) => choose(index, query));
-    const context = contextCard(models, () => settings);
+    const chips = chipBar(byId("chips"), (position) => choose(layer, head, position), (at) => controls.crossOut(at), (position) => {
+        pointed = position;
+        redrawLook();
+    });
+    const heads = headGrid(
+        (newLayer, newHead, newQuery = query) => choose(newLayer, newHead, newQuery),
+        () => redraw(),
+    );
+    const controls = whatIf(() => {
+        redraw();
+        context.redraw();
+    });
+    const context = contextCard(models, () => controls.settings);
 
     const load = loader(
         async (signal) => {
@@ -49,16 +66,17 @@ export function attentionTab(models) {
             if (!input.text.trim()) throw new RangeError("Type a text.");
             isBusy("attention-result", true);
             byId("attention-status").textContent = "Computing …";
-            const layer = Number(layerChoice.value);
+            const wantedLayer = Number(layerChoice.value);
             const sequence = requestInput(input.kind, [input.text]);
             // Read before the call: the user may type on while the call runs.
             const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
             const text = input.text;
             const call = (method, request) => models.call(asked, method, request, { signal });
-            const ask = (indices) => call("Attend", { ...sequence, layers: [layer], heads: indices });
-            const result = await layerWeights(ask, asked.heads, ids?.length ?? mostTokens(text));
+            const ask = (layers, indices) => call("Attend", { ...sequence, layers, heads: indices });
+            const result = await textWeights(ask, asked, wantedLayer, ids?.length ?? mostTokens(text));
             const tokens = (ids ?? (await withoutUnknown(call, asked, text, result.tokens))).map(shownToken);
-            return { ...result, model: asked, layer, heads: asked.heads, sequence, text, tokens, vectors: new Map() };
+            const chosen = { layer: result.layers.includes(wantedLayer) ? wantedLayer : result.layers[0] };
+            return { ...result, ...chosen, model: asked, heads: asked.heads, sequence, text, tokens, vectors: new Map() };
         },
         (result) => {
             tab.loaded();
@@ -68,14 +86,15 @@ export function attentionTab(models) {
             // A vector of another text says nothing beside these weights.
             if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) {
                 context.forget();
-                settings = { ...settings, crossedOut: new Set() };
+                controls.crossOutNone();
             }
             if (shown) query = followed(shown.tokens, result.tokens, query);
             shown = result;
+            heads.use(shown);
             byId("attention-result").hidden = false;
-            byId("attention-status").textContent = 
-                `${counted(shown.count, "token")}, weights of ${counted(shown.heads, "head")}`;
-            choose(head, Math.min(query, shown.count - 1));
+            byId("attention-status").textContent = `${counted(shown.count, "token")}, ${headsShown()}`;
+            if (wanted) open();
+            else choose(shown.layer, head, Math.min(query, shown.count - 1));
         },
         (error) => {
             say(byId("attention-error"), error.message);
@@ -105,54 +124,89 @@ export function attentionTab(models) {
         byId("attention-status").textContent = "";
     }
 
-    function rawHead(index) {
-        const size = shown.count * shown.count;
+    function rawHead(ofLayer, ofHead) {
+        const [size, index] = [shown.count * shown.count, shown.layers.indexOf(ofLayer) * shown.heads + ofHead];
         return shown.weights.subarray(index * size, (index + 1) * size);
     }
 
     /** Return the weights of a head under the settings. */
-    function weightsOf(index) {
-        return whatIfHead(rawHead(index), shown.count, settings);
+    function weightsOf(ofLayer, ofHead) {
+        return whatIfHead(rawHead(ofLayer, ofHead), shown.count, controls.settings);
     }
 
-    function row(weights) {
-        return weights.subarray(query * shown.count, (query + 1) * shown.count);
+    /** Return weights as drawings colour them. */
+    function coloured(weights) {
+        return heads.isDim ? dimmed(weights, shown.tokens) : weights;
     }
 
-    /** Choose a head and a token. */
-    function choose(newHead, newQuery) {
+    function row(weights, position = query) {
+        return weights.subarray(position * shown.count, (position + 1) * shown.count);
+    }
+
+    /** Choose a layer, a head and a token. */
+    function choose(newLayer, newHead, newQuery) {
         [head, query] = [newHead, newQuery];
+        layerChoice.value = String(newLayer);
         headChoice.value = String(head);
+        pointed = null;
+        say(byId("finding-rule"), "");
         if (!shown) return;
+        if (!shown.layers.includes(newLayer)) {
+            tab.changed();
+            return;
+        }
+        layer = newLayer;
+        heads.offer(query);
         redraw();
-        context.load(shown, head, query);
+        context.load(shown, layer, head, query);
+    }
+
+    const headsShown = () => counted(shown.layers.length * shown.heads, "head");
+
+    /** Choose the head that follows the wanted pattern best. */
+    function open() {
+        const [found] = [wanted.pattern, PATTERNS.any]
+            .map((pattern) => ({ pattern, ...bestHead(shown.weights, shown.tokens, pattern) }))
+            .filter(({ index }) => index !== undefined);
+        const { pattern, index, query: newQuery, key } = found;
+        const { words } = wanted;
+        wanted = null;
+        choose(shown.layers[Math.floor(index / shown.heads)], index % shown.heads, newQuery);
+        heads.offer(query, key);
+        say(byId("finding-rule"), `${words} The page chose this head: of ${headsShown()}, it ${pattern.rule}.`.trim());
     }
 
     const redraw = drawing(byId("panel-attention"), () => {
         if (!shown) return;
-        const weights = weightsOf(head);
-        const title = `token ${query} “${shown.tokens[query]}”, layer ${shown.layer}, head ${head}`;
-        byId("lines-title").textContent = `Weights of ${title}`;
-        byId("map-title").textContent = `Head ${head}: all tokens`;
-        byId("heads-title").textContent = `All heads of layer ${shown.layer}`;
+        const weights = weightsOf(layer, head);
+        byId("map-title").textContent = `Layer ${layer}, head ${head}: all tokens`;
+        byId("heads-title").textContent =
+            shown.layers.length === shown.model.layers ? "All heads" : `All heads of layer ${layer}`;
         byId("weight-scale").replaceChildren(...scale(WEIGHTS_OF_SCALE, weightShare, isDark()));
-        chips.show(shown.tokens, row(weights), query, DECIMALS, settings.crossedOut);
-        chips.paint(row(weights));
-        byId("lines").replaceChildren(
-            linesDrawing(
-                shown.tokens,
-                row(weights),
-                query,
-                byId("lines").clientWidth,
-                DECIMALS,
-                settings.crossedOut,
-                crossOut,
-            ),
-        );
-        labelledMap(byId("map"), shown.tokens, weights, query, isDark());
-        heads.show(shown, settings, head, weightsOf);
-        drawTable(title, row(rawHead(head)), row(weights));
+        labelledMap(byId("map"), shown.tokens, weights, coloured(weights), query, isDark());
+        heads.show(controls.settings, [layer, head], (...place) => coloured(weightsOf(...place)));
+        drawTable(titleOf(query), row(rawHead(layer, head)), row(weights));
+        drawLook(weights);
     });
+
+    const redrawLook = drawing(byId("panel-attention"), () => shown && drawLook(weightsOf(layer, head)));
+
+    const titleOf = (position) => `token ${position} “${shown.tokens[position]}”, layer ${layer}, head ${head}`;
+
+    /** Draw where the token under the mouse looks, or else the chosen one. */
+    function drawLook(weights) {
+        const position = pointed ?? query;
+        const [now, { crossedOut }] = [row(weights, position), controls.settings];
+        const isFaint = (key) => heads.isDim && isSeparator(shown.tokens[key]);
+        sayFinding(shown.tokens, now, position, layer, head, isFaint);
+        byId("lines-title").textContent = `Weights of ${titleOf(position)}`;
+        chips.show(shown.tokens, now, query, DECIMALS, crossedOut);
+        chips.paint(row(coloured(weights), position));
+        const width = byId("lines").clientWidth;
+        byId("lines").replaceChildren(
+            linesDrawing(shown.tokens, now, position, width, DECIMALS, crossedOut, isFaint, controls.crossOut),
+        );
+    }
 
     function drawTable(title, raw, now) {
         const sum = now.reduce((total, weight) => total + weight, 0);
@@ -168,70 +222,37 @@ export function attentionTab(models) {
         showTable(byId("weights-table"), table(caption, names, rows, 2));
     }
 
-    /** Hide a token from all others, or show it again. */
-    function crossOut(position) {
-        const crossedOut = new Set(settings.crossedOut);
-        if (!crossedOut.delete(position)) crossedOut.add(position);
-        settings = { ...settings, crossedOut };
-        redraw();
-        context.redraw();
-    }
-
-    function changeSettings() {
-        settings = {
-            ...settings,
-            causal: byId("causal").checked,
-            noSelf: byId("no-self").checked,
-            temperature: Number(temperature.value),
-        };
-        byId("temperature-value").textContent = fixed(settings.temperature, 1);
-        redraw();
-        context.redraw();
-    }
-
-    for (const id of ["causal", "no-self", "temperature"]) byId(id).addEventListener("input", changeSettings);
-    byId("reset").addEventListener("click", () => {
-        byId("causal").checked = byId("no-self").checked = false;
-        settings = AS_COMPUTED;
-        temperature.value = "1";
-        changeSettings();
+    byId("cross-out").addEventListener("click", () => controls.crossOut(query));
+    offerExamples((example) => {
+        controls.reset();
+        wanted = example;
+        input.showText(example.text);
+        tab.changed();
+        byId("attention-form").scrollIntoView({ block: "nearest" });
     });
-    layerChoice.addEventListener("change", () => tab.changed());
-    headChoice.addEventListener("change", () => choose(Number(headChoice.value), query));
+    layerChoice.addEventListener("change", () => choose(Number(layerChoice.value), head, query));
+    headChoice.addEventListener("change", () => choose(layer, Number(headChoice.value), query));
     byId("truncate").addEventListener("click", truncate.run);
     byId("map").addEventListener("click", ({ offsetX, offsetY }) => {
         const cell = byId("map").cellAt?.(offsetX, offsetY);
-        if (cell) choose(head, cell.query);
+        if (cell) choose(layer, head, cell.query);
     });
     byId("map").addEventListener("mousemove", ({ offsetX, offsetY }) => {
         byId("map").title = byId("map").cellAt?.(offsetX, offsetY)?.words ?? "";
     });
-    byId("download-png").addEventListener("click", () => {
-        const name = `attention-layer-${shown.layer}-head-${head}.png`;
-        const { causal, noSelf, temperature, crossedOut } = settings;
-        const title = [
-            shown.model.model.name,
-            `layer ${shown.layer}, head ${head}`,
-            causal && "causal mask",
-            noSelf && "self mask",
-            crossedOut.size > 0 && `without ${[...crossedOut].map((key) => shown.tokens[key]).join(" ")}`,
-            temperature !== 1 && `temperature ${temperature}`,
-            shown.text,
-        ];
-        const parts = title.filter(Boolean).join(" · ");
-        picture(byId("map"), parts, isDark()).toBlob((blob) => download(blob, name));
-    });
-    byId("download-csv").addEventListener("click", () => {
-        const text = attentionCsv(shown.layer, head, shown.tokens, rawHead(head), weightsOf(head));
-        download(new Blob([text], { type: "text/csv" }), `attention-layer-${shown.layer}-head-${head}.csv`);
+    attentionDownloads(() => {
+        const [raw, weights] = [rawHead(layer, head), weightsOf(layer, head)];
+        return { shown, layer, head, settings: controls.settings, raw, weights };
     });
 
     const tab = loadedTab({
         use(description) {
             if (shown && !isSameModel(shown.model.model, description?.model)) forget();
+            if (description && model?.model.name !== description.model.name) wanted = OPENING;
             model = description;
             if (!model) return;
             input.useModel(model);
+            byId("examples-card").hidden = !model.takesTexts;
             setOptions(layerChoice, model.layers, "Layer");
             setOptions(headChoice, model.heads, "Head");
             head = Number(headChoice.value);

@@ -14,15 +14,15 @@ export function contextCard(models, settings) {
     let asked = null;
     let vector = null;
 
-    const titleOf = ({ layer, head, query, token }) =>
-        `Context vector of token ${query} “${token}”, layer ${layer}, head ${head}`;
+    const titleOf = ({ layer, head, query, tokens }) =>
+        `Context vector of token ${query} “${tokens[query]}”, layer ${layer}, head ${head}`;
 
     const loading = loader(
         async (signal) => {
-            const { shown, head, query } = asked;
-            const { model, layer, sequence, tokens, vectors } = shown;
-            const named = { layer, head, query, token: tokens[query] };
-            const key = `${head}/${query}`;
+            const { shown, layer, head, query } = asked;
+            const { model, sequence, tokens, vectors } = shown;
+            const named = { layer, head, query, tokens };
+            const key = `${layer}/${head}/${query}`;
             if (!vectors.has(key)) {
                 isBusy("context-card", true);
                 byId("context-status").textContent = `Computing ${titleOf(named)} …`;
@@ -75,9 +75,9 @@ export function contextCard(models, settings) {
 
     return {
         redraw,
-        /** Show the vector of a token in a head of the layer that is shown. */
-        load(shown, head, query) {
-            asked = { shown, head, query };
+        /** Show the vector of a token in a head. */
+        load(shown, layer, head, query) {
+            asked = { shown, layer, head, query };
             redraw();
             loading.run();
         },

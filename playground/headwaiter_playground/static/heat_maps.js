@@ -69,8 +69,9 @@ export function drawHead(canvas, weights, tokens, dark) {
 /**
  * Draw the weights of a head with the names of the tokens and a frame around the row of the chosen token. Sets
  * `canvas.cellAt`, which returns the position `query` of the row at a place in the canvas, and the cell in `words`.
+ * `coloured` has the weights of the colours.
  */
-export function labelledMap(canvas, tokens, weights, query, dark) {
+export function labelledMap(canvas, tokens, weights, coloured, query, dark) {
     const width = canvas.parentElement.clientWidth - 2 * parseFloat(getComputedStyle(canvas.parentElement).paddingLeft);
     const named = tokens.length <= MAX_NAMES && width / tokens.length > 8;
     const margin = named ? NAME_WIDTH : 0;
@@ -98,7 +99,7 @@ export function labelledMap(canvas, tokens, weights, query, dark) {
     pen.fillStyle = style.backgroundColor;
     pen.fillRect(0, 0, margin + side, margin + side);
     const small = document.createElement("canvas");
-    drawHead(small, weights, tokens.length, dark);
+    drawHead(small, coloured, tokens.length, dark);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(small, margin, margin, side, side);
     pen.strokeStyle = style.outlineColor;

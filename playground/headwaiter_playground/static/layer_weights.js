@@ -1,4 +1,4 @@
-// The attention weights of a layer, in as many calls as the limit of a reply asks for.
+// The attention weights of a text, in as many calls as the limit of a reply asks for.
 import { float32Values } from "./tensors.js";
 
 // A reply to a page has at most 8 MiB, of which the tokens and the timings take a part.
@@ -23,11 +23,17 @@ export function mostTokens(text) {
  * first call asks for one head, and tells how many tokens there are.
  */
 export async function layerWeights(ask, heads, likelyTokens) {
-    const first = Math.min(heads, headsPerCall(likelyTokens));
-    const indices = Array.from({ length: heads }, (_, head) => head);
-    const replies = [await ask(indices.slice(0, first === heads ? heads : 1))];
-    const count = replies[0].weights.shape[2];
-    const groups = inGroups(indices.slice(replies[0].weights.shape[1]), headsPerCall(count));
+    return wholeLayer(ask, heads, await firstHeads(ask, heads, likelyTokens));
+}
+
+function firstHeads(ask, heads, likelyTokens) {
+    return ask(heads <= headsPerCall(likelyTokens) ? upTo(heads) : [0]);
+}
+
+async function wholeLayer(ask, heads, first) {
+    const replies = [first];
+    const count = first.weights.shape[2];
+    const groups = inGroups(upTo(heads).slice(first.weights.shape[1]), headsPerCall(count));
     for (const pair of inGroups(groups, CALLS_AT_A_TIME)) replies.push(...(await Promise.all(pair.map(ask))));
     const weights = new Float32Array(heads * count * count);
     let end = 0;
@@ -36,8 +42,29 @@ export async function layerWeights(ask, heads, likelyTokens) {
         weights.set(part, end);
         end += part.length;
     }
-    return { count, tokens: replies[0].tokens, weights };
+    return { count, tokens: first.tokens, weights };
 }
+
+/**
+ * Return the weights of all heads of all layers as `layerWeights` does, [layers · heads, count, count], and `layers`, their
+ * indices. If they are too large for one reply, or for the server, the weights are those of the wanted layer alone.
+ *
+ * `ask` makes the call for a list of layers and a list of heads, and returns its reply.
+ */
+export async function textWeights(ask, { layers, heads, limits }, wanted, likelyTokens) {
+    const mostBytes = limits?.maxAttendBytes || Infinity;
+    const fits = (tokens) =>
+        layers * heads <= headsPerCall(tokens) && 4 * layers * heads * tokens * tokens <= mostBytes;
+    if (!fits(likelyTokens)) {
+        const askWanted = (indices) => ask([wanted], indices);
+        const first = await firstHeads(askWanted, heads, likelyTokens);
+        if (!fits(first.weights.shape[2])) return { ...(await wholeLayer(askWanted, heads, first)), layers: [wanted] };
+    }
+    const { weights, tokens } = await ask(upTo(layers), upTo(heads));
+    return { count: weights.shape[2], tokens, weights: float32Values(weights), layers: upTo(layers) };
+}
+
+const upTo = (count) => Array.from({ length: count }, (_, index) => index);
 
 function inGroups(values, size) {
     return Array.from({ length: Math.ceil(values.length / size) }, (_, index) =>

@@ -41,6 +41,12 @@ export function typedInput(name, labels, samples, changed) {
         set text(text) {
             area.value = text;
         },
+        /** Let the user type texts, and show one. */
+        showText(text) {
+            if (kind !== TEXTS) use(TEXTS);
+            choice.value = kind;
+            area.value = text;
+        },
         /** Offer the kinds that a model takes. */
         useModel(model) {
             const kinds = kindsOf(model);

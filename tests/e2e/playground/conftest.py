@@ -124,6 +124,16 @@ def open_tab(chromium: Browser) -> Iterator[OpenTab]:
             page.close()
 
 
+def show_token(page: Page, layer: int = 0, head: int = 0, token: int = 1) -> None:
+    """Choose what the tab Attention shows, once it shows the head that the page has chosen."""
+    page.wait_for("document.querySelector('#context svg')")
+    page.choose("#layer", str(layer))
+    page.choose("#head", str(head))
+    page.evaluate(f"document.querySelectorAll('#chips button')[{token}].click()")
+    title = "document.querySelector('#context-title').textContent"
+    page.wait_for(f"{title}.includes('token {token} ') && {title}.endsWith('layer {layer}, head {head}')")
+
+
 def table(page: Page, selector: str) -> list[list[str]]:
     """Return the cells of the rows of a table."""
     rows = f"document.querySelectorAll('{selector} tbody tr')"

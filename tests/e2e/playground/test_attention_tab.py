@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.conftest import OpenTab, show_token, table
 from tests.support.checkpoints import VOCABULARY
 
 TEXT = "the bread is fresh please"
@@ -36,19 +37,13 @@ def shown_weights(page: Page) -> NDArray[np.float64]:
 
 def open_attention(open_tab: OpenTab, client: Client, text: str = TEXT) -> Page:
     page = open_tab(client, "attention", text)
-    page.wait_for("document.querySelector('#context svg')")
+    show_token(page)
     return page
 
 
 def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client)
-    assert page.evaluate("[document.querySelector('#layer').value, document.querySelector('#head').value]") == [
-        "0",
-        "0",
-    ]
-    page.choose("#layer", "1")
-    page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 1')")
-    page.click("#heads button:nth-child(3)")
+    page.click("#heads button[title='Layer 1, head 2']")
     page.click("#chips button:nth-child(5)")
     page.wait_for("document.querySelector('#context-title').textContent.includes('token 4 “fresh”, layer 1, head 2')")
     attention = client.attend(TEXT, layers=[1], heads=[2], query=4)
@@ -273,16 +268,29 @@ def test_the_map_names_its_cells_and_a_click_shows_the_token(open_tab: OpenTab) 
         assert page.evaluate(inside)
 
 
-def test_the_page_asks_for_the_weights_of_one_layer_at_a_time(open_tab: OpenTab) -> None:
-    fake = FakeEncoder(layers=4)
+@pytest.mark.parametrize(
+    ("words", "layers", "maps"),
+    [
+        (5, [(0, 1, 2, 3)], 32),
+        # As long as the text is, the weights of all layers might be too large: one head tells that they are not.
+        (80, [(0,), (0, 1, 2, 3)], 32),
+        # The weights of 32 heads are too large, those of 8 are not.
+        (300, [(0,), (0,), (3,), (3,)], 8),
+    ],
+)
+def test_the_page_asks_once_for_the_weights_of_all_layers_unless_they_are_too_large(
+    words: int, layers: list[tuple[int, ...]], maps: int, open_tab: OpenTab
+) -> None:
+    fake = FakeEncoder(layers=4, heads=8)
     with Client(transport=fake) as client:
-        page = open_attention(open_tab, client)
+        page = open_attention(open_tab, client, "lengthening " * words)
         page.choose("#layer", "3")
         page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 3')")
         page.wait_for("document.querySelector('#context-title').textContent.includes('layer 3')")
+        assert len(page.texts("#heads button")) == maps
+        assert page.texts("#heads-title") == ["All heads" if maps == 32 else "All heads of layer 3"]
     requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
-    assert {tuple(request.layers) for request in requests} == {(0,), (3,)}
-    assert len(requests) == 4  # For each layer the weights, and then the context vector of one head.
+    assert [tuple(request.layers) for request in requests if not request.HasField("query")] == layers
 
 
 def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab: OpenTab) -> None:
@@ -290,7 +298,7 @@ def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab
     fake = FakeEncoder(layers=1, heads=5, max_tokens=1024)
     with Client(transport=fake) as client:
         page = open_attention(open_tab, client, "a " * words)
-        assert page.texts("#attention-status") == [f"{words + 2} tokens, weights of 5 heads"]
+        assert page.texts("#attention-status") == [f"{words + 2} tokens, 5 heads"]
         page.choose("#head", "4")
         exact = client.attend("a " * words, layers=[0], heads=[4]).weights[0, 0, 1]
         np.testing.assert_allclose(shown_weights(page), exact, rtol=0, atol=0.51e-4)
@@ -300,7 +308,7 @@ def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab
 
 
 def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder(heads=4)) as client:
+    with Client(transport=FakeEncoder(heads=4, layers=1)) as client:
         page = open_attention(open_tab, client)
         page.evaluate(
             "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "

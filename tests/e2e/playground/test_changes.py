@@ -12,7 +12,7 @@ from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.errors import InvalidInput, Starting, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Browser, Page
-from tests.e2e.playground.conftest import OpenTab, page_server
+from tests.e2e.playground.conftest import OpenTab, page_server, show_token
 from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread is fresh please"
@@ -43,7 +43,7 @@ def wait_for_vector(page: Page, value: float) -> None:
 
 def open_attention(open_tab: OpenTab, client: Client) -> Page:
     page = open_tab(client, "attention", TEXT)
-    page.wait_for("document.querySelector('#context svg')")
+    show_token(page)
     return page
 
 
@@ -70,7 +70,7 @@ def test_after_a_swap_everything_on_the_page_is_of_the_new_version(heads: int, o
         wait_for_vector(page, 2.0)
         assert "version 2" in page.texts("#model-summary")[0]
         assert page.evaluate("document.querySelector('#attention-result').checkVisibility()")
-        assert len(page.texts("#heads button")) == heads
+        assert len(page.texts("#heads button")) == 2 * heads
         assert len(page.texts("#head option")) == heads
         # The chosen token stays; so does the head, if the new version has it.
         assert page.texts("#chips [aria-pressed=true] bdi") == ["is"]
@@ -93,7 +93,7 @@ def test_a_title_never_stands_over_the_vector_of_another_token(open_tab: OpenTab
         assert page.texts("#context-status") == [""]
         assert page.evaluate("document.querySelector('#context-card').ariaBusy") == "false"
         server.errors["Attend"] = InvalidInput("the token is broken: choose another one")
-        page.click("#chips button:nth-child(6)")
+        page.click("#chips button:nth-child(3)")
         page.wait_for("document.querySelector('#context-card').textContent.includes('the token is broken')")
         assert page.evaluate("document.querySelectorAll('#context svg').length") == 0
         assert page.texts("#context-title") == ["Context vector"]

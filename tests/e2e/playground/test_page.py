@@ -192,9 +192,8 @@ def test_a_second_sign_in_keeps_what_the_user_has_chosen(open_signed_out: OpenSi
     page.evaluate("document.querySelector('#attention-input').value = 'bread is fresh'")
     page.click("#tab-attention")
     page.wait_for("document.querySelector('#context svg')")
-    page.choose("#layer", "1")
+    page.click("#heads button[title='Layer 1, head 2']")
     page.wait_for("document.querySelector('#context-title').textContent.includes('layer 1')")
-    page.click("#heads button:nth-child(3)")
     # The operator has changed the token: the next call is refused.
     page.evaluate(
         "window.answered = fetch; fetch = async () => { fetch = window.answered;"
