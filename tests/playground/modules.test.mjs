@@ -18,7 +18,9 @@ import {
   total,
 } from "../../playground/headwaiter_playground/static/cost_model.js";
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
-import { headsPerCall, layerWeights, mostTokens } from "../../playground/headwaiter_playground/static/layer_weights.js";
+import { bestHead, PATTERNS } from "../../playground/headwaiter_playground/static/head_patterns.js";
+import { headSteps } from "../../playground/headwaiter_playground/static/head_steps.js";
+import { headsPerCall, layerWeights, mostTokens, textWeights } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { loader } from "../../playground/headwaiter_playground/static/loader.js";
 import { Models } from "../../playground/headwaiter_playground/static/models.js";
 import { counted, milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
@@ -528,4 +530,64 @@ test("the answer to an old input never replaces the answer to a newer one, and o
   asked[0].refuse("first");
   await Promise.all(runs);
   assert.deepEqual(shown, ["last"]);
+});
+
+const ANIMAL = ["[CLS]", "the", "animal", "is", "tired", "so", "the", "it", "[SEP]"];
+
+/** Return the weights of heads, each with some weights of 0.5 from a query to a key. */
+function lookingHeads(...heads) {
+  const count = ANIMAL.length;
+  const weights = new Float32Array(heads.length * count * count).fill(0.01);
+  heads.forEach((pairs, head) => pairs.forEach(([query, key], at) => (weights[(head * count + query) * count + key] = 0.5 + at / 10)));
+  return weights;
+}
+
+test("the head of a pattern is the one with the largest weights that count", () => {
+  const best = (pattern, ...heads) => bestHead(lookingHeads(...heads), ANIMAL, PATTERNS[pattern]);
+  // Neighbours, separators, later words, and the same word do not count.
+  const others = [[7, 6], [7, 0], [8, 2], [2, 7], [6, 1]];
+  assert.deepEqual(best("reference", others, [[7, 2]]), { index: 1, query: 7, key: 2 });
+  assert.deepEqual(best("previous", [[2, 1], [3, 2], [8, 7]], [[1, 0], [3, 2], [4, 3], [5, 4]]), { index: 1, query: 5, key: 4 });
+  assert.deepEqual(best("same", [[1, 2]], [[6, 1]]), { index: 1, query: 6, key: 1 });
+  assert.deepEqual(best("separator", [[0, 8], [8, 0]], [[3, 0], [2, 8]]), { index: 1, query: 2, key: 8 });
+  assert.equal(bestHead(new Float32Array(4), ["[CLS]", "[SEP]"], PATTERNS.reference), null);
+});
+
+test("tokens of all kinds of vocabularies count as the same word", () => {
+  const weights = Float32Array.from({ length: 9 }, (_, cell) => cell / 9);
+  assert.deepEqual(bestHead(weights, ["▁cat", "Ġcat", "Cat"], PATTERNS.same), { index: 0, query: 2, key: 1 });
+});
+
+test("the steps explain weights that masks and distances of the model change", () => {
+  const vector = { query: 1, queryVector: Float32Array.of(2, 0, 0, 0), values: Float32Array.of(1, 2, 4) };
+  vector.keys = Float32Array.of(1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0);
+  // The model adds ln 2 to the first score, and masks the last one.
+  vector.weights = Float32Array.of((2 * Math.E) / (2 * Math.E + Math.E ** 2), Math.E / (2 + Math.E), 0);
+  const steps = headSteps(vector, PLAIN);
+  assert.deepEqual([steps.products, steps.divisor, steps.scaled, steps.adds], [[2, 4, 6], 2, [1, 2, 3], true]);
+  assert.ok(Math.abs(steps.scores[0] - steps.scores[1] - (Math.LN2 - 1)) < 1e-6);
+  assert.equal(steps.scores[2], -Infinity);
+  steps.weights.forEach((weight, key) => assert.ok(Math.abs(weight - vector.weights[key]) < 1e-6));
+  const half = headSteps(vector, { ...PLAIN, temperature: 0.5 });
+  assert.deepEqual(half.scaled, [2, 4, 6]);
+  [...whatIfRow(vector.weights, 1, { ...PLAIN, temperature: 0.5 })].forEach((weight, key) =>
+    assert.ok(Math.abs(weight - half.weights[key]) < 1e-6),
+  );
+  assert.deepEqual(headSteps(vector, { ...PLAIN, crossedOut: new Set([0, 1, 2]) }).weights, [0, 0, 0]);
+});
+
+test("the weights of all layers come in one call, unless the server allows fewer bytes", async () => {
+  const count = 3;
+  const asked = [];
+  const ask = async (layers, heads) => {
+    asked.push([layers, heads]);
+    const data = Buffer.alloc(4 * layers.length * heads.length * count * count).toString("base64");
+    return { tokens: [], weights: { dtype: "DATA_TYPE_FLOAT32", shape: [layers.length, heads.length, count, count], data } };
+  };
+  const model = { layers: 3, heads: 2, limits: { maxAttendBytes: 6 * 4 * 9 } };
+  assert.deepEqual((await textWeights(ask, model, 1, 3)).layers, [0, 1, 2]);
+  assert.deepEqual(asked.splice(0), [[[0, 1, 2], [0, 1]]]);
+  model.limits.maxAttendBytes -= 1;
+  assert.deepEqual((await textWeights(ask, model, 1, 3)).layers, [1]);
+  assert.deepEqual(asked, [[[1], [0, 1]]]);
 });

@@ -1,9 +1,10 @@
-// The card of the context vector: what a token gets from a head, under the settings of the what-if.
+// The cards of the context vector, what a token gets from a head under the settings of the what-if, and of its steps.
 import { contextDrawing } from "./attention_drawings.js";
 import { contextOf, isAsComputed, whatIfRow } from "./attention_maths.js";
 import { byId, drawing, element, isBusy, say } from "./dom.js";
 import { loader } from "./loader.js";
 import { fixed } from "./numbers.js";
+import { drawSteps } from "./steps_card.js";
 import { float32Values } from "./tensors.js";
 
 const DECIMALS = 4;
@@ -24,7 +25,7 @@ export function contextCard(models, settings) {
             const named = { layer, head, query, tokens };
             const key = `${layer}/${head}/${query}`;
             if (!vectors.has(key)) {
-                isBusy("context-card", true);
+                setBusy(true);
                 byId("context-status").textContent = `Computing ${titleOf(named)} …`;
                 const request = { ...sequence, layers: [layer], heads: [head], query, vectors: true };
                 const reply = await models.call(model, "Attend", request, { signal });
@@ -33,6 +34,8 @@ export function contextCard(models, settings) {
                     context: float32Values(reply.context),
                     weights: weights.subarray(query * tokens.length, (query + 1) * tokens.length),
                     values: reply.values ? float32Values(reply.values) : null,
+                    keys: reply.keys ? float32Values(reply.keys) : null,
+                    queryVector: reply.queryVector ? float32Values(reply.queryVector) : null,
                 });
             }
             return { ...named, ...vectors.get(key), error: "" };
@@ -41,9 +44,13 @@ export function contextCard(models, settings) {
         (error) => show({ context: null, error: error.message }),
     );
 
+    function setBusy(busy) {
+        for (const id of ["context-card", "steps-card"]) isBusy(id, busy);
+    }
+
     function show(newest) {
         vector = newest;
-        isBusy("context-card", false);
+        setBusy(false);
         byId("context-status").textContent = "";
         redraw();
     }
@@ -71,6 +78,7 @@ export function contextCard(models, settings) {
         byId("context-numbers").replaceChildren(
             ...Array.from(values ?? [], (value) => element("li", {}, fixed(value, DECIMALS))),
         );
+        drawSteps(vector, settings());
     });
 
     return {
