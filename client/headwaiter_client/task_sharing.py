@@ -42,10 +42,10 @@ class TaskSharing:
             if not settled.done():  # The task may have been cancelled.
                 settled.set_result(None)
 
-        caller = Caller(call, chunk, take, time.monotonic(), notify)
-        if not caller.may_share:
-            taken: _Taken = await run(call.send_all(chunk, take))
-            return taken
+        now_s = time.monotonic()
+        caller = Caller(call, chunk, take, now_s, notify)
+        if not self._requests.may_share(caller, now_s):
+            return await self._send_alone(call, chunk, take, run)
         self._callers[caller] = None
         self._requests.add(caller)
         self._start_soon(run)
@@ -54,10 +54,16 @@ class TaskSharing:
             await settled
             result: _Taken | None = caller.result()
             if result is None:
-                result = await run(call.send_all(chunk, take))
+                result = await self._send_alone(call, chunk, take, run)
             return result
         finally:
             self._leave(caller, run)
+
+    async def _send_alone(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
+        start_s = time.monotonic()
+        result: _Taken = await run(call.send_all(chunk, take))
+        self._requests.answered(time.monotonic() - start_s)
+        return result
 
     def _start_soon(self, run: Run) -> None:
         """Start requests at the end of this turn of the event loop, so that all calls of the turn may share them."""
@@ -79,10 +85,10 @@ class TaskSharing:
         finally:
             request.let_go()
             del self._tasks[request]
-            self._end(run)
+            self._end(request, run)
 
-    def _end(self, run: Run) -> None:
-        self._requests.end()
+    def _end(self, request: SharedRequest, run: Run) -> None:
+        self._requests.end(request, time.monotonic())
         if self._requests:
             # Callers that have their results now may make their next calls in the same turn.
             self._start_soon(run)
@@ -108,6 +114,6 @@ class TaskSharing:
         if caller.request is None:
             self._requests.discard(caller)
         elif caller.request.is_single:
-            self._end(run)
+            self._end(caller.request, run)
         elif (task := self._tasks.get(caller.request)) and not caller.request.is_wanted:
             task.cancel()

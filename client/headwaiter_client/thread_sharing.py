@@ -66,10 +66,10 @@ class ThreadSharing:
             HeadwaiterError: the call failed.
         """
         waiting = _Waiting()
-        caller = Caller(call, chunk, take, time.monotonic(), waiting.wake)
-        if not caller.may_share:
-            taken: _Taken = run(call.send_all(chunk, take))
-            return taken
+        now_s = time.monotonic()
+        caller = Caller(call, chunk, take, now_s, waiting.wake)
+        if not self._requests.may_share(caller, now_s):
+            return self._send_alone(call, chunk, take, run)
         if os.getpid() != self._pid:  # The parent of this process may have had calls in flight.
             self._reset()
         with self._lock:
@@ -84,10 +84,16 @@ class ThreadSharing:
                 caller.expire()
             result: _Taken | None = caller.result()
             if result is None:
-                result = run(call.send_all(chunk, take))
+                result = self._send_alone(call, chunk, take, run)
             return result
         finally:
             self._leave(caller, waiting)
+
+    def _send_alone(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
+        start_s = time.monotonic()
+        result: _Taken = run(call.send_all(chunk, take))
+        self._requests.answered(time.monotonic() - start_s)
+        return result
 
     def _reset(self) -> None:
         self._pid = os.getpid()
@@ -102,7 +108,7 @@ class ThreadSharing:
             if caller.request is None:
                 self._requests.discard(caller)
             if waiting.to_send:
-                self._requests.end()
+                self._requests.end(waiting.to_send, time.monotonic())
                 self._start()
         if waiting.to_send:
             waiting.to_send.let_go()

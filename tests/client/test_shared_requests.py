@@ -406,11 +406,49 @@ def test_a_request_ends_before_more_wait_than_are_in_flight_at_most() -> None:
     requests = SharedRequests(2)
     for _ in range(2):
         requests.add(_caller(1.0))
-        assert requests.next(0.0)
+        request = requests.next(0.0)
+    assert request
     requests.add(_caller(1.0))
     assert requests.next(0.0) is None
-    requests.end()
-    assert requests.next(0.0)
+    requests.end(request, 0.1)
+    assert requests.next(0.1)
+
+
+def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None:
+    requests = SharedRequests(1)
+    requests.add(_caller(1.0))
+    first = requests.next(0.0)
+    assert first
+    short, long = _caller(0.69), _caller(0.71)
+    for caller in (short, long):
+        assert requests.may_share(caller, 0.0)
+        requests.add(caller)
+    requests.answered(0.3)
+    requests.end(first, 0.1)
+    assert short.is_settled
+    assert short.result() is None
+    assert not long.is_settled
+    second = requests.next(0.1)
+    assert second
+    assert second.callers == [long]
+    assert not requests.may_share(_caller(0.59), 0.0)
+    assert requests.may_share(_caller(0.61), 0.0)
+
+
+def test_a_refusal_says_nothing_of_the_time_that_a_request_takes() -> None:
+    requests = SharedRequests(1)
+    requests.answered(0.3)
+    requests.add(_caller(1.0))
+    refused = requests.next(0.0)
+    assert refused
+    requests.end(refused, 0.001)
+    assert not requests.may_share(_caller(0.5), 0.0)
+    requests.add(_caller(1.0))
+    answered = requests.next(0.0)
+    assert answered
+    answered.is_answered = True
+    requests.end(answered, 0.001)
+    assert requests.may_share(_caller(0.5), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,10 @@ _MOST_CALL_S = 0.005
 _MOST_SEQUENCES, _MOST_BYTES, _MOST_DEVICE_S = 128, 1 << 18, 0.025
 # The latest deadline of a request is at most this number of times as far away as the earliest.
 _DEADLINE_RATIO = 1.5
+# A call waits for a request to end, and then for the reply of its own, only if its deadline leaves time for both: for
+# this number of times the duration of the last request. Otherwise, the calls that wait longest would end without a
+# reply under overload, and a client beside clients that share nothing would get less of a server's time than they do.
+_ROUND_TRIPS = 2.0
 # Deadlines that differ by less are one.
 _SAME_TIME_S = 0.02
 # About the bytes of a token of a text.
@@ -138,14 +142,22 @@ class Caller:
 class SharedRequest:
     """A request that calls share.
 
+    Args:
+        callers: the calls.
+        now_s: the time.
+
     Attributes:
         callers: the calls, until they are let go.
+        start_s: the time at which the request leaves.
+        is_answered: whether the server has answered the request.
         is_single: whether the request is that of one call, which sends the request itself, as if it could not share.
         deadline_s: the latest deadline of the calls.
     """
 
-    def __init__(self, callers: list[Caller]) -> None:
+    def __init__(self, callers: list[Caller], now_s: float) -> None:
         self.callers = callers
+        self.start_s = now_s
+        self.is_answered = False
         self.is_single = len(callers) == 1
         self.deadline_s = max(caller.deadline_s for caller in callers)
         for caller in callers:
@@ -176,6 +188,7 @@ class SharedRequest:
         except HeadwaiterError as error:
             _give_error(error, callers)
         else:
+            self.is_answered = True
             _give_shares(result, callers)
 
     def let_go(self) -> None:
@@ -195,12 +208,21 @@ class SharedRequests:
     def __init__(self, most_in_flight: int) -> None:
         self._most_in_flight = most_in_flight
         self._in_flight = 0
+        self._round_trip_s = 0.0
         # The calls with the same options, by their options. The first have waited longest for a request.
         self._waiting: dict[Hashable, dict[Caller, None]] = {}
 
     def __bool__(self) -> bool:
         """Whether a call waits."""
         return any(self._waiting.values())
+
+    def may_share(self, caller: Caller, now_s: float) -> bool:
+        """Return whether a call may share a request, and its deadline leaves time to wait for one."""
+        return caller.may_share and caller.deadline_s >= now_s + _ROUND_TRIPS * self._round_trip_s
+
+    def answered(self, round_trip_s: float) -> None:
+        """Note the time from sending a request to its reply. A refusal comes sooner, and would say nothing."""
+        self._round_trip_s = round_trip_s
 
     def add(self, caller: Caller) -> None:
         """Add a call that waits."""
@@ -223,12 +245,18 @@ class SharedRequests:
                 self._waiting[key] = waiting
             if callers:
                 self._in_flight += 1
-                return SharedRequest(callers)
+                return SharedRequest(callers, now_s)
         return None
 
-    def end(self) -> None:
-        """Count a request that is no longer in flight."""
+    def end(self, request: SharedRequest, now_s: float) -> None:
+        """Count a request that is no longer in flight, and let go the calls that have no time left to wait."""
         self._in_flight -= 1
+        if request.is_answered:
+            self.answered(now_s - request.start_s)
+        for waiting in self._waiting.values():
+            for caller in [caller for caller in waiting if not self.may_share(caller, now_s)]:
+                del waiting[caller]
+                caller.settle(None)
 
 
 def most_in_flight(address: str | Sequence[str] | None) -> int:
