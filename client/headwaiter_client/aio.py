@@ -188,7 +188,7 @@ class AsyncClient:
 
     async def attend(
         self,
-        sequence: str | ArrayLike,
+        sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
         *,
         layers: Iterable[SupportsIndex] | None = None,
         heads: Iterable[SupportsIndex] | None = None,

@@ -254,7 +254,7 @@ class Client(ThreadRunner):
 
     def attend(
         self,
-        sequence: str | ArrayLike,
+        sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
         *,
         layers: Iterable[SupportsIndex] | None = None,
         heads: Iterable[SupportsIndex] | None = None,
@@ -268,7 +268,8 @@ class Client(ThreadRunner):
         """Return the attention weights of one sequence; `model().attends` must be true.
 
         Args:
-            sequence: a text, token ids [n] with their special tokens, or feature vectors [n, width].
+            sequence: a text, a pair of texts as a tuple, an image as the bytes or the path of a JPEG or PNG file, token
+                ids [n] with their special tokens, or feature vectors [n, width].
             layers: layers to return, in this order; all when None. The server limits the bytes of the weights, which
                 are 4 · heads · n² per layer: a long sequence takes several calls.
             heads: heads of each layer to return, in this order; all when None.

@@ -34,14 +34,14 @@ def read_input(
     request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits
 ) -> sequences.ParsedInput:
     """Return the sequences of a request; a text or a pair is an array of words, and an image a number of equal rows."""
-    # An AttendRequest has the same inputs as an EncodeRequest, except pairs, but no options for them.
+    # An AttendRequest has the same inputs as an EncodeRequest, but no options for them.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
     kind = request.WhichOneof("input")
     if kind == "images":
-        images.check_images(options.images, manifest, limits)
+        images.check_images(request.images, manifest, limits)
         shape = images.image_tokens(manifest), manifest.feature_width
-        files = options.images.values
+        files = request.images.values
         return sequences.ParsedInput([np.full(shape, crc32(file), np.float32) for file in files], failures)
     if kind not in ("texts", "pairs"):
         return sequences.read_rows(request, manifest, limits, failures)
@@ -51,7 +51,7 @@ def read_input(
         sequences.check_texts(request.texts.values, failures)
         texts = [(text,) for text in request.texts.values]
     else:
-        pairs = read_pairs(options.pairs, manifest, limits)
+        pairs = read_pairs(request.pairs, manifest, limits)
         check_pairs(pairs, failures)
         texts.extend(pairs)
     max_tokens = manifest.max_text_tokens

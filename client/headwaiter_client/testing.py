@@ -229,7 +229,7 @@ class FakeEncoder:
         context = None
         if query is not None:
             context = np.broadcast_to(rows.mean(axis=0), (len(layers), len(heads), rows.shape[1]))
-        tokens = sequence.tolist() if request.HasField("texts") else []
+        tokens = sequence.tolist() if request.WhichOneof("input") in ("texts", "pairs") else []
         # Keys of zeros have equal weights.
         vectors = (np.zeros_like(rows[0]), np.zeros_like(rows), rows) if with_vectors else ()
         reply = responses.attend_response(weights, context, tokens, *vectors)
@@ -314,9 +314,9 @@ def unit(vectors: _Vectors) -> _Vectors:
 
 def _as_sent(request: pb.EncodeRequest | pb.AttendRequest, sequence: Any, index: int) -> Any:
     """Return a sequence as the caller passed it: a text, a pair, the bytes of an image, token ids or feature rows."""
-    if isinstance(request, pb.EncodeRequest) and request.HasField("pairs"):
+    if request.HasField("pairs"):
         first = request.pairs.first
         return first[index if len(first) > 1 else 0], request.pairs.second[index]
-    if isinstance(request, pb.EncodeRequest) and request.HasField("images"):
+    if request.HasField("images"):
         return request.images.values[index]
     return request.texts.values[index] if request.HasField("texts") else sequence

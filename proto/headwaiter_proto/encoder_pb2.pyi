@@ -524,12 +524,14 @@ class ClassifyResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class AttendRequest(_message.Message):
-    __slots__ = ("model", "request_id", "tokens", "features", "texts", "layers", "heads", "query", "model_version", "vectors")
+    __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "layers", "heads", "query", "model_version", "vectors")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
@@ -540,12 +542,14 @@ class AttendRequest(_message.Message):
     tokens: TokenSequences
     features: FeatureSequences
     texts: Texts
+    pairs: Pairs
+    images: Images
     layers: _containers.RepeatedScalarFieldContainer[int]
     heads: _containers.RepeatedScalarFieldContainer[int]
     query: int
     model_version: str
     vectors: bool
-    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ..., model_version: _Optional[str] = ..., vectors: bool = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., features: _Optional[_Union[FeatureSequences, _Mapping]] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., images: _Optional[_Union[Images, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., heads: _Optional[_Iterable[int]] = ..., query: _Optional[int] = ..., model_version: _Optional[str] = ..., vectors: bool = ...) -> None: ...
 
 class AttendResponse(_message.Message):
     __slots__ = ("request_id", "model", "weights", "context", "tokens", "timings", "query_vector", "keys", "values")

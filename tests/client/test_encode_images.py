@@ -99,10 +99,13 @@ def test_other_bytes_than_bytes_are_images() -> None:
             np.testing.assert_array_equal(client.classify([image]).scores, expected)
 
 
-def test_attention_takes_no_files(path: Path) -> None:
-    for file in (path, b"image"):
-        with Client(transport=fake()) as client, pytest.raises(InvalidInput, match="pass a str"):
-            client.attend(file)  # type: ignore[arg-type]
+def test_attention_takes_files(path: Path) -> None:
+    with Client(transport=fake()) as client:
+        tokens = client.encode_images([path]).lengths[0]
+        for file in (path, path.read_bytes()):
+            attention = client.attend(file, query=0)
+            assert attention.weights.shape[2:] == (tokens, tokens)
+            assert not hasattr(attention, "tokens")
 
 
 def test_a_model_of_texts_takes_no_images() -> None:

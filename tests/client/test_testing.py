@@ -95,7 +95,9 @@ def test_a_sparse_fake_returns_the_numbers_above_zero() -> None:
         ("attend", "a " * 15, {}, "texts", ["sequence 0", "17", "16"]),
         ("attend", "a", {"heads": [0, 0]}, "heads", ["[0, 0]"]),
         ("attend", None, {}, None, ["NoneType"]),
-        ("attend", b"a", {}, None, ["bytes"]),
+        ("attend", b"a", {}, "images", ["takes no images"]),
+        ("attend", ["a", "b"], {}, "texts", ["list", "tuple"]),
+        ("attend", ("a", "b"), {}, "pairs", ["takes no pairs"]),
     ],
 )
 def test_a_fake_refuses_options_and_sequences_that_servers_refuse(
@@ -186,6 +188,13 @@ def test_attention_weights_are_equal_for_all_tokens(client: Client, sequence: ob
     assert attention.context.shape == (1, 3, 8)
     assert not hasattr(client.attend(sequence, heads=[0, 2]), "context")  # type: ignore[arg-type]
     assert not hasattr(attention, "vectors")
+
+
+def test_attention_across_a_pair_has_the_tokens_of_both_texts() -> None:
+    client = Client(transport=FakeEncoder(labels=["relevance"]))
+    attention = client.attend(("one", "two three"), query=1)
+    assert attention.tokens == ["[CLS]", "one", "[SEP]", "two", "three", "[SEP]"]
+    assert attention.weights.shape[2:] == (6, 6)
 
 
 def test_attention_vectors_multiply_out_to_the_context(client: Client) -> None:

@@ -20,6 +20,7 @@ import transformers
 from numpy.typing import NDArray
 
 from headwaiter_client import AsyncClient, InvalidInput, SequenceTooLong
+from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.support.documents import ROOT
@@ -88,6 +89,20 @@ def sigmoid(values: Array) -> Array:
 
 def softmax(values: Array) -> Array:
     return torch.tensor(values).softmax(-1).numpy()
+
+
+async def test_attention_across_a_pair_equals_that_of_transformers(cross_encoder: Served) -> None:
+    pair = QUERY, DOCUMENTS[0]
+    tokens = cross_encoder.tokenizer(*pair, return_tensors="pt")
+    with torch.inference_mode():
+        expected = torch.cat(cross_encoder.model(**tokens, output_attentions=True).attentions).numpy()
+    attention = await cross_encoder.client.attend(pair)
+    assert attention.tokens == cross_encoder.tokenizer.convert_ids_to_tokens(tokens["input_ids"][0])
+    assert_near(attention.weights, expected)
+    request = pb.AttendRequest(pairs=pb.Pairs(first=pair[:1], second=DOCUMENTS[:2]))
+    with pytest.raises(InvalidInput) as refused:
+        await cross_encoder.client._run(steps.attend(request, 10.0))
+    assert (refused.value.field, refused.value.actual) == ("pairs.second", 2)
 
 
 async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Served) -> None:

@@ -19,7 +19,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from headwaiter_client import InvalidInput
 from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
+from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_server.app import Server
@@ -31,6 +31,7 @@ from tests.support.shared_folders import SharedFolders
 from tests.support.tiers import exhaustive
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
+PLANS = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
 SIDES = [(40, 30), (12, 12), (7, 90)]
 
 
@@ -53,7 +54,7 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
         save_vit(folder / "checkpoint", "ViTForImageClassification", num_labels=3)
         ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder / "checkpoint")
         loaded = read_checkpoint(folder / "checkpoint", Pooling.CLS)
-        export_bundle(loaded.encoder, None, folder / "bundle", "vit", plans=GRAPHS[:1], image=loaded.image)
+        export_bundle(loaded.encoder, None, folder / "bundle", "vit", plans=PLANS, image=loaded.image)
 
     return shared_folders.get("images", write)
 
@@ -95,6 +96,19 @@ async def test_vectors_and_scores_equal_those_of_transformers(
         with pytest.raises(InvalidInput) as refused:
             await client.encode_images([FILES[0], b"no image"])
         assert (refused.value.sequence, refused.value.field) == (1, "images.values")
+
+
+async def test_attention_weights_of_an_image_equal_those_of_transformers(checkpoint: Path) -> None:
+    folder = checkpoint / "checkpoint"
+    model = transformers.ViTModel.from_pretrained(folder, attn_implementation="eager").eval()
+    pixels = ViTImageProcessorPil.from_pretrained(folder)(Image.open(BytesIO(FILES[0])), return_tensors="pt")
+    with torch.inference_mode():
+        expected = torch.cat(model(**pixels, output_attentions=True).attentions).numpy()
+    async with serving(checkpoint / "bundle") as server, connect(server) as client:
+        np.testing.assert_allclose((await client.attend(FILES[0])).weights, expected, rtol=0, atol=2e-5)
+        with pytest.raises(InvalidInput) as refused:
+            await client.attend(b"no image")
+        assert (refused.value.sequence, refused.value.field) == (0, "images.values")
 
 
 async def test_a_classifier_that_scores_the_mean_of_patches_equals_transformers(tmp_path: Path) -> None:

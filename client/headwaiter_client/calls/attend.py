@@ -40,7 +40,7 @@ class Attention:
     Attributes:
         weights: float32 [layers, heads, n, n]; each row holds the weights of one query, with the sum 1.
         received_context: what `context` reads; None if no query was chosen.
-        received_tokens: what `tokens` reads; None for token ids and features.
+        received_tokens: what `tokens` reads; None for token ids, features and images.
         received_vectors: what `vectors` reads; None if the call did not ask for them, or the model has none.
         timings: the time that each stage took.
         model: the model that answered.
@@ -82,16 +82,16 @@ class Attention:
 
     @property
     def tokens(self) -> list[str]:
-        """The n tokens of a text, as the tokenizer's vocabulary spells them.
+        """The n tokens of a text or a pair, as the tokenizer's vocabulary spells them.
 
         Raises:
-            OutputMissing: the sequence was no text.
+            OutputMissing: the sequence was no text and no pair.
         """
-        return present(self.received_tokens, "the result has no tokens: pass a text")
+        return present(self.received_tokens, "the result has no tokens: pass a text or a pair of texts")
 
 
 def attend_request(
-    sequence: str | ArrayLike,
+    sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
     layers: Iterable[SupportsIndex] | None = None,
     heads: Iterable[SupportsIndex] | None = None,
     query: SupportsIndex | None = None,
@@ -104,14 +104,14 @@ def attend_request(
 
     Raises:
         TypeError: an argument other than the sequence has the wrong type.
-        InvalidInput: the sequence is not a text, token ids or features, or an index is out of range.
+        InvalidInput: the sequence is none of these, or an index is out of range.
     """
-    if sequence is None or isinstance(sequence, bytes | PathLike):
+    if sequence is None:
         raise InvalidInput(
-            f"sequence is of type {type(sequence).__name__}: pass a str, token ids [n] or features [n, width]"
+            "sequence is of type NoneType: pass a text, a pair of texts, an image, token ids [n] or features [n, width]"
         )
-    if isinstance(sequence, (list, tuple)) and any(isinstance(one, str) for one in sequence):
-        raise InvalidInput("sequence is a list of texts: pass one text", field="texts")
+    if isinstance(sequence, list) and any(isinstance(one, str) for one in sequence):
+        raise InvalidInput("sequence is a list of texts: pass one text, or a tuple of two texts", field="texts")
     kind = input_kind_of(sequence)
     # EncodeRequest and AttendRequest hold their input in the same fields.
     encode = encode_request(model=model, model_version=model_version, request_id=request_id)

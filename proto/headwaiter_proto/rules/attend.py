@@ -33,6 +33,8 @@ def check_single(request: pb.AttendRequest) -> None:
         "tokens.lengths": len(request.tokens.lengths),
         "features.lengths": len(request.features.lengths),
         "texts.values": len(request.texts.values),
+        "pairs.second": len(request.pairs.second),
+        "images.values": len(request.images.values),
     }
     for field, count in counts.items():
         if count > 1:

@@ -81,7 +81,7 @@ class EncoderMethods:
                 served, sequence, selection, deadline_s=call.deadline_s, on_queued=call.note_queued
             )
             tokens = []
-            if served.tokenizer and request.HasField("texts"):
+            if served.tokenizer and request.WhichOneof("input") in ("texts", "pairs"):
                 tokens = served.tokenizer.token_strings(without_types(sequence))
             # Copying weights takes long; a thread keeps the event loop free.
             respond = partial(self._respond_attend, call, admitted_s, attention, run, tokens, served)

@@ -84,14 +84,14 @@ async def read_input(
         InvalidInput: the request is wrong; or a sequence is wrong, and `failures` does not keep errors.
         Overloaded: the queue has no room for the request, or too many bytes of texts or images are being read.
     """
-    # An AttendRequest has the same inputs, except pairs, but no options.
+    # An AttendRequest has the same inputs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     kind = request.WhichOneof("input")
     if kind == "images":
-        tokens = check_images(options.images, manifest, limits)
+        tokens = check_images(request.images, manifest, limits)
         await check_room(1 if options.partial else tokens)
-        with readers.images.held(connection, options.images.ByteSize()):
-            reading: Steps[list[NDArray[np.generic]]] = read_images(list(options.images.values), manifest, failures)
+        with readers.images.held(connection, request.images.ByteSize()):
+            reading: Steps[list[NDArray[np.generic]]] = read_images(list(request.images.values), manifest, failures)
             rows = await readers.decoding.run_steps(reading, priority_of(options), connection)
         return ParsedInput(rows, failures)
     if kind not in ("texts", "pairs"):
@@ -100,16 +100,16 @@ async def read_input(
     if kind == "texts":
         prompt = read_prompt(request.texts, manifest, limits)
     else:
-        pairs = read_pairs(options.pairs, manifest, limits)
+        pairs = read_pairs(request.pairs, manifest, limits)
     assert tokenizer is not None
     tokenize_options = TokenizeOptions(
-        prompt, _TRUNCATIONS[options.truncation], options.output.offsets, options.pairs.pair_truncation
+        prompt, _TRUNCATIONS[options.truncation], options.output.offsets, request.pairs.pair_truncation
     )
     inputs: Sequence[str | Pair] = request.texts.values if kind == "texts" else pairs
     tokenize = partial(tokenizer.tokenize, inputs, tokenize_options, failures, limits.tokens)
     # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
     count = len(inputs)
-    size_bytes = options.pairs.ByteSize() or request.texts.ByteSize()
+    size_bytes = request.pairs.ByteSize() or request.texts.ByteSize()
     if count == 1 and size_bytes <= _SMALL_TEXT_BYTES:
         tokenized = finish(tokenize())
     else:
