@@ -23,7 +23,7 @@ _API_PAGE = "docs/api.md"
 # What protobuf says of a field that a message does not have, before a list of the fields that it has.
 _UNKNOWN_FIELD = re.compile(r'Message type "headwaiter\.v1\.(\w+)" has no field named "(.*?)"', re.DOTALL)
 # The page reads, and changes nothing: it can neither load nor unload models.
-_METHODS = ("ListModels", "GetModel", "Encode", "Attend", "ListBatches")
+_METHODS = ("ListModels", "GetModel", "Encode", "Classify", "Attend", "ListBatches")
 
 
 @dataclass(frozen=True)

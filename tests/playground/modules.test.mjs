@@ -22,12 +22,15 @@ import { bestHead, PATTERNS } from "../../playground/headwaiter_playground/stati
 import { headSteps } from "../../playground/headwaiter_playground/static/head_steps.js";
 import { headsPerCall, layerWeights, mostTokens, textWeights } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { loader } from "../../playground/headwaiter_playground/static/loader.js";
+import { tabsOf } from "../../playground/headwaiter_playground/static/model_tabs.js";
 import { Models } from "../../playground/headwaiter_playground/static/models.js";
 import { counted, milliseconds, percent, ticks } from "../../playground/headwaiter_playground/static/numbers.js";
+import { secondBegin } from "../../playground/headwaiter_playground/static/pair_maths.js";
 import { polling } from "../../playground/headwaiter_playground/static/polling.js";
 import { meanBetween, ratePerS, readTotals } from "../../playground/headwaiter_playground/static/prometheus.js";
 import { sampleSequences } from "../../playground/headwaiter_playground/static/samples.js";
 import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
+import { barLengths, fallingOrder } from "../../playground/headwaiter_playground/static/score_maths.js";
 import { stageSeconds } from "../../playground/headwaiter_playground/static/stages.js";
 import { float32Rows, tokenSequences } from "../../playground/headwaiter_playground/static/tensors.js";
 import { followed } from "../../playground/headwaiter_playground/static/token_spans.js";
@@ -590,4 +593,26 @@ test("the weights of all layers come in one call, unless the server allows fewer
   model.limits.maxAttendBytes -= 1;
   assert.deepEqual((await textWeights(ask, model, 1, 3)).layers, [1]);
   assert.deepEqual(asked, [[[1], [0, 1]]]);
+});
+
+test("the tabs are those of what a model does", () => {
+  const does = (tasks, others = {}) => tabsOf({ tasks: tasks.map((task) => `TASK_${task}`), takesTexts: true, ...others });
+  const always = ["latency", "cost", "models"];
+  assert.deepEqual(does(["ENCODE", "ATTEND"]), ["attention", "similarity", ...always]);
+  assert.deepEqual(does(["CLASSIFY", "RERANK"]), ["attention", "rerank", ...always]);
+  assert.deepEqual(does(["ENCODE", "CLASSIFY_TOKENS"]), ["attention", "classify", "similarity", ...always]);
+  assert.deepEqual(does(["ENCODE"], { takesTexts: false }), ["attention", ...always]);
+  assert.deepEqual(tabsOf(null), ["attention", "similarity", ...always]);
+});
+
+test("the second text of a pair begins where its tokens differ from those without it", () => {
+  assert.equal(secondBegin(["[CLS]", "a", "[SEP]", "b", "[SEP]"], ["[CLS]", "a", "[SEP]", "[SEP]"]), 3);
+  assert.equal(secondBegin(["[CLS]", "a", "[SEP]", "[SEP]"], ["[CLS]", "a", "[SEP]", "[SEP]"]), 3);
+});
+
+test("bars of scores from 0 to 1 have the length of the score, others lie between the extremes", () => {
+  assert.deepEqual(barLengths([0.25, 1]), [0.25, 1]);
+  assert.deepEqual(barLengths([-2, 0, 2]), [0, 0.5, 1]);
+  assert.deepEqual(barLengths([3, 3]), [1, 1]);
+  assert.deepEqual(fallingOrder(Float32Array.of(1, 3, 3, 2)), [1, 2, 3, 0]);
 });

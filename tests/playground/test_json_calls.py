@@ -15,7 +15,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloa
 
 
 def test_the_page_makes_only_calls_that_change_nothing() -> None:
-    assert {"ListModels", "GetModel", "Encode", "Attend"} <= JSON_CALLS.keys()
+    assert {"ListModels", "GetModel", "Encode", "Classify", "Attend"} <= JSON_CALLS.keys()
     assert not {"LoadModel", "UnloadModel"} & JSON_CALLS.keys()
 
 

@@ -7,16 +7,17 @@ import { isDark } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 
 /**
- * Return an object that shows tokens in a toolbar. It calls `choose` with the position of a token, `cross` with that of a
- * token on which the user types an x, and `preview` with that of a token under the mouse, or null.
+/**
+ * Return an object that shows tokens in a toolbar. It calls `choose` with the position of a token; if given, `cross` with
+ * that of a token on which the user types an x, and `preview` with that of a token under the mouse, or null.
  */
-export function chipBar(bar, choose, cross, preview) {
+export function chipBar(bar, choose, cross = null, preview = () => {}) {
     let buttons = [];
 
     toolbar(bar, () => buttons, choose);
     bar.addEventListener("keydown", (event) => {
         const now = buttons.indexOf(document.activeElement);
-        if (now >= 0 && event.key === "x" && !event.ctrlKey && !event.metaKey) cross(now);
+        if (now >= 0 && event.key === "x" && cross && !event.ctrlKey && !event.metaKey) cross(now);
     });
     bar.addEventListener("mouseleave", () => preview(null));
 
@@ -37,8 +38,11 @@ export function chipBar(bar, choose, cross, preview) {
     }
 
     return {
-        /** Show tokens, of which the one at `query` is chosen, with the weights of a row; some are crossed out. */
-        show(tokens, weights, query, decimals, crossedOut) {
+        /**
+         * Show tokens with the weights that the chosen token, at `query`, gives them; some are crossed out. `query` is -1
+         * if the chosen token is elsewhere.
+         */
+        show(tokens, weights, query, decimals, crossedOut = new Set()) {
             const texts = buttons.map((button) => button.firstChild.textContent);
             if (JSON.stringify(texts) !== JSON.stringify(tokens)) make(tokens);
             buttons.forEach((button, position) => {
@@ -47,8 +51,9 @@ export function chipBar(bar, choose, cross, preview) {
                 button.classList.toggle("crossed-out", crossedOut.has(position));
                 button.children[1].textContent =
                     `, position ${position}${crossedOut.has(position) ? ", crossed out" : ""}, weight `;
-                button.tabIndex = position === query ? 0 : -1;
+                button.tabIndex = position === Math.max(query, 0) ? 0 : -1;
             });
+            if (query < 0) return;
             // Only the box scrolls: the user may look at another part of the page.
             const [box, chosen] = [bar, buttons[query]].map((each) => each.getBoundingClientRect());
             if (chosen.top < box.top) bar.scrollTop -= Math.ceil(box.top - chosen.top);

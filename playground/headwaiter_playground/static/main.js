@@ -1,12 +1,15 @@
 // Starts the page: passes the chosen model to the tabs.
 import { attentionTab } from "./attention_tab.js";
 import { Calls } from "./calls.js";
+import { classifyTab } from "./classify_tab.js";
 import { costTab } from "./cost_tab.js";
 import { byId, element, say } from "./dom.js";
 import { latencyTab } from "./latency_tab.js";
 import { Models, isSameModel } from "./models.js";
+import { tabsOf } from "./model_tabs.js";
 import { modelsTab } from "./models_tab.js";
 import { counted, enumWords } from "./numbers.js";
+import { rerankTab } from "./rerank_tab.js";
 import { signIn } from "./sign_in.js";
 import { similarityTab } from "./similarity_tab.js";
 import { makeTabs } from "./tabs.js";
@@ -17,6 +20,8 @@ const models = new Models(calls);
 // `shown()` and `left()` when the user comes and goes.
 const tabs = {
     attention: attentionTab(models),
+    rerank: rerankTab(models),
+    classify: classifyTab(models),
     similarity: similarityTab(models),
     latency: latencyTab(calls, models),
     cost: costTab(calls),
@@ -37,6 +42,7 @@ function showModels() {
     byId("model-summary").textContent = chosen ? summary(chosen) : "";
     if (used && isSameModel(used.model, chosen?.model)) return;
     used = chosen;
+    tabList.offer(tabsOf(chosen));
     for (const tab of Object.values(tabs)) tab.useModel(chosen);
 }
 
@@ -55,7 +61,7 @@ choice.addEventListener("change", () => models.choose(choice.value));
 calls.addEventListener("waiting", () => say(byId("page-waits"), calls.waitsFor && `${calls.waitsFor} Trying again …`));
 signIn(calls);
 
-makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
+const tabList = makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
     if (before) tabs[before].left();
     tabs[name].shown();
 });

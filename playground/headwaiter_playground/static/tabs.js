@@ -2,7 +2,8 @@
 
 /**
  * Make a list of tabs work. `onChange` gets the name of the tab that is shown, and of the tab that was shown before.
- * The name is in the address, so that a tab can be linked to.
+ * The name is in the address, so that a tab can be linked to. Returns an object whose function `offer` takes the names
+ * of the tabs to offer; if the shown tab is not among them, the first of them is shown.
  */
 export function makeTabs(list, onChange) {
     const tabs = [...list.querySelectorAll("[role=tab]")];
@@ -25,18 +26,25 @@ export function makeTabs(list, onChange) {
 
     const step = { ArrowRight: 1, ArrowLeft: -1 };
     list.addEventListener("keydown", (event) => {
-        const now = tabs.indexOf(document.activeElement);
+        const offered = tabs.filter((tab) => !tab.hidden);
+        const now = offered.indexOf(document.activeElement);
         const next =
             event.key === "Home"
                 ? 0
                 : event.key === "End"
-                  ? tabs.length - 1
-                  : step[event.key] && (now + step[event.key] + tabs.length) % tabs.length;
+                  ? offered.length - 1
+                  : step[event.key] && (now + step[event.key] + offered.length) % offered.length;
         if (now < 0 || next === undefined) return;
         event.preventDefault();
-        tabs[next].focus();
-        show(tabs[next]);
+        offered[next].focus();
+        show(offered[next]);
     });
     for (const tab of tabs) tab.addEventListener("click", () => show(tab));
     show(tabs.find((tab) => nameOf(tab) === location.hash.slice(1)) ?? tabs[0]);
+    return {
+        offer(names) {
+            for (const tab of tabs) tab.hidden = !names.includes(nameOf(tab));
+            if (!names.includes(shown)) show(tabs.find((tab) => !tab.hidden));
+        },
+    };
 }

@@ -14,6 +14,7 @@ from headwaiter_client.calls import steps
 from headwaiter_client.cli.page_server import PageServer
 from testbed.chromium import Browser, Page, chromium_path, running_chromium
 from testbed.server_process import RunningServer, running_server
+from tests.support.playground.accessibility import read_axe
 
 # Opens a tab of the playground: open_tab(client, "attention", "a text", width=390, dark=True).
 OpenTab = Callable[..., Page]
@@ -54,6 +55,11 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("Chromium is missing: install the package chromium")
     with running_chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    return read_axe()
 
 
 @pytest.fixture

@@ -1,0 +1,144 @@
+// The attention across a pair of texts, in one layer and head: what tokens of one text give to tokens of the other.
+import { chipBar } from "./attention_chips.js";
+import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { layerWeights, mostTokens } from "./layer_weights.js";
+import { loader } from "./loader.js";
+import { fixed, percent } from "./numbers.js";
+import { pairLines } from "./pair_lines.js";
+import { acrossShares, secondBegin } from "./pair_maths.js";
+import { shownToken } from "./tokens.js";
+
+const DECIMALS = 4;
+
+/** Return the card. */
+export function pairAttention(models) {
+    const layerChoice = byId("pair-layer");
+    const headChoice = byId("pair-head");
+    let asked = null; // The pair to show.
+    let shown = null; // The last reply, with what it was asked for.
+    let token = 1; // The chosen token, by its position in the pair.
+    let head = -1; // -1 until one is chosen.
+    const bars = [
+        chipBar(byId("pair-first"), (position) => choose(position)),
+        chipBar(byId("pair-second"), (position) => choose(shown.begin + position)),
+    ];
+
+    const loading = loader(
+        async (signal) => {
+            const { model, query, document } = asked;
+            if (!model.attends) throw new RangeError(`${model.model.name} offers no attention weights.`);
+            isBusy("pair-card", true);
+            const layer = Number(layerChoice.value);
+            const ask = (second, heads) => {
+                const request = { pairs: { first: [query], second: [second] }, layers: [layer], heads };
+                return models.call(model, "Attend", request, { signal });
+            };
+            const likely = mostTokens(query + document);
+            const result = await layerWeights((heads) => ask(document, heads), model.heads, likely);
+            const alone = await ask("", [0]);
+            return {
+                ...result,
+                model,
+                query,
+                document,
+                layer,
+                heads: model.heads,
+                tokens: result.tokens.map(shownToken),
+                begin: secondBegin(result.tokens, alone.tokens),
+            };
+        },
+        (result) => {
+            const isSamePair = shown && ["query", "document"].every((text) => shown[text] === result[text]);
+            const isSameHead = isSamePair && shown.layer === result.layer;
+            shown = result;
+            isBusy("pair-card", false);
+            say(byId("pair-error"), "");
+            byId("pair-result").hidden = false;
+            const shares = acrossShares(shown);
+            // The head that looks across the most, until the user chooses.
+            if (!isSameHead || head < 0) head = shares.indexOf(Math.max(...shares));
+            if (!isSamePair) token = Math.min(1, shown.count - 1);
+            headChoice.replaceChildren(
+                ...shares.map((share, index) =>
+                    element("option", { value: index }, `Head ${index}: ${percent(share)} across`),
+                ),
+            );
+            redraw();
+        },
+        (error) => {
+            forget();
+            say(byId("pair-error"), error.message);
+        },
+    );
+
+    function choose(position) {
+        token = position;
+        redraw();
+    }
+
+    const redraw = drawing(byId("panel-rerank"), () => {
+        if (!shown) return;
+        const { tokens, begin, count, layer } = shown;
+        headChoice.value = String(head);
+        const weights = shown.weights.subarray(head * count ** 2, (head + 1) * count ** 2);
+        const row = weights.subarray(token * count, (token + 1) * count);
+        const isFirst = token < begin;
+        const sides = [
+            [0, begin],
+            [begin, count],
+        ];
+        bars.forEach((bar, index) => {
+            const [from, to] = sides[index];
+            const own = from <= token && token < to ? token - from : -1;
+            bar.show(tokens.slice(from, to), row.subarray(from, to), own, DECIMALS);
+            bar.paint(row.subarray(from, to));
+        });
+        const [from, to] = sides[isFirst ? 1 : 0];
+        const share = row.subarray(from, to).reduce((sum, weight) => sum + weight, 0);
+        const other = isFirst ? "document" : "query";
+        const title = `token ${token} “${tokens[token]}”, layer ${layer}, head ${head}`;
+        byId("pair-title").textContent = `Attention across the pair: ${title}`;
+        byId("pair-words").textContent =
+            `“${tokens[token]}” gives ${percent(share)} of its attention to the ${other}. Thick lines are its weights, ` +
+            "thin lines those of the other tokens of the same text.";
+        byId("pair-lines").replaceChildren(
+            pairLines({ tokens, weights, begin, token, width: byId("pair-lines").clientWidth, choose }),
+        );
+        const rows = Array.from({ length: to - from }, (_, index) => [
+            `${from + index}`,
+            tokens[from + index],
+            fixed(row[from + index], DECIMALS),
+        ]);
+        const caption = `Weights that ${title}, gives to the ${other}. They add up to ${fixed(share, DECIMALS)}.`;
+        showTable(byId("pair-table"), table(caption, ["position", "token", "weight"], rows, 2));
+    });
+
+    function forget() {
+        loading.cancel();
+        shown = null;
+        isBusy("pair-card", false);
+        byId("pair-result").hidden = true;
+    }
+
+    layerChoice.addEventListener("change", loading.run);
+    headChoice.addEventListener("change", () => {
+        head = Number(headChoice.value);
+        redraw();
+    });
+    return {
+        /** Offer the layers of a model. */
+        useModel({ layers }) {
+            const names = Array.from({ length: layers }, (_, layer) => `Layer ${layer}`);
+            const kept = Number(layerChoice.value) < layers ? Number(layerChoice.value) : 0;
+            layerChoice.replaceChildren(...names.map((name, layer) => element("option", { value: layer }, name)));
+            layerChoice.value = String(kept);
+        },
+        /** Show a pair of a query and a document. */
+        load(model, query, document) {
+            asked = { model, query, document };
+            loading.run();
+        },
+        /** Show nothing of the last reply. */
+        forget,
+    };
+}

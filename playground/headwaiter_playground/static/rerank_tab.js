@@ -1,0 +1,100 @@
+// The tab Rerank: documents by their scores for a query, and the attention across one of the pairs.
+import { byId, element, isBusy, say } from "./dom.js";
+import { debounced, loader } from "./loader.js";
+import { loadedTab } from "./loaded_tab.js";
+import { isSameModel } from "./models.js";
+import { counted } from "./numbers.js";
+import { pairAttention } from "./pair_attention.js";
+import { scoreTable } from "./score_bars.js";
+import { fallingOrder } from "./score_maths.js";
+import { filledLines } from "./sequence_input.js";
+import { float32Values } from "./tensors.js";
+
+const MOST_DOCUMENTS = 40;
+const TYPING_PAUSE_MS = 400;
+
+/** Return the tab. */
+export function rerankTab(models) {
+    let model = null;
+    let shown = null; // The last reply, with what it was asked for.
+    let chosen = ""; // The document whose pair is shown.
+    const attention = pairAttention(models);
+
+    const load = loader(
+        async (signal) => {
+            const asked = model;
+            const query = byId("rerank-query").value.trim();
+            const typed = filledLines(byId("rerank-input").value);
+            const documents = typed.slice(0, MOST_DOCUMENTS);
+            if (!query) throw new RangeError("Type a query.");
+            if (!documents.length) throw new RangeError("Type a document on each line.");
+            isBusy("rerank-result", true);
+            byId("rerank-status").textContent = "Computing …";
+            const request = { pairs: { first: [query], second: documents }, output: { logits: true } };
+            const reply = await models.call(asked, "Classify", request, { signal });
+            const scores = Array.from(float32Values(reply.scores));
+            // Logits keep an order where scores are equal.
+            const order = fallingOrder(reply.logits ? Array.from(float32Values(reply.logits)) : scores);
+            return { model: asked, query, documents, scores, order, left: typed.length - documents.length };
+        },
+        (result) => {
+            tab.loaded();
+            shown = result;
+            say(byId("rerank-error"), "");
+            isBusy("rerank-result", false);
+            const note = shown.left
+                ? ` The page ranks the first ${MOST_DOCUMENTS} lines; ${shown.left} are left out.`
+                : "";
+            byId("rerank-status").textContent = `${counted(shown.documents.length, "document")}.${note}`;
+            byId("rerank-result").hidden = false;
+            choose(shown.documents.includes(chosen) ? chosen : shown.documents[shown.order[0]]);
+        },
+        (error) => {
+            isBusy("rerank-result", false);
+            byId("rerank-status").textContent = "";
+            say(byId("rerank-error"), error.message);
+        },
+    );
+
+    function choose(document) {
+        chosen = document;
+        showRanking();
+        attention.load(shown.model, shown.query, chosen);
+    }
+
+    function showRanking() {
+        const focused = document.activeElement?.textContent;
+        const buttons = shown.order.map((index) => {
+            const text = shown.documents[index];
+            const attributes = { type: "button", class: "pair", "aria-pressed": String(text === chosen) };
+            const button = element("button", attributes, text);
+            button.addEventListener("click", () => choose(text));
+            return button;
+        });
+        const scores = shown.order.map((index) => shown.scores[index]);
+        const caption = `The documents by their scores for “${shown.query}”. Choose one to see the attention of its pair.`;
+        const hadFocus = byId("ranking").contains(document.activeElement);
+        byId("ranking").replaceChildren(scoreTable(caption, ["document", "score"], buttons, scores));
+        if (hadFocus) buttons.find((button) => button.textContent === focused)?.focus();
+    }
+
+    function forget() {
+        shown = null;
+        attention.forget();
+        byId("rerank-result").hidden = true;
+        byId("rerank-status").textContent = "";
+    }
+
+    const tab = loadedTab({
+        use(description) {
+            if (shown && !isSameModel(shown.model.model, description?.model)) forget();
+            model = description?.tasks.includes("TASK_RERANK") ? description : null;
+            if (model) attention.useModel(model);
+        },
+        load,
+    });
+    for (const id of ["rerank-query", "rerank-input"])
+        byId(id).addEventListener("input", debounced(tab.changed, TYPING_PAUSE_MS));
+    byId("rerank-form").addEventListener("submit", (event) => event.preventDefault());
+    return tab;
+}
