@@ -231,6 +231,12 @@ class Page:
         events = "for (const kind of ['input', 'change']) control.dispatchEvent(new Event(kind, { bubbles: true }))"
         self.evaluate(f"(control => {{ control.value = {json.dumps(value)}; {events} }})({found})")
 
+    def choose_file(self, selector: str, path: Path) -> None:
+        """Choose a file in an input of files, as a user does in the dialog."""
+        root = self.send("DOM.getDocument")["root"]["nodeId"]
+        node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.send("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
     def texts(self, selector: str) -> list[str]:
         """Return the text of each element that a selector finds."""
         found: list[str] = self.evaluate(

@@ -4,6 +4,7 @@ import { Calls } from "./calls.js";
 import { classifyTab } from "./classify_tab.js";
 import { costTab } from "./cost_tab.js";
 import { byId, element, say } from "./dom.js";
+import { imagesTab } from "./images_tab.js";
 import { latencyTab } from "./latency_tab.js";
 import { Models, isSameModel } from "./models.js";
 import { tabsOf } from "./model_tabs.js";
@@ -20,6 +21,7 @@ const models = new Models(calls);
 // `shown()` and `left()` when the user comes and goes.
 const tabs = {
     attention: attentionTab(models),
+    images: imagesTab(models),
     rerank: rerankTab(models),
     classify: classifyTab(models),
     similarity: similarityTab(models),

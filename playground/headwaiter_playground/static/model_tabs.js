@@ -13,6 +13,7 @@ export function tabsOf(model) {
     return [
         // A model of features alone has a tab that says why there is nothing to see.
         (takesTyped || !takesImages) && "attention",
+        takesImages && "images",
         reranks && "rerank",
         classifies && takesTyped && !reranks && "classify",
         takesTyped && tasks.includes("TASK_ENCODE") && "similarity",

@@ -7,6 +7,7 @@ import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
 import { counted, enumWords, fixed } from "./numbers.js";
+import { similarityQuery } from "./similarity_query.js";
 import { TEXTS, TOKENS, filledLines, requestInput, whyNoInput } from "./sequence_input.js";
 import { float32Rows } from "./tensors.js";
 import { isDark } from "./theme.js";
@@ -28,6 +29,8 @@ export function similarityTab(models) {
     const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
     const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => tab.changed());
 
+    const query = similarityQuery(models);
+
     const load = loader(
         async (signal) => {
             const asked = model;
@@ -44,6 +47,8 @@ export function similarityTab(models) {
             const reply = await models.call(asked, "Encode", request, { signal });
             return {
                 model: asked,
+                lines: input.kind === TEXTS ? lines : null,
+                output,
                 texts: lines.map(shownToken),
                 left: typed.length - lines.length,
                 cosines: cosineMatrix(float32Rows(reply.pooled)),
@@ -62,6 +67,9 @@ export function similarityTab(models) {
             say(byId("similarity-caution"), caution(shown.model));
             byId("similarity-result").hidden = false;
             redraw();
+            // Of token ids, the page knows no text that a query could be compared with.
+            byId("query-card").hidden = !shown.lines;
+            if (shown.lines) query.load(shown.model, shown.lines, shown.output);
         },
         (error) => {
             forget();
@@ -71,6 +79,7 @@ export function similarityTab(models) {
 
     function forget() {
         shown = null;
+        query.forget();
         byId("similarity-result").hidden = true;
         byId("similarity-status").textContent = "";
     }

@@ -25,6 +25,11 @@ export function tokenSequences(sequences) {
     const ids = sequences.flat();
     const view = new DataView(new ArrayBuffer(4 * ids.length));
     ids.forEach((id, index) => view.setInt32(4 * index, id, true));
-    const bytes = Array.from(new Uint8Array(view.buffer), (byte) => String.fromCharCode(byte));
-    return { dtype: "DATA_TYPE_INT32", data: btoa(bytes.join("")), lengths: sequences.map((each) => each.length) };
+    const lengths = sequences.map((each) => each.length);
+    return { dtype: "DATA_TYPE_INT32", data: base64(new Uint8Array(view.buffer)), lengths };
+}
+
+/** Return bytes in base64. */
+export function base64(bytes) {
+    return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }

@@ -124,9 +124,15 @@ def test_a_model_without_pooling_has_no_numbers_of_pooled_vectors(open_tab: Open
 def test_a_model_of_images_takes_pictures(open_tab: OpenTab) -> None:
     server = ChangingServer(vit=FakeEncoder(model="vit", vocabulary_size=0, feature_width=6))
     server.descriptions["vit"].takes_images = True
+    server.descriptions["vit"].image.MergeFrom(
+        pb.ImageFormat(channels=3, height=4, width=4, patch_size=2, preparation=pb.ImagePreparation())
+    )
     with Client(transport=server) as client:
-        page = open_tab(client, "attention")
-        page.wait_for("document.querySelector('#attention-error').textContent.includes('vit takes pictures')")
+        page = open_tab(client, "images")
+        assert page.texts("[role=tab]:not([hidden])") == ["Images", "Latency", "Cost", "Models"]
+        page.click("#tab-latency")
+        page.click("#latency-send")
+        page.wait_for("document.querySelector('#latency-error').textContent.includes('vit takes pictures')")
 
 
 def test_the_chart_of_costs_ends_at_the_budget_of_a_batch(open_tab: OpenTab) -> None:

@@ -1,0 +1,83 @@
+// The tab Images: the labels of a picture, and the attention of one of its patches over the others.
+import { labelledText } from "./classify_tab.js";
+import { byId, isBusy, say } from "./dom.js";
+import { loader } from "./loader.js";
+import { loadedTab } from "./loaded_tab.js";
+import { isSameModel } from "./models.js";
+import { patchAttention } from "./patch_attention.js";
+import { readPicture } from "./picture_file.js";
+import { base64, float32Rows } from "./tensors.js";
+
+/** Return the tab. */
+export function imagesTab(models) {
+    let model = null;
+    let file = null; // The picture that the user has chosen.
+    let shown = null; // The model of the last reply.
+    const attention = patchAttention(models);
+
+    const load = loader(
+        async (signal) => {
+            const asked = model;
+            const chosen = file;
+            if (!chosen) return null;
+            isBusy("images-result", true);
+            byId("images-status").textContent = "Computing …";
+            const { bytes, bitmap, isCopy } = await readPicture(chosen, Math.max(asked.image.height, asked.image.width));
+            const images = { values: [base64(bytes)] };
+            const classifies = asked.tasks.includes("TASK_CLASSIFY");
+            const reply = classifies ? await models.call(asked, "Classify", { images }, { signal }) : null;
+            return { model: asked, name: chosen.name, images, bitmap, isCopy, reply };
+        },
+        (result) => {
+            tab.loaded();
+            say(byId("images-error"), "");
+            isBusy("images-result", false);
+            byId("images-status").textContent = "";
+            if (!result) return;
+            const { reply, name, isCopy, bitmap } = result;
+            shown = result.model.model;
+            const note = isCopy ? " The file is large, or neither JPEG nor PNG: the model reads a smaller copy." : "";
+            byId("images-status").textContent = `${name}: ${bitmap.width} × ${bitmap.height} pixels.${note}`;
+            const cards = reply ? [labelledText("Labels", reply.head.labels, float32Rows(reply.scores))] : [];
+            byId("images-labels").replaceChildren(...cards);
+            byId("images-result").hidden = false;
+            attention.load(result);
+        },
+        (error) => {
+            forget();
+            say(byId("images-error"), error.message);
+        },
+    );
+
+    function forget() {
+        shown = null;
+        attention.forget();
+        isBusy("images-result", false);
+        byId("images-result").hidden = true;
+        byId("images-status").textContent = "";
+    }
+
+    function choose(files) {
+        if (!files.length) return;
+        [file] = files;
+        tab.changed();
+    }
+
+    const tab = loadedTab({
+        use(description) {
+            if (shown && !isSameModel(shown, description?.model)) forget();
+            model = description?.takesImages ? description : null;
+            if (model) attention.useModel(model);
+        },
+        load,
+    });
+    const form = byId("images-form");
+    form.addEventListener("submit", (event) => event.preventDefault());
+    byId("images-input").addEventListener("change", ({ target }) => choose(target.files));
+    form.addEventListener("dragover", (event) => event.preventDefault());
+    form.addEventListener("drop", (event) => {
+        event.preventDefault();
+        choose(event.dataTransfer.files);
+    });
+    return tab;
+}

@@ -1,0 +1,112 @@
+// The card of the attention over the patches of a picture, in one layer and head.
+import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { layerWeights } from "./layer_weights.js";
+import { loader } from "./loader.js";
+import { fixed, percent } from "./numbers.js";
+import { patchGrid, seenPart } from "./patch_grid.js";
+import { drawPatches } from "./patch_map.js";
+
+const DECIMALS = 4;
+
+/** Return the card. */
+export function patchAttention(models) {
+    const [layerChoice, headChoice, tokenChoice] = ["patch-layer", "patch-head", "patch-token"].map(byId);
+    let asked = null; // The picture to show.
+    let shown = null; // The last reply, with what it was asked for.
+
+    const loading = loader(
+        async (signal) => {
+            const { model, images, bitmap } = asked;
+            if (!model.attends) throw new RangeError(`${model.model.name} offers no attention weights.`);
+            isBusy("patch-card", true);
+            const layer = Number(layerChoice.value);
+            const grid = patchGrid(model);
+            const tokens = grid.prefix + grid.rows * grid.columns;
+            const ask = (heads) => models.call(model, "Attend", { images, layers: [layer], heads }, { signal });
+            const { weights, count } = await layerWeights(ask, model.heads, tokens);
+            if (count !== tokens)
+                throw new RangeError(`${model.model.name} has ${count} tokens, which are not the patches of a picture.`);
+            return { weights, count, grid, layer, bitmap, part: seenPart(bitmap, model) };
+        },
+        (result) => {
+            shown = result;
+            isBusy("patch-card", false);
+            say(byId("patch-error"), "");
+            byId("patch-result").hidden = false;
+            redraw();
+        },
+        (error) => {
+            forget();
+            say(byId("patch-error"), error.message);
+        },
+    );
+
+    const redraw = drawing(byId("panel-images"), () => {
+        if (!shown) return;
+        const { weights, count, grid, layer, bitmap, part } = shown;
+        const [head, token] = [headChoice, tokenChoice].map((choice) => Number(choice.value));
+        const begin = (head * count + token) * count;
+        const row = weights.subarray(begin, begin + count);
+        const onPatches = row.subarray(grid.prefix);
+        const title = `${nameOf(token, grid)}, layer ${layer}, head ${head}`;
+        byId("patch-title").textContent = `Attention over the patches: ${title}`;
+        drawPatches(byId("patch-map"), { bitmap, part, grid, weights: onPatches, chosen: token - grid.prefix });
+        const share = onPatches.reduce((sum, weight) => sum + weight, 0);
+        byId("patch-words").textContent =
+            `${nameOf(token, grid)} gives ${percent(share)} of its attention to patches. ` +
+            "Bright patches get much of it, dark patches little; the brightest has the largest weight.";
+        const order = Array.from(row.keys()).sort((one, other) => row[other] - row[one] || one - other);
+        const rows = order.map((position) => [nameOf(position, grid), fixed(row[position], DECIMALS)]);
+        showTable(byId("patch-table"), table(`Weights that the token gives: ${title}.`, ["to", "weight"], rows));
+    });
+
+    function forget() {
+        loading.cancel();
+        shown = null;
+        isBusy("patch-card", false);
+        byId("patch-result").hidden = true;
+    }
+
+    layerChoice.addEventListener("change", () => asked && loading.run());
+    for (const choice of [headChoice, tokenChoice]) choice.addEventListener("change", redraw);
+    byId("patch-map").addEventListener("click", ({ offsetX, offsetY }) => {
+        const patch = byId("patch-map").patchAt?.(offsetX, offsetY);
+        if (patch === undefined) return;
+        tokenChoice.value = String(shown.grid.prefix + patch);
+        redraw();
+    });
+    return {
+        /** Offer the layers, the heads and the tokens of a model of images. */
+        useModel(model) {
+            const grid = patchGrid(model);
+            offer(layerChoice, model.layers, (layer) => `Layer ${layer}`);
+            offer(headChoice, model.heads, (head) => `Head ${head}`);
+            offer(tokenChoice, grid.prefix + grid.rows * grid.columns, (token) => nameOf(token, grid));
+        },
+        /** Show a picture: a bitmap, and the images of a request. */
+        load(picture) {
+            asked = picture;
+            loading.run();
+        },
+        /** Show nothing of the last reply. */
+        forget() {
+            asked = null;
+            forget();
+        },
+    };
+}
+
+/** Return the name of a token: one of the model's own, or a patch. */
+function nameOf(token, { prefix, columns }) {
+    if (token < prefix) return token ? `The model’s own token ${token}` : "The class token";
+    const patch = token - prefix;
+    return `Patch in row ${Math.floor(patch / columns)}, column ${patch % columns}`;
+}
+
+/** Offer the numbers below `count` by their names, and keep the chosen one if it is among them. */
+function offer(choice, count, name) {
+    const kept = Number(choice.value) < count ? Number(choice.value) : 0;
+    const numbers = Array.from({ length: count }, (_, number) => number);
+    choice.replaceChildren(...numbers.map((number) => element("option", { value: number }, name(number))));
+    choice.value = String(kept);
+}

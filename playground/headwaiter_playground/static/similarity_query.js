@@ -1,0 +1,86 @@
+// A query against the list of texts: the texts by their cosines with the query.
+import { cosineMatrix } from "./cosines.js";
+import { csv } from "./csv.js";
+import { byId, download, isBusy, say } from "./dom.js";
+import { debounced, loader } from "./loader.js";
+import { scoreTable } from "./score_bars.js";
+import { fallingOrder } from "./score_maths.js";
+import { float32Rows } from "./tensors.js";
+
+const TYPING_PAUSE_MS = 400;
+// The names of prompts in sentence-transformers and in the model cards of encoders.
+const QUERY_PROMPTS = ["query", "search_query"];
+const TEXT_PROMPTS = ["document", "passage", "search_document"];
+
+/** Return the card; the texts, and what to ask for, come from the tab. */
+export function similarityQuery(models) {
+    let asked = null; // The model, the texts and the output to ask for.
+    let shown = null; // The last ranking.
+
+    const loading = loader(
+        async (signal) => {
+            const { model, texts, output } = asked;
+            const query = byId("similarity-query").value.trim();
+            if (!query) return null;
+            isBusy("query-card", true);
+            const vectors = async (values, names) => {
+                const prompt = promptOf(model, names);
+                const request = { texts: { values, ...(prompt && { prompt }) }, output };
+                return float32Rows((await models.call(model, "Encode", request, { signal })).pooled);
+            };
+            const [[own], rows] = await Promise.all([vectors([query], QUERY_PROMPTS), vectors(texts, TEXT_PROMPTS)]);
+            const cosines = cosineMatrix([own, ...rows])[0].slice(1);
+            return { model, query, texts, cosines, order: fallingOrder(cosines) };
+        },
+        (ranking) => {
+            shown = ranking;
+            isBusy("query-card", false);
+            say(byId("query-error"), "");
+            byId("query-result").hidden = !shown;
+            if (!shown) return;
+            const { model, query, texts, cosines, order } = shown;
+            const prompts = [QUERY_PROMPTS, TEXT_PROMPTS].map((names) => promptOf(model, names));
+            const [forQuery, forTexts] = prompts.map((prompt) => (prompt ? `“${prompt}”` : "none"));
+            const note = prompts.some(Boolean) ? ` Prompt of the query: ${forQuery}; of the texts: ${forTexts}.` : "";
+            const caption = `The texts by their cosines with “${query}”.${note}`;
+            const names = order.map((index) => texts[index]);
+            const scores = order.map((index) => cosines[index]);
+            byId("query-ranking").replaceChildren(scoreTable(caption, ["text", "cosine"], names, scores));
+        },
+        (error) => {
+            forget();
+            say(byId("query-error"), error.message);
+        },
+    );
+
+    function forget() {
+        loading.cancel();
+        shown = null;
+        isBusy("query-card", false);
+        byId("query-result").hidden = true;
+    }
+
+    byId("similarity-query").addEventListener("input", debounced(() => asked && loading.run(), TYPING_PAUSE_MS));
+    byId("query-csv").addEventListener("click", () => {
+        const { query, texts, cosines, order } = shown;
+        const rows = order.map((index, rank) => [rank + 1, query, texts[index], cosines[index]]);
+        const text = csv([["rank", "query", "text", "cosine"], ...rows]);
+        download(new Blob([text], { type: "text/csv" }), "similarity.csv");
+    });
+    return {
+        /** Compare the query, if there is one, with texts. */
+        load(model, texts, output) {
+            asked = { model, texts, output };
+            loading.run();
+        },
+        /** Show nothing of the last reply. */
+        forget() {
+            asked = null;
+            forget();
+        },
+    };
+}
+
+function promptOf({ prompts }, names) {
+    return prompts.find(({ name }) => names.includes(name))?.name ?? "";
+}

@@ -1,0 +1,123 @@
+"""The tab Images in Chromium: labels and attention over patches equal those of the client."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+from headwaiter_client import Client
+from headwaiter_export.bundle.export import export_bundle
+from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
+from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
+from testbed.chromium import Page
+from testbed.server_process import running_server
+from tests.e2e.playground.conftest import OpenTab, table
+from tests.support.checkpoints import save_vit
+from tests.support.playground.accessibility import problems
+from tests.support.shared_folders import SharedFolders
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def vit(shared_folders: SharedFolders) -> Iterator[Client]:
+    """A client of a classifier of images, which cuts them into 3 by 3 patches."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        save_vit(folder, "ViTForImageClassification", num_labels=3)
+        ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder)
+        loaded = read_checkpoint(folder, Pooling.CLS)
+        plans = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
+        export_bundle(loaded.encoder, None, folder / "bundle", "vit", plans=plans, image=loaded.image)
+
+    bundle = shared_folders.get("playground-images", make) / "bundle"
+    with running_server(bundle, ["--provider", "cpu"]) as server, Client(server.address) as client:
+        yield client
+
+
+def picture(folder: Path, width: int, height: int) -> Path:
+    """Write a PNG of smooth colours."""
+    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    path = folder / f"{width}.png"
+    Image.fromarray(np.stack([across, down, 255 - across], -1).astype(np.uint8)).save(path)
+    return path
+
+
+def open_images(open_tab: OpenTab, client: Client, path: Path, width: int = 1280, dark: bool = False) -> Page:
+    page = open_tab(client, "images", width=width, dark=dark)
+    page.choose_file("#images-input", path)
+    page.wait_for("document.querySelector('#patch-table td')")
+    return page
+
+
+def shown_weights(page: Page) -> dict[str, str]:
+    page.evaluate("new Promise(requestAnimationFrame)")
+    return {row[0]: row[1] for row in table(page, "#patch-table")}
+
+
+def expected_weights(row: np.ndarray) -> dict[str, str]:
+    names = ["The class token", *(f"Patch in row {row}, column {column}" for row in range(3) for column in range(3))]
+    return {name: f"{weight:.4f}" for name, weight in zip(names, row, strict=True)}
+
+
+def test_a_picture_shows_labels_and_attention_of_the_client(open_tab: OpenTab, vit: Client, tmp_path: Path) -> None:
+    path = picture(tmp_path, 60, 40)
+    page = open_images(open_tab, vit, path)
+    assert page.texts("[role=tab]:not([hidden])")[0] == "Images"
+    result = vit.classify([path])
+    rows = table(page, "#images-labels")
+    order = np.argsort(-result.scores[0])
+    assert [row[:2] for row in rows] == [[result.labels[i], f"{result.scores[0, i]:.4f}"] for i in order]
+    weights = vit.attend(path).weights
+    assert shown_weights(page) == expected_weights(weights[0, 0, 0])
+    assert list(shown_weights(page).values()) == sorted(shown_weights(page).values(), reverse=True)
+    page.choose("#patch-layer", "1")
+    page.wait_for("document.querySelector('#patch-title').textContent.includes('layer 1')")
+    page.choose("#patch-head", "3")
+    page.click("#patch-map")  # The patch in the middle.
+    assert shown_weights(page) == expected_weights(weights[1, 3, 5])
+    assert page.evaluate("document.querySelector('#patch-token').value") == "5"
+    # The brightest patch is that of the largest weight: the others lie under a shade.
+    pixels = page.evaluate(
+        "(canvas => { const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);"
+        "return Array.from({ length: 9 }, (_, index) => {"
+        "const row = Math.floor((Math.floor(index / 3) + 0.75) * canvas.height / 3);"
+        "const at = 4 * (row * canvas.width + Math.floor((index % 3 + 0.75) * canvas.width / 3));"
+        "return [...data.slice(at, at + 3)]; }); })(document.querySelector('#patch-map'))"
+    )
+    at = [(index % 3 + 0.75) / 3 for index in range(9)], [(index // 3 + 0.75) / 3 for index in range(9)]
+    own = np.array([[255 * x, 255 * y, 255 - 255 * x] for x, y in zip(*at, strict=True)])
+    patches = weights[1, 3, 5, 1:]
+    shade = 1 - 0.8 * (1 - np.sqrt(patches / patches.max()))
+    np.testing.assert_allclose(np.array(pixels), own * shade[:, None], rtol=0, atol=8)
+
+
+def test_a_large_picture_is_sent_as_a_smaller_copy(open_tab: OpenTab, vit: Client, tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (400, 600, 3), np.uint8)).save(path)
+    assert path.stat().st_size > 256 << 10
+    page = open_images(open_tab, vit, path)
+    assert "600 × 400 pixels" in page.texts("#images-status")[0]
+    assert "smaller copy" in page.texts("#images-status")[0]
+    page.choose_file("#images-input", picture(tmp_path, 30, 30))
+    page.wait_for("document.querySelector('#images-status').textContent.includes('30 × 30')")
+    assert "copy" not in page.texts("#images-status")[0]
+    wrong = tmp_path / "wrong.png"
+    wrong.write_text("no picture")
+    page.choose_file("#images-input", wrong)
+    page.wait_for("document.querySelector('#images-error').textContent.includes('wrong.png')")
+    assert not page.evaluate("document.querySelector('#patch-map').checkVisibility()")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_the_tab_of_images_is_accessible(
+    width: int, dark: bool, axe: str, open_tab: OpenTab, vit: Client, tmp_path: Path
+) -> None:
+    page = open_images(open_tab, vit, picture(tmp_path, 60, 40), width, dark)
+    page.evaluate(axe)
+    assert problems(page, width) == []
