@@ -8,6 +8,7 @@ import { contextCard } from "./context_card.js";
 import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
 import { offerExamples } from "./examples.js";
 import { sayFinding } from "./finding.js";
+import { headComparison } from "./head_comparison.js";
 import { headGrid } from "./head_grid.js";
 import { PATTERNS, bestHead, dimmed, isSeparator } from "./head_patterns.js";
 import { WEIGHTS_OF_SCALE, labelledMap, scale } from "./heat_maps.js";
@@ -56,6 +57,7 @@ export function attentionTab(models) {
         context.redraw();
     });
     const context = contextCard(models, () => controls.settings);
+    const comparison = headComparison(models, () => redraw());
 
     const load = loader(
         async (signal) => {
@@ -117,6 +119,7 @@ export function attentionTab(models) {
     /** Show nothing of the last replies. */
     function forget() {
         context.forget();
+        comparison.forget();
         shown = null;
         isBusy("attention-result", false);
         byId("truncate").hidden = true;
@@ -185,6 +188,8 @@ export function attentionTab(models) {
         byId("weight-scale").replaceChildren(...scale(WEIGHTS_OF_SCALE, weightShare, isDark()));
         labelledMap(byId("map"), shown.tokens, weights, coloured(weights), query, isDark());
         heads.show(controls.settings, [layer, head], (...place) => coloured(weightsOf(...place)));
+        const { settings, crossOut } = controls;
+        comparison.show({ shown, layer, head, query, row: row(weights), settings, isFaint, crossOut });
         drawTable(titleOf(query), row(rawHead(layer, head)), row(weights));
         drawLook(weights);
     });
@@ -193,11 +198,12 @@ export function attentionTab(models) {
 
     const titleOf = (position) => `token ${position} “${shown.tokens[position]}”, layer ${layer}, head ${head}`;
 
+    const isFaint = (key) => heads.isDim && isSeparator(shown.tokens[key]);
+
     /** Draw where the token under the mouse looks, or else the chosen one. */
     function drawLook(weights) {
         const position = pointed ?? query;
         const [now, { crossedOut }] = [row(weights, position), controls.settings];
-        const isFaint = (key) => heads.isDim && isSeparator(shown.tokens[key]);
         sayFinding(shown.tokens, now, position, layer, head, isFaint);
         byId("lines-title").textContent = `Weights of ${titleOf(position)}`;
         chips.show(shown.tokens, now, query, DECIMALS, crossedOut);
@@ -253,6 +259,7 @@ export function attentionTab(models) {
             if (!model) return;
             input.useModel(model);
             byId("examples-card").hidden = !model.takesTexts;
+            comparison.useModel(model);
             setOptions(layerChoice, model.layers, "Layer");
             setOptions(headChoice, model.heads, "Head");
             head = Number(headChoice.value);

@@ -1,0 +1,103 @@
+// A second head beside the first: the same token, the same masks.
+import { linesDrawing } from "./attention_drawings.js";
+import { whatIfRow } from "./attention_maths.js";
+import { byId, element, isBusy, say, showTable, table } from "./dom.js";
+import { loader } from "./loader.js";
+import { fixed } from "./numbers.js";
+import { float32Values } from "./tensors.js";
+
+const DECIMALS = 4;
+const NO_HEAD = "";
+
+/** Return the card. `redraw` draws the tab anew, and calls `show`. */
+export function headComparison(models, redraw) {
+    const [layerChoice, headChoice] = ["second-layer", "second-head"].map(byId);
+    let first = null; // What the tab shows.
+    let second = null; // The last reply, with what it was asked for.
+
+    const loading = loader(
+        async (signal) => {
+            const { shown } = first;
+            const [layer, head] = [layerChoice, headChoice].map((choice) => Number(choice.value));
+            isBusy("second-card", true);
+            const request = { ...shown.sequence, layers: [layer], heads: [head] };
+            const reply = await models.call(shown.model, "Attend", request, { signal });
+            return { shown, layer, head, weights: float32Values(reply.weights) };
+        },
+        (result) => {
+            second = result;
+            isBusy("second-card", false);
+            say(byId("second-error"), "");
+            redraw();
+        },
+        (error) => {
+            forget();
+            say(byId("second-error"), error.message);
+        },
+    );
+
+    function forget() {
+        loading.cancel();
+        second = null;
+        isBusy("second-card", false);
+        byId("second-result").hidden = true;
+    }
+
+    function draw({ shown, layer, head, query, row, settings, isFaint, crossOut }) {
+        const { tokens } = shown;
+        const own = second.weights.subarray(query * tokens.length, (query + 1) * tokens.length);
+        const rows = [row, whatIfRow(own, query, settings)];
+        const names = [
+            [layer, head],
+            [second.layer, second.head],
+        ].map(([ofLayer, ofHead]) => `Layer ${ofLayer}, head ${ofHead}`);
+        byId("second-result").hidden = false;
+        ["first-lines", "second-lines"].forEach((id, index) => {
+            const box = byId(id);
+            byId(`${id}-title`).textContent = names[index];
+            box.replaceChildren(
+                linesDrawing(tokens, rows[index], query, box.clientWidth, DECIMALS, settings.crossedOut, isFaint, crossOut),
+            );
+        });
+        const numbers = tokens.map((token, key) => [`${key}`, token, ...rows.map((each) => fixed(each[key], DECIMALS))]);
+        const caption = `Shown weights of token ${query} “${tokens[query]}” in both heads`;
+        const columns = ["position", "token", ...names.map((name) => name.toLowerCase())];
+        showTable(byId("second-table"), table(caption, columns, numbers, 2));
+    }
+
+    for (const choice of [layerChoice, headChoice])
+        choice.addEventListener("change", () => {
+            if (headChoice.value === NO_HEAD) forget();
+            else if (first) loading.run();
+        });
+    return {
+        /** Offer the layers and heads of a model. */
+        useModel({ layers, heads }) {
+            offer(layerChoice, layers, "Layer", []);
+            offer(headChoice, heads, "Head", [element("option", { value: NO_HEAD }, "None")]);
+        },
+        /** Show the chosen head beside the first; `state` has what the tab shows. Called while the tab is drawn. */
+        show(state) {
+            const isNew = first?.shown !== state.shown;
+            first = state;
+            if (headChoice.value === NO_HEAD) return;
+            if (isNew) loading.run();
+            if (second?.shown === state.shown) draw(state);
+        },
+        forget() {
+            forget();
+            first = null;
+        },
+    };
+}
+
+/** Offer the numbers below `count` after other options, and keep the chosen one if it is among them. */
+function offer(choice, count, word, others) {
+    const kept = choice.value;
+    const numbers = Array.from({ length: count }, (_, number) => number);
+    choice.replaceChildren(
+        ...others,
+        ...numbers.map((number) => element("option", { value: number }, `${word} ${number}`)),
+    );
+    if ([...choice.options].some(({ value }) => value === kept)) choice.value = kept;
+}
