@@ -8,9 +8,13 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", r
 # Any other form of an import or an export, which the functions of this file would leave as it is.
 _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
+# Comments that have lines of their own, and indentation: a browser needs neither, and no template literal of the page has
+# several lines.
+_FOR_READERS = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n|^ +", re.MULTILINE | re.DOTALL)
+
 
 def joined_modules(sources: Mapping[str, str], entry: str) -> str:
-    """Return a script that does what the module `entry` does, with all that it imports.
+    """Return a script that does what the module `entry` does, with all that it imports, without comments.
 
     Each module becomes a function that returns what the module exports, after the modules that it imports.
 
@@ -42,6 +46,7 @@ def _add(sources: Mapping[str, str], name: str, importers: tuple[str, ...], join
         raise ValueError(
             f'{name} has the line "{other[0]}": write import {{ a, b }} from "./file.js"; or export a name'
         )
+    body = _FOR_READERS.sub("", body)
     joined[name] = f"const {_variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();\n"
 
 

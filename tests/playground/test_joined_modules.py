@@ -14,7 +14,10 @@ MODULES = {
 } from "./sums.js";
 import { LIMIT } from "./limits.js";
 
+/** A sentence
+ * about a constant. */
 const hidden = 1;
+// A sentence about what follows.
 console.log(add(2, 3), new Clock().next(), LIMIT, hidden);
 """,
     "sums.js": """import { LIMIT } from "./limits.js";
@@ -41,6 +44,7 @@ def test_modules_run_once_in_order_and_keep_their_names_to_themselves() -> None:
     if node is None:
         pytest.skip("Node.js is missing: install Node.js 20 or newer")
     script = joined_modules(MODULES, "main.js")
+    assert "entence" not in script
     run = subprocess.run([node, "--eval", script], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "once\n44 40 44 1\n"
 

@@ -25,8 +25,8 @@ TEXT = "the bread is fresh please"
 
 
 def next_frame(page: Page) -> None:
-    """Wait until the page has drawn its next frame."""
-    page.evaluate("new Promise(requestAnimationFrame)")
+    """Wait until the page has drawn what the user has chosen: two frames, because the first may be under way."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def shown_weights(page: Page) -> NDArray[np.float64]:
