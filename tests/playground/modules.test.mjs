@@ -21,6 +21,7 @@ import { csv } from "../../playground/headwaiter_playground/static/csv.js";
 import { bestHead, PATTERNS } from "../../playground/headwaiter_playground/static/head_patterns.js";
 import { headSteps } from "../../playground/headwaiter_playground/static/head_steps.js";
 import { headsPerCall, layerWeights, mostTokens, textWeights } from "../../playground/headwaiter_playground/static/layer_weights.js";
+import { isOfOtherVersion, readState, writeState } from "../../playground/headwaiter_playground/static/link_state.js";
 import { loader } from "../../playground/headwaiter_playground/static/loader.js";
 import { tabsOf } from "../../playground/headwaiter_playground/static/model_tabs.js";
 import { Models } from "../../playground/headwaiter_playground/static/models.js";
@@ -615,4 +616,40 @@ test("bars of scores from 0 to 1 have the length of the score, others lie betwee
   assert.deepEqual(barLengths([-2, 0, 2]), [0, 0.5, 1]);
   assert.deepEqual(barLengths([3, 3]), [1, 1]);
   assert.deepEqual(fallingOrder(Float32Array.of(1, 3, 3, 2)), [1, 2, 3, 0]);
+});
+
+test("an address holds a state, and a damaged one holds what is not damaged", () => {
+  const state = {
+    tab: "attention",
+    model: "a model",
+    digest: "0123abcd",
+    layer: 5,
+    head: 11,
+    token: 8,
+    crossedOut: [0, 9],
+    causal: true,
+    temperature: 0.5,
+    text: "50 % & “ice”?\n+ #1",
+  };
+  assert.deepEqual(readState(writeState(state)), state);
+  const plain = { tab: "attention", layer: 0, crossedOut: [], causal: false, noSelf: undefined, other: 1 };
+  assert.equal(writeState(plain), "attention?layer=0");
+  assert.equal(writeState({ tab: "cost" }), "cost");
+  assert.deepEqual(readState(writeState({ tab: "attention", text: "a".repeat(20_001) })), { tab: "attention" });
+  assert.deepEqual(readState(""), { tab: "" });
+  const damaged = "attention?layer=-1&head=1e3&token=&temperature=hot&crossedOut=1.x.3&causal=yes&other=1&text=%E0%A4";
+  assert.deepEqual(readState(damaged), { tab: "attention", crossedOut: [1, 3], causal: false, text: "\ufffd" });
+});
+
+test("a link is of another version if its digest begins otherwise", () => {
+  const now = { name: "m", digest: "abcdef" };
+  const isOther = (link) => isOfOtherVersion(link, now);
+  assert.deepEqual([{}, { model: "m" }, { model: "m", digest: "abc" }, { model: "n", digest: "b" }].map(isOther), [
+    false,
+    false,
+    false,
+    false,
+  ]);
+  assert.ok(isOther({ model: "m", digest: "abd" }));
+  assert.ok(!isOfOtherVersion({ model: "m", digest: "abc" }, null));
 });

@@ -5,7 +5,7 @@ import { attentionDownloads } from "./attention_downloads.js";
 import { whatIfHead } from "./attention_maths.js";
 import { weightShare } from "./colours.js";
 import { contextCard } from "./context_card.js";
-import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { byId, drawing, isBusy, say, setOptions, showTable, table } from "./dom.js";
 import { offerExamples } from "./examples.js";
 import { sayFinding } from "./finding.js";
 import { headComparison } from "./head_comparison.js";
@@ -27,8 +27,8 @@ import { whatIf } from "./what_if.js";
 const DECIMALS = 4;
 const OPENING = { pattern: PATTERNS.reference, words: "" };
 
-/** Return the tab. */
-export function attentionTab(models) {
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function attentionTab(models, changed) {
     const layerChoice = byId("layer");
     const headChoice = byId("head");
     let model = null;
@@ -41,6 +41,8 @@ export function attentionTab(models) {
     let wanted = OPENING;
     // The last reply, with what it was asked for.
     let shown = null;
+    // The text of an address, whose token and masks belong to it.
+    let linkedText = null;
 
     const labels = { [TEXTS]: "Text", [TOKENS]: "Token ids, with spaces between them and with the special tokens" };
     const input = typedInput("attention", labels, { [TOKENS]: "1 2 3 4" }, () => tab.changed());
@@ -85,12 +87,14 @@ export function attentionTab(models) {
             say(byId("attention-error"), "");
             byId("truncate").hidden = true;
             isBusy("attention-result", false);
+            const isLinked = result.text === linkedText;
+            linkedText = null;
             // A vector of another text says nothing beside these weights.
             if (JSON.stringify(result.sequence) !== JSON.stringify(shown?.sequence)) {
                 context.forget();
-                controls.crossOutNone();
+                controls.keepCrossedOut((position) => isLinked && position < result.count);
             }
-            if (shown) query = followed(shown.tokens, result.tokens, query);
+            if (shown && !isLinked) query = followed(shown.tokens, result.tokens, query);
             shown = result;
             heads.use(shown);
             byId("attention-result").hidden = false;
@@ -181,6 +185,7 @@ export function attentionTab(models) {
 
     const redraw = drawing(byId("panel-attention"), () => {
         if (!shown) return;
+        changed();
         const weights = weightsOf(layer, head);
         byId("map-title").textContent = `Layer ${layer}, head ${head}: all tokens`;
         byId("heads-title").textContent =
@@ -232,7 +237,7 @@ export function attentionTab(models) {
     offerExamples((example) => {
         controls.reset();
         wanted = example;
-        input.showText(example.text);
+        input.show(TEXTS, example.text);
         tab.changed();
         byId("attention-form").scrollIntoView({ block: "nearest" });
     });
@@ -265,15 +270,31 @@ export function attentionTab(models) {
             head = Number(headChoice.value);
         },
         load,
+        state: () => ({
+            ...controls.settings,
+            layer: Number(layerChoice.value),
+            head,
+            token: query,
+            crossedOut: [...controls.settings.crossedOut],
+            kind: input.kind === TEXTS ? undefined : input.kind,
+            text: input.text,
+        }),
+        restore(state) {
+            input.show(state.kind ?? TEXTS, state.text);
+            setOptions(layerChoice, model.layers, "Layer", state.layer);
+            setOptions(headChoice, model.heads, "Head", state.head);
+            controls.show(state);
+            head = Number(headChoice.value);
+            query = state.token ?? query;
+            if ([state.layer, state.head, state.token].some((each) => each !== undefined)) wanted = null;
+            const linkedLayer = Number(layerChoice.value);
+            if (shown?.text === input.text && shown.layers.includes(linkedLayer)) {
+                choose(linkedLayer, head, Math.min(query, shown.count - 1));
+                return false;
+            }
+            linkedText = input.text;
+            return true;
+        },
     });
     return tab;
-}
-
-/** Offer the numbers below `count`, and keep the chosen one if it is among them. */
-function setOptions(choice, count, word) {
-    const chosen = Number(choice.value) < count ? Number(choice.value) : 0;
-    choice.replaceChildren(
-        ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
-    );
-    choice.value = String(chosen);
 }

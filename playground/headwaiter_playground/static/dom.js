@@ -101,6 +101,15 @@ export function drawing(panel, draw) {
     return redraw;
 }
 
+/** Offer the numbers below `count`, and choose one if it is among them: by default the one that is chosen. */
+export function setOptions(choice, count, word, wanted = Number(choice.value)) {
+    const chosen = wanted < count ? wanted : 0;
+    choice.replaceChildren(
+        ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
+    );
+    choice.value = String(chosen);
+}
+
 /** Offer a blob to the user as a file. */
 export function download(blob, name) {
     const url = URL.createObjectURL(blob);

@@ -2,29 +2,38 @@
 
 /**
  * Return a tab that runs the loader `load` while it is shown, if the model or the input has changed since the last load
- * that did not fail. `use` gets the description of the chosen model, or null if there is none.
+ * that did not fail. `use` gets the description of the chosen model, or null if there is none. `state` returns what the
+ * address holds of the tab. `restore` shows that again, and returns whether it has to be loaded.
  */
-export function loadedTab({ use, load }) {
+export function loadedTab({ use, load, state = () => ({}), restore = () => false }) {
     let isShown = false;
-    let isReady = false; // Whether there is a model.
+    let model = null;
     let isStale = true;
+    let linked = null; // The state of an address, until its model is there.
 
     /** Load anew, now or when the tab is shown. */
     function changed() {
         isStale = true;
-        if (isShown && isReady) load.run();
+        if (isShown && model) load.run();
         else load.cancel(); // Its result would count as the newest.
     }
 
+    function restoreLinked() {
+        const due = linked;
+        linked = null;
+        return restore(due);
+    }
+
     return {
-        useModel(model) {
-            isReady = model !== null;
+        useModel(description) {
+            model = description;
             use(model);
+            if (model && linked) restoreLinked();
             changed();
         },
         shown() {
             isShown = true;
-            if (isReady && isStale && !load.isRunning) load.run();
+            if (model && isStale && !load.isRunning) load.run();
         },
         left() {
             isShown = false;
@@ -33,6 +42,15 @@ export function loadedTab({ use, load }) {
         /** Keep what a load has given until something changes. */
         loaded() {
             isStale = false;
+        },
+        /** Return what the address holds of the tab. */
+        state() {
+            return linked ?? state();
+        },
+        /** Show the state of an address, now or once its model is chosen. */
+        useState(wanted) {
+            linked = wanted;
+            if (model && [undefined, model.model.name].includes(wanted.model) && restoreLinked()) changed();
         },
     };
 }

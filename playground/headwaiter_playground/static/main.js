@@ -1,4 +1,5 @@
 // Starts the page: passes the chosen model to the tabs.
+import { pageAddress } from "./address.js";
 import { attentionTab } from "./attention_tab.js";
 import { Calls } from "./calls.js";
 import { classifyTab } from "./classify_tab.js";
@@ -17,14 +18,14 @@ import { makeTabs } from "./tabs.js";
 
 const calls = new Calls();
 const models = new Models(calls);
-// Each tab is an object of functions: `useModel(description)` with the chosen model, or null if there is none, and
-// `shown()` and `left()` when the user comes and goes.
+// Each tab is an object of functions: `useModel(description)` with the chosen model, or null if there is none; `shown()`
+// and `left()` when the user comes and goes; and, if the address holds what the tab shows, `state()` and `useState()`.
 const tabs = {
-    attention: attentionTab(models),
+    attention: attentionTab(models, () => address.changed()),
     images: imagesTab(models),
     rerank: rerankTab(models),
     classify: classifyTab(models),
-    similarity: similarityTab(models),
+    similarity: similarityTab(models, () => address.changed()),
     latency: latencyTab(calls, models),
     cost: costTab(calls),
     models: modelsTab(calls, models),
@@ -46,6 +47,19 @@ function showModels() {
     used = chosen;
     tabList.offer(tabsOf(chosen));
     for (const tab of Object.values(tabs)) tab.useModel(chosen);
+    address.useModel(chosen?.model ?? null);
+}
+
+/** Return what the address holds, or null while there is no model. */
+function shownState() {
+    return used && { tab: tabList.shown, model: used.model.name, digest: used.model.digest, ...tabs[tabList.shown].state?.() };
+}
+
+/** Show what the address holds. */
+function showState(state) {
+    if (used && ![undefined, used.model.name].includes(state.model)) models.choose(state.model);
+    tabs[state.tab]?.useState?.(state);
+    tabList.show(state.tab);
 }
 
 function summary({ model, execution, layers, heads }) {
@@ -66,5 +80,8 @@ signIn(calls);
 const tabList = makeTabs(document.querySelector("[role=tablist]"), (name, before) => {
     if (before) tabs[before].left();
     tabs[name].shown();
+    address.changed();
 });
-models.follow();
+const address = pageAddress(shownState, showState);
+showState(address.opened);
+models.follow(address.opened.model);

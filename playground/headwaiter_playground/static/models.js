@@ -40,8 +40,9 @@ export class Models extends EventTarget {
         this.#calls = calls;
     }
 
-    /** Read the models now, and again every few seconds. */
-    follow() {
+    /** Read the models now, and again every few seconds; choose the one with a name, unless the name is empty. */
+    follow(name = "") {
+        this.#wanted = name;
         polling(() => this.#load.run(), REFRESH_MS).start();
     }
 

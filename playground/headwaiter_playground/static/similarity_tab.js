@@ -21,8 +21,8 @@ const COSINES_OF_SCALE = [0, 0.25, 0.5, 0.75, 1];
 const LEAST_CELL = 52;
 const LEAST_CELL_ON_PHONE = 40;
 
-/** Return the tab. */
-export function similarityTab(models) {
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function similarityTab(models, changed) {
     let model = null;
     let shown = null; // The last reply, with what it was asked for.
 
@@ -86,6 +86,7 @@ export function similarityTab(models) {
 
     const redraw = drawing(byId("panel-similarity"), () => {
         if (!shown) return;
+        changed();
         const { texts, cosines } = shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
         // A matrix of many texts has no room for numbers: they are in the tooltips.
@@ -127,6 +128,12 @@ export function similarityTab(models) {
             if (model) input.useModel(model);
         },
         load,
+        state: () => ({ kind: input.kind === TEXTS ? undefined : input.kind, text: input.text }),
+        restore({ kind, text }) {
+            const before = input.text;
+            input.show(kind ?? TEXTS, text);
+            return input.text !== before;
+        },
     });
     return tab;
 }

@@ -1,9 +1,8 @@
 // Tabs as the ARIA Authoring Practices describe them: arrow keys, Home and End move between tabs.
 
 /**
- * Make a list of tabs work. `onChange` gets the name of the tab that is shown, and of the tab that was shown before.
- * The name is in the address, so that a tab can be linked to. Returns an object whose function `offer` takes the names
- * of the tabs to offer; if the shown tab is not among them, the first of them is shown.
+ * Make a list of tabs work, and return an object that shows a tab by its name, and offers some of the tabs. `onChange`
+ * gets the name of the tab that is shown, and of the tab that was shown before.
  */
 export function makeTabs(list, onChange) {
     const tabs = [...list.querySelectorAll("[role=tab]")];
@@ -20,7 +19,6 @@ export function makeTabs(list, onChange) {
             panelOf(each).hidden = each !== tab;
         }
         if (before && list.scrollWidth > list.clientWidth) tab.scrollIntoView({ block: "nearest", inline: "center" });
-        history.replaceState(null, "", `#${shown}`);
         onChange(shown, before);
     }
 
@@ -40,8 +38,17 @@ export function makeTabs(list, onChange) {
         show(offered[next]);
     });
     for (const tab of tabs) tab.addEventListener("click", () => show(tab));
-    show(tabs.find((tab) => nameOf(tab) === location.hash.slice(1)) ?? tabs[0]);
     return {
+        /** The name of the tab that is shown. */
+        get shown() {
+            return shown;
+        },
+        /** Show a tab, or the first one if there is none of this name. */
+        show(name) {
+            const wanted = tabs.find((tab) => nameOf(tab) === name) ?? tabs[0];
+            if (nameOf(wanted) !== shown) show(wanted);
+        },
+        /** Offer the tabs with some names; if the shown tab is not among them, show the first of them. */
         offer(names) {
             for (const tab of tabs) tab.hidden = !names.includes(nameOf(tab));
             if (!names.includes(shown)) show(tabs.find((tab) => !tab.hidden));

@@ -41,11 +41,11 @@ export function typedInput(name, labels, samples, changed) {
         set text(text) {
             area.value = text;
         },
-        /** Let the user type texts, and show one. */
-        showText(text) {
-            if (kind !== TEXTS) use(TEXTS);
+        /** Let the user type an input of a kind, if the model takes the kind, and show a text unless it is undefined. */
+        show(newKind, text) {
+            if ([...choice.options].some(({ value }) => value === newKind)) use(newKind);
             choice.value = kind;
-            area.value = text;
+            area.value = text ?? area.value;
         },
         /** Offer the kinds that a model takes. */
         useModel(model) {

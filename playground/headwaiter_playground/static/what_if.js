@@ -40,9 +40,17 @@ export function whatIf(changed) {
             settings = { ...settings, crossedOut };
             changed();
         },
-        /** Show all tokens again. */
-        crossOutNone() {
-            settings = { ...settings, crossedOut: new Set() };
+        /** Show all tokens again, except for some of those that are crossed out. */
+        keepCrossedOut(isKept) {
+            settings = { ...settings, crossedOut: new Set([...settings.crossedOut].filter(isKept)) };
+        },
+        /** Show settings of an address, of which each may be missing; the controls keep them within their limits. */
+        show({ causal = false, noSelf = false, temperature: wanted = 1, crossedOut = [] }) {
+            byId("causal").checked = causal;
+            byId("no-self").checked = noSelf;
+            temperature.value = wanted;
+            settings = { ...settings, crossedOut: new Set(crossedOut) };
+            read();
         },
     };
 }
