@@ -7,6 +7,16 @@ import { polling } from "./polling.js";
 import { meanBetween, ratePerS, readTotals } from "./prometheus.js";
 
 const MOST_READINGS = 60;
+// The samples that TILES read, of the many of the page.
+const SAMPLES = new URLSearchParams(
+    [
+        "queue_sequences",
+        "batch_sequences_sum",
+        "batch_sequences_count",
+        "batch_padding_ratio_sum",
+        "batch_padding_ratio_count",
+    ].map((name) => ["name[]", `headwaiter_${name}`]),
+);
 // What the view shows: each function gets the readings before and now, and the seconds between them.
 const TILES = [
     {
@@ -45,7 +55,7 @@ export function liveView() {
 
     const load = loader(
         async (signal) => {
-            const response = await fetch("../metrics", { credentials: "omit", cache: "no-store", signal });
+            const response = await fetch(`../metrics?${SAMPLES}`, { credentials: "omit", cache: "no-store", signal });
             const text = await response.text();
             if (response.status >= 500) throw new Error(`status ${response.status}`);
             return response.status === 200 ? { totals: readTotals(text, model), atMs: performance.now() } : null;

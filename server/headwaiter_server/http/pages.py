@@ -10,7 +10,7 @@ from headwaiter_playground.call_rules import JSON
 from headwaiter_proto.rules.errors import Unavailable
 from headwaiter_server.http.api.openapi import page, written_document
 from headwaiter_server.http.paced_response import PacedResponse
-from headwaiter_server.metrics.page import Page, SharedPages
+from headwaiter_server.metrics.page import Page, SharedPages, samples_of
 
 # The page of the API loads nothing.
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -31,7 +31,9 @@ def public_routes(write_metrics: Callable[[str], Awaitable[Page]], is_ready: Cal
             written = await pages.get(request.headers.get("accept", ""))
         except Unavailable as error:
             return PlainTextResponse(f"{error}\n", 503)
-        return PacedResponse(written.content, headers={"content-type": written.content_type})
+        names = request.query_params.getlist("name[]")
+        content = samples_of(written.content, names) if names else written.content
+        return PacedResponse(content, headers={"content-type": written.content_type})
 
     async def live(_: Request) -> Response:
         return JSONResponse({"status": "live"})

@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import NamedTuple
 
 from prometheus_client.exposition import choose_encoder
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 
 # The part of the time in which a process writes pages, however many callers ask for pages.
 _WRITING_SHARE = 0.1
+_NAME_END = re.compile(b"[{ ]")
 # The media types, versions and escapings that scrapers ask for. A page for any other version would be a page for one
 # caller alone.
 _ASKED_FOR = itertools.product(
@@ -48,6 +50,19 @@ async def write_page(registry: Collector, accept: str) -> Page:
 
     # Writing all series takes milliseconds; a thread keeps the event loop free.
     return await asyncio.to_thread(write)
+
+
+def samples_of(content: bytes, names: Collection[str]) -> bytes:
+    """Return the lines of a page that are samples with these names.
+
+    The page is written as a whole for all callers that share it: registries are not asked for single metrics.
+    """
+    wanted = {name.encode() for name in names}
+    # OpenMetrics has a line at the end.
+    lines = [
+        line for line in content.splitlines(keepends=True) if line == b"# EOF\n" or _NAME_END.split(line)[0] in wanted
+    ]
+    return b"".join(lines)
 
 
 class SharedPages:

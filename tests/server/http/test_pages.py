@@ -47,6 +47,8 @@ def test_metrics_are_served_beside_idle_connections_until_the_server_is_stopped(
         with urlopen(url, timeout=5) as response:
             assert "answer 42.0" in response.read().decode().splitlines()
             assert response.headers["content-type"].startswith("text/plain")
+        with urlopen(f"{url}?name[]=answer&name[]=other", timeout=5) as response:
+            assert response.read() == b"answer 42.0\n"
         for connection in idle:
             connection.close()
     with pytest.raises(URLError):

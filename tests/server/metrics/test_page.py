@@ -6,7 +6,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headwaiter_server.metrics.page import Page, SharedPages, write_page
+from headwaiter_server.metrics.page import Page, SharedPages, samples_of, write_page
 
 
 async def test_callers_share_the_page_that_is_begun_after_their_call() -> None:
@@ -44,6 +44,12 @@ async def test_writing_takes_at_most_a_tenth_of_the_time_and_waiting_for_others_
     for _ in range(4):
         await pages.get("")
     assert least_s <= time.monotonic() - started_s < most_s
+
+
+def test_single_samples_of_a_page_have_all_their_labels_and_no_others() -> None:
+    page = b'# HELP a some a 1\n# TYPE a counter\na_total{m="a b"} 1.0\na_total{m="c"} 2.0\nb 3.0\nab 4.0\n# EOF\n'
+    assert samples_of(page, ["a_total", "b"]) == b'a_total{m="a b"} 1.0\na_total{m="c"} 2.0\nb 3.0\n# EOF\n'
+    assert samples_of(page, ["a", "m"]) == b"# EOF\n"
 
 
 async def test_callers_cannot_ask_for_pages_of_their_own() -> None:
