@@ -5,6 +5,7 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 """
 
 import asyncio
+import gzip
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -54,6 +55,9 @@ _READABLE_HEADERS = (
 # Proxies limit the headers of a reply, often to 4 KiB.
 _MAX_TRUNCATED_INDICES = 100
 _LARGE_BYTES = 1 << 20
+# Replies from this size on are compressed, if their method compresses: smaller ones take a few packets either way.
+# Weights are mostly random bits, of which a higher level changes little but its time.
+_COMPRESSED_BYTES, _GZIP_LEVEL = 16 << 10, 1
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
 # Characters of ids that headers hold as they are; others are percent-encoded.
@@ -91,6 +95,7 @@ class Method(Generic[_Question]):
         admit: raises an error if a request with the right token must be refused before its body is read.
         route_path: the path; empty for that of the name.
         json_bytes: returns how many bytes at the start of a body are JSON, given the request and the size of the body.
+        compresses: whether large replies are compressed for callers that take gzip.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Method(Generic[_Question]):
     admit: Callable[[Request], None] = lambda _: None
     route_path: str = ""
     json_bytes: Callable[[Request, int], int] = lambda _, size_bytes: size_bytes
+    compresses: bool = False
 
     @property
     def verb(self) -> str:
@@ -211,7 +217,12 @@ class Endpoint:
         headers = {"x-request-id": quote(call.request_id, safe=_ID_CHARACTERS), **JSON_HEADERS, **written.headers}
         if call.truncated:
             headers["headwaiter-truncated"] = _shown_indices(call.truncated)
-        return PacedResponse(written.body, media_type=written.media_type, headers=headers)
+        body = written.body
+        takes_gzip = self._method.compresses and "gzip" in request.headers.get("accept-encoding", "")
+        if takes_gzip and len(body) >= _COMPRESSED_BYTES:
+            headers["content-encoding"] = "gzip"
+            body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
+        return PacedResponse(body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: Exception | None, call: Call) -> Any:
         path = self._rules.path
@@ -231,9 +242,7 @@ class Endpoint:
         tokens = self._rules.tokens()
         if tokens is None:
             return
-        given = request.headers.get("authorization", "")
-        if not given and (key := request.headers.get("api-key")):
-            given = f"Bearer {key}"  # As Azure's clients send it.
+        given = authorization_of(request)
         caller = tokens.caller(given)
         if caller is None:
             fault = "is not the server's bearer token" if given else "is missing"
@@ -253,6 +262,14 @@ class Endpoint:
         if isinstance(error, Unauthenticated):
             headers["www-authenticate"] = "Bearer"
         return Response(self._method.write_error(error, status, question), status, headers, JSON)
+
+
+def authorization_of(request: Request) -> str:
+    """Return the header Authorization of a request; empty if there is none."""
+    given: str = request.headers.get("authorization", "")
+    if not given and (key := request.headers.get("api-key")):
+        given = f"Bearer {key}"  # As Azure's clients send it.
+    return given
 
 
 def _shown_indices(indices: Collection[int]) -> str:

@@ -116,4 +116,5 @@ def _method(
         lambda _, reply: json_call.write_reply(json_call.reply_class.FromString(reply)),
         lambda error, *_: error_body(error),
         admit,
+        compresses=True,
     )

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import gzip
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,21 @@ async def test_a_browser_gets_a_file_compressed_and_only_once(service: Service) 
     asked["If-None-Match"] = first.headers["etag"]
     again = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
     assert (again.status, again.body) == (304, b"")
+
+
+async def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwaiter_server.http.endpoint._COMPRESSED_BYTES", 600)
+    large = {"texts": {"values": ["a bb ccc"] * 2}, "output": {"hidden": True}}
+    plain = await post(playground(service), "Encode", large)
+    assert (plain.status, "content-encoding" in plain.headers) == (200, False), plain.body
+    reply = await post(playground(service), "Encode", large, {**JSON, "Accept-Encoding": "gzip"})
+    assert (reply.status, reply.headers["content-encoding"], reply.headers["content-type"]) == (200, "gzip", JSON_TYPE)
+    assert int(reply.headers["content-length"]) == len(reply.body) < len(plain.body)
+    assert json.loads(gzip.decompress(reply.body))["hidden"] == plain.json["hidden"]
+    small = await post(playground(service), "ListModels", {}, {**JSON, "Accept-Encoding": "gzip"})
+    assert "content-encoding" not in small.headers
 
 
 async def test_the_page_shows_the_form_for_the_token_if_calls_need_one(service: Service) -> None:
