@@ -19,9 +19,10 @@ from headwaiter_server.http.api.errors import OPENAI_ERRORS
 from headwaiter_server.http.api.operations import Rules
 from headwaiter_server.http.api.routes import api_methods
 from headwaiter_server.http.bodies import Bodies
-from headwaiter_server.http.endpoint import HttpRules
+from headwaiter_server.http.endpoint import HttpRules, authorization_of
 from headwaiter_server.http.pages import description_routes, health_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
+from headwaiter_server.http.start_page import API_LINKS, METRICS_LINKS, PLAYGROUND_LINKS, start_route
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
@@ -39,6 +40,7 @@ def http_application(
 ) -> Starlette:
     """Return the application: metrics and health, the requests of `http_api`, and the page of `playground`."""
     routes: list[BaseRoute] = [*public_routes(path.engine.metrics, lambda: path.ready)]
+    links = dict(METRICS_LINKS)
     max_bytes = _max_body_bytes(path.limits)
     bodies = Bodies(max_bytes, _INCOMPLETE_BODIES * max_bytes)
     max_values = path.limits.tokens + path.limits.sequences + _OTHER_VALUES
@@ -56,18 +58,30 @@ def http_application(
         for who, method in api_methods(path):
             routes.append(method.route(rules_of[who], () if who == "admins" else origins))
         routes += [*description_routes(), *health_routes(lambda: path.ready)]
+        links = API_LINKS | links
     if settings.playground == "on":
         page_rules = replace(rules, bodies=playground_bodies())
         # A token keeps other web sites out, whatever name they use: only the visitor knows it.
         own_name = settings.http_host_and_port[0] if credentials().tokens is None else None
         routes += [method.route(page_rules) for method in playground_methods(path, own_name)]
         routes += page_routes(lambda: credentials().tokens is not None)
+        links = PLAYGROUND_LINKS | links
+
+    def model_names(request: Request) -> list[str] | None:
+        tokens, directory = credentials().tokens, path.engine.directory
+        if tokens is not None and tokens.caller(authorization_of(request)) is None:
+            return None
+        return [each.name for each in directory.served] if directory.current else []
+
+    # After the paths of the API, one of which answers POST at the same address.
+    routes.append(start_route(links, model_names, has_api=settings.http_api == "on"))
     return _application(routes)
 
 
 def metrics_application(path: RequestPath) -> Starlette:
     """Return the application of the port for metrics and health alone."""
-    return _application(public_routes(path.engine.metrics, lambda: path.ready))
+    start = start_route(METRICS_LINKS, lambda _: None, has_api=False)
+    return _application([*public_routes(path.engine.metrics, lambda: path.ready), start])
 
 
 def _application(routes: Sequence[BaseRoute]) -> Starlette:

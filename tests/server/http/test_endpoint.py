@@ -96,8 +96,9 @@ async def test_without_the_api_only_metrics_and_health_answer(service: Service) 
     application = http_application(
         Settings(bundle=Path("bundle")), service.path, credentials_of(None), asyncio.get_running_loop()
     )
-    for path in (URL, "/v1/models", "/embed", "/", "/../etc/passwd"):
+    for path in (URL, "/v1/models", "/embed", "/../etc/passwd"):
         assert (await send_request(application, "POST", path, TEXT)).status == 404
+    assert (await send_request(application, "POST", "/", TEXT)).status == 405
     assert (await send_request(application, "GET", "/health/live")).status == 200
     assert b"headwaiter_inflight_requests" in (await send_request(application, "GET", "/metrics")).body
 
