@@ -29,8 +29,8 @@ class TokenRefused extends CallError {}
 
 /**
  * Makes calls. Fires these events: "token-needed" when calls wait for `useToken`; "waiting" when `waitsFor` has
- * changed, the message of a server for which calls wait, or an empty text; and "recorded" when `records` has changed,
- * the timings of the last requests, newest last.
+ * changed, the message of a server for which calls wait, or an empty text; "made" with the `method`, the `request` and
+ * the `lane` of a call; and "recorded" when `records` has changed, the timings of the last requests, newest last.
  */
 export class Calls extends EventTarget {
     #lanes = { [LOOK]: new Lane(), [LONG_RUN]: new Lane() };
@@ -64,6 +64,11 @@ export class Calls extends EventTarget {
         this.#signIn = null;
     }
 
+    /** Whether calls carry a token. */
+    get hasToken() {
+        return this.#token !== "";
+    }
+
     get waitsFor() {
         return [...this.#waiting.values()].at(-1) ?? "";
     }
@@ -74,6 +79,7 @@ export class Calls extends EventTarget {
      */
     async call(method, request, { signal, lane = LOOK } = {}) {
         const own = Symbol(method);
+        this.dispatchEvent(Object.assign(new Event("made"), { method, request, lane }));
         try {
             for (let attempt = 0; ; attempt += 1) {
                 if (this.#signIn) await unlessAborted(this.#signIn.done, signal);

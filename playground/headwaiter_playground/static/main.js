@@ -3,6 +3,7 @@ import { pageAddress } from "./address.js";
 import { attentionTab } from "./attention_tab.js";
 import { Calls } from "./calls.js";
 import { classifyTab } from "./classify_tab.js";
+import { copyCall } from "./copy_call.js";
 import { costTab } from "./cost_tab.js";
 import { byId, element, say } from "./dom.js";
 import { imagesTab } from "./images_tab.js";
@@ -81,7 +82,9 @@ const tabList = makeTabs(document.querySelector("[role=tablist]"), (name, before
     if (before) tabs[before].left();
     tabs[name].shown();
     address.changed();
+    showCopyCall();
 });
+const showCopyCall = copyCall(calls, () => tabList.shown);
 const address = pageAddress(shownState, showState);
 showState(address.opened);
 models.follow(address.opened.model);
