@@ -22,6 +22,7 @@ import { bestHead, PATTERNS } from "../../playground/headwaiter_playground/stati
 import { headSteps } from "../../playground/headwaiter_playground/static/head_steps.js";
 import { headsPerCall, layerWeights, mostTokens, textWeights } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { isOfOtherVersion, readState, writeState } from "../../playground/headwaiter_playground/static/link_state.js";
+import { measuredRun, percentile } from "../../playground/headwaiter_playground/static/measured_run.js";
 import { loader } from "../../playground/headwaiter_playground/static/loader.js";
 import { tabsOf } from "../../playground/headwaiter_playground/static/model_tabs.js";
 import { Models } from "../../playground/headwaiter_playground/static/models.js";
@@ -353,20 +354,20 @@ test("a call of a long run is not made again, and does not hold up other calls",
   await new Promise(setImmediate);
   assert.deepEqual(
     open.map(({ url }) => url),
-    ["call/Encode?1", "call/Encode?2", "call/Attend?3"],
+    ["call/Encode?1", "call/Encode?2", "call/Encode?3", "call/Encode?4", "call/Attend?5"],
   );
-  open[2].answer(reply(200, {}));
+  open[4].answer(reply(200, {}));
   await look;
   open[0].answer(reply(503, { message: "full" }, { "Retry-After": "1" }));
   await assert.rejects(made[0], /full/);
   await new Promise(setImmediate);
   run.abort();
   await ended;
-  assert.equal(open.length, 4);
+  assert.equal(open.length, 6);
   // The lane is free again.
   const last = calls.call("Encode", {}, { lane: LONG_RUN });
   await new Promise(setImmediate);
-  open[4].answer(reply(200, {}));
+  open[6].answer(reply(200, {}));
   await last;
 });
 
@@ -652,4 +653,40 @@ test("a link is of another version if its digest begins otherwise", () => {
   ]);
   assert.ok(isOther({ model: "m", digest: "abd" }));
   assert.ok(!isOfOtherVersion({ model: "m", digest: "abc" }, null));
+});
+
+test("a run has so many calls in flight as it may, and tells how long each took", async () => {
+  const [inFlight, told] = [[], []];
+  let running = 0;
+  const call = async () => {
+    inFlight.push((running += 1));
+    await new Promise((end) => setTimeout(end, 60));
+    running -= 1;
+  };
+  const { signal } = new AbortController();
+  const { seconds, error } = await measuredRun({ count: 7, concurrency: 3, call, told: (n) => told.push(n), signal });
+  assert.equal(error, null);
+  assert.deepEqual([seconds.length, Math.max(...inFlight), told], [7, 3, [1, 2, 3, 4, 5, 6, 7]]);
+  assert.ok(Math.min(...seconds) > 0.055, `${seconds}`);
+});
+
+test("a run ends with the first error, and when the user cancels it", async () => {
+  let made = 0;
+  const call = async () => {
+    made += 1;
+    if (made === 3) throw new RangeError("no");
+  };
+  const run = new AbortController();
+  const options = { count: 100, concurrency: 1, call, told: () => {}, signal: run.signal };
+  const failed = await measuredRun(options);
+  assert.deepEqual([failed.seconds.length, failed.error.message, made], [2, "no", 3]);
+  const cancelled = await measuredRun({ ...options, told: (replies) => replies === 5 && run.abort() });
+  assert.deepEqual([cancelled.seconds.length, cancelled.error.name], [5, "AbortError"]);
+});
+
+test("a percentile is the smallest number that a share of the numbers does not exceed", () => {
+  const hundred = Array.from({ length: 100 }, (_, index) => 100 - index);
+  assert.deepEqual([0.5, 0.95, 0.99, 1].map((share) => percentile(hundred, share)), [50, 95, 99, 100]);
+  assert.deepEqual([percentile([7], 0.5), percentile([7], 0.99), percentile([2, 1, 3], 0.5)], [7, 7, 2]);
+  assert.ok(Number.isNaN(percentile([], 0.5)));
 });

@@ -2,10 +2,11 @@
 import { pause, unlessAborted } from "./loader.js";
 import { wireSeconds } from "./wire_times.js";
 
-// Each lane has so many calls in flight. What the user looks at never waits behind a long run.
-const MOST_IN_FLIGHT = 2;
+// What the user looks at never waits behind a long run: each has a lane with so many calls in flight. A browser has at
+// most six connections to a server.
 const LOOK = "look";
 export const LONG_RUN = "long run";
+const MOST_IN_FLIGHT = { [LOOK]: 2, [LONG_RUN]: 4 };
 const MAX_RECORDS = 20; // Of each method.
 const LONGEST_PAUSE_S = 30;
 
@@ -33,7 +34,7 @@ class TokenRefused extends CallError {}
  * the `lane` of a call; and "recorded" when `records` has changed, the timings of the last requests, newest last.
  */
 export class Calls extends EventTarget {
-    #lanes = { [LOOK]: new Lane(), [LONG_RUN]: new Lane() };
+    #lanes = { [LOOK]: new Lane(MOST_IN_FLIGHT[LOOK]), [LONG_RUN]: new Lane(MOST_IN_FLIGHT[LONG_RUN]) };
     #token = "";
     #signIn = null; // While calls wait for the token: `done`, a promise, and the function that resolves it.
     #waiting = new Map(); // The messages of the server for which calls wait.
@@ -184,11 +185,16 @@ export function readToken(text) {
 
 /** Runs work in the order in which it comes, a few at a time. */
 class Lane {
+    #most;
     #running = 0;
     #waiting = [];
 
+    constructor(most) {
+        this.#most = most;
+    }
+
     async run(work, signal) {
-        if (this.#running >= MOST_IN_FLIGHT) await new Promise((begin) => this.#waiting.push(begin));
+        if (this.#running >= this.#most) await new Promise((begin) => this.#waiting.push(begin));
         this.#running += 1;
         try {
             signal?.throwIfAborted();

@@ -3,13 +3,24 @@ import { LONG_RUN } from "./calls.js";
 import { stackedBars } from "./charts.js";
 import { byId, drawing, element, legend, say, showTable, table } from "./dom.js";
 import { liveView } from "./live_view.js";
-import { milliseconds } from "./numbers.js";
+import { measuredRun, percentile } from "./measured_run.js";
+import { counted, milliseconds } from "./numbers.js";
 import { sampleSequences } from "./samples.js";
-import { TEXTS, kindsOf, requestInput, whyNoInput } from "./sequence_input.js";
+import { TEXTS, filledLines, kindsOf, requestInput, whyNoInput } from "./sequence_input.js";
 import { STAGES, stageSeconds } from "./stages.js";
 
-/** Return the tab. */
-export function latencyTab(calls, models) {
+// What a run shows of its times.
+const PERCENTILES = [
+    { name: "p50", share: 0.5, words: "half of the requests took at most this" },
+    { name: "p95", share: 0.95, words: "19 of 20 requests took at most this" },
+    { name: "p99", share: 0.99, words: "99 of 100 requests took at most this" },
+];
+// The fields of a run that are numbers.
+const NUMBERS = ["requests", "concurrency", "sequences", "words"];
+
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function latencyTab(calls, models, changed) {
+    const ownText = byId("latency-input");
     const live = liveView();
     let model = null;
     let run = null; // The AbortController of the last run.
@@ -51,39 +62,56 @@ export function latencyTab(calls, models) {
         const refusal = asked ? whyNoInput(asked) : "No model is loaded.";
         say(byId("latency-error"), refusal);
         if (refusal) return;
-        const [requests, sequences, words] = ["requests", "sequences", "tokens"].map((name) =>
-            wanted(byId(`latency-${name}`)),
-        );
+        const [count, concurrency, sequences, words] = NUMBERS.map((name) => wanted(byId(`latency-${name}`)));
+        const own = filledLines(ownText.value).slice(0, byId("latency-sequences").max);
         run = new AbortController();
         const options = { signal: run.signal, lane: LONG_RUN };
-        let answered = 0;
-        const tell = (end) => {
-            byId("latency-status").textContent = `${answered} of ${requests} requests answered${end}`;
+        const tell = (answered, end) => {
+            byId("latency-status").textContent = `${answered} of ${count} requests answered${end}`;
         };
-        const encode = async () => {
+        const call = async () => {
             const kind = kindsOf(asked)[0];
             // Bulk is not asked for: the user waits for these replies.
-            const input = requestInput(kind, sampleSequences(asked, sequences, words));
+            const input = requestInput(kind, own.length ? own : sampleSequences(asked, sequences, words));
             const request = kind === TEXTS ? { ...input, truncation: "TRUNCATION_RIGHT" } : input;
             await models.call(asked, "Encode", request, options);
-            answered += 1;
-            tell(" …");
         };
+        const told = (answered) => tell(answered, " …");
         byId("latency-send").disabled = true;
         byId("latency-cancel").hidden = false;
-        tell(" …");
-        const results = await Promise.allSettled(Array.from({ length: requests }, encode));
+        told(0);
+        const { signal } = run;
+        const { seconds, error } = await measuredRun({ count, concurrency, call, told, signal });
         byId("latency-send").disabled = false;
         byId("latency-cancel").hidden = true;
-        tell(run.signal.aborted ? "; cancelled." : ".");
-        const failed = results.find(({ reason }) => reason && !run.signal.aborted);
-        say(byId("latency-error"), failed?.reason.message ?? "");
+        tell(seconds.length, signal.aborted ? "; cancelled." : ".");
+        say(byId("latency-error"), error && !signal.aborted ? error.message : "");
+        showPercentiles(seconds, `${counted(seconds.length, "request")} to ${asked.model.name}`);
+    }
+
+    function showPercentiles(seconds, of) {
+        const tiles = PERCENTILES.map(({ name, share, words }) => {
+            const time = `${milliseconds(percentile(seconds, share))} ms`;
+            const hint = element("span", { class: "hint" }, words);
+            return element("div", { class: "tile" }, `${name} of ${of}`, element("b", {}, time), hint);
+        });
+        byId("latency-percentiles").replaceChildren(...(seconds.length ? tiles : []));
+    }
+
+    /** Random words have a number and a length, own texts have not. */
+    function showFields() {
+        const isOwn = ownText.value.trim() !== "";
+        byId("latency-sequences").disabled = byId("latency-words").disabled = isOwn;
     }
 
     byId("stages-legend").replaceChildren(...legend(STAGES));
     byId("latency-form").addEventListener("submit", (event) => {
         event.preventDefault();
         send();
+    });
+    byId("latency-form").addEventListener("input", () => {
+        showFields();
+        changed();
     });
     byId("latency-cancel").addEventListener("click", () => run.abort());
     calls.addEventListener("recorded", redraw);
@@ -97,6 +125,19 @@ export function latencyTab(calls, models) {
         },
         left() {
             live.stop();
+        },
+        state() {
+            const numbers = NUMBERS.map((name) => [name, Number(byId(`latency-${name}`).value)]);
+            return { ...Object.fromEntries(numbers), text: ownText.value || undefined };
+        },
+        useState(state) {
+            for (const name of NUMBERS) {
+                const field = byId(`latency-${name}`);
+                field.value = state[name] ?? field.value;
+                wanted(field);
+            }
+            ownText.value = state.text ?? "";
+            showFields();
         },
     };
 }

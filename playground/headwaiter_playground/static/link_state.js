@@ -34,6 +34,10 @@ const FIELDS = {
     temperature: number,
     kind: text,
     text,
+    requests: whole,
+    concurrency: whole,
+    sequences: whole,
+    words: whole,
 };
 
 /** Return the state that an address holds behind its #: `tab`, and the fields that are there and not damaged. */

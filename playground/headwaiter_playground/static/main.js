@@ -27,7 +27,7 @@ const tabs = {
     rerank: rerankTab(models),
     classify: classifyTab(models),
     similarity: similarityTab(models, () => address.changed()),
-    latency: latencyTab(calls, models),
+    latency: latencyTab(calls, models, () => address.changed()),
     cost: costTab(calls),
     models: modelsTab(calls, models),
 };

@@ -12,6 +12,7 @@ from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
 from tests.e2e.playground.conftest import LOADED, TOKEN, OpenSignedOut, OpenTab, table
+from tests.support.playground.changing_server import ChangingServer
 
 TEXTS = ["the bread is fresh", "rain falls on stone", "a table for two please"]
 HTML = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
@@ -49,6 +50,42 @@ def test_the_stages_of_a_request_add_up_to_its_time_in_the_browser(open_tab: Ope
         assert stages[3] > 0  # compute
     assert len(page.evaluate("[...document.querySelectorAll('#stages rect')].map(bar => bar.outerHTML)")) == 3 * 7
     page.wait_for("document.querySelector('#live-note').textContent.includes('no metrics')")
+
+
+def test_a_run_of_own_texts_tells_its_percentiles_and_its_link_repeats_it(open_tab: OpenTab) -> None:
+    server = ChangingServer(fake=FakeEncoder())
+    server.delays_s["Encode"] = 0.1
+    with Client(transport=server) as client:
+        page = open_tab(client, "latency")
+        page.type_text("#latency-input", "the bread\n\nrain & stone")
+        assert page.evaluate("document.querySelector('#latency-words').disabled")
+        page.choose("#latency-requests", "12")
+        page.choose("#latency-concurrency", "4")
+        page.click("#latency-send")
+        page.wait_for("document.querySelectorAll('#latency-percentiles b').length === 3")
+        assert page.texts("#latency-status") == ["12 of 12 requests answered."]
+        texts = [pb.EncodeRequest.FromString(raw).texts.values for name, raw in server.calls if name == "Encode"]
+        assert texts == [["the bread", "rain & stone"]] * 12
+        times = [float(text.removesuffix(" ms")) for text in page.texts("#latency-percentiles b")]
+        assert times == sorted(times)
+        assert times[0] >= 100
+        assert page.texts("#latency-percentiles .tile")[0].startswith("p50 of 12 requests to fake")
+        page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 12")
+        page.wait_for("location.hash.includes('concurrency=4')")
+        link = page.evaluate("location.hash")
+        page.click("#tab-models")
+        page.wait_for("location.hash.startsWith('#models')")
+        page.type_text("#latency-input", "")
+        page.evaluate(f"location.hash = {json.dumps(link)}")
+        page.wait_for("document.querySelector('#latency-input').value === 'the bread\\n\\nrain & stone'")
+        fields = "['requests', 'concurrency'].map(name => document.querySelector(`#latency-${name}`).value)"
+        assert page.evaluate(fields) == ["12", "4"]
+        server.delays_s["Encode"] = 1.0
+        page.click("#latency-send")
+        page.wait_for("!document.querySelector('#latency-cancel').hidden")
+        page.click("#latency-cancel")
+        page.wait_for("document.querySelector('#latency-status').textContent.endsWith('answered; cancelled.')")
+        assert page.texts("#latency-error:not([hidden])") == []
 
 
 def test_the_cost_follows_the_server_and_the_batches_are_those_that_ran(open_tab: OpenTab, client: Client) -> None:
