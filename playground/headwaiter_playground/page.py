@@ -12,8 +12,8 @@ from headwaiter_playground.joined_modules import joined_modules
 
 # The page of `http://HOST/playground/`.
 _INDEX = "index.html"
-# The module that the page loads.
-_ENTRY = "main.js"
+# The module and the style that the page loads.
+_ENTRY, _STYLE = "main.js", "style.css"
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -81,10 +81,17 @@ def page_file(
 # Made when a browser asks, because most servers never send the page.
 @cache
 def _contents() -> dict[str, bytes]:
-    """Return the bytes of the files of the page; the module that the page loads has all others in it."""
+    """Return the bytes of the files of the page; the module and the style that it loads have all others in them."""
     files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in _MEDIA_TYPES]
     modules = {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".js"}
-    return {file.name: file.read_bytes() for file in files} | {_ENTRY: joined_modules(modules, _ENTRY).encode()}
+    styles = sorted(
+        (file for file in files if file.suffix == ".css"), key=lambda file: (file.name != _STYLE, file.name)
+    )
+    joined = {
+        _ENTRY: joined_modules(modules, _ENTRY).encode(),
+        _STYLE: b"".join(file.read_bytes() for file in styles),
+    }
+    return {file.name: file.read_bytes() for file in files} | joined
 
 
 @cache

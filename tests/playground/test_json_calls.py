@@ -146,7 +146,7 @@ def test_a_browser_gets_small_files_once() -> None:
     again = page_file("main.js", "gzip", f'"another", W/{small.headers["ETag"]}')
     assert again is not None
     assert (again.status, again.content) == (304, b"")
-    files = [page_file(name, "gzip") for name in ("", "main.js", "style.css", "parts.css", "icon.svg")]
+    files = [page_file(name, "gzip") for name in ("", "main.js", "style.css", "icon.svg")]
     assert sum(len(file.content) for file in files if file) < 60_000
 
 

@@ -287,13 +287,10 @@ export function attentionTab(models, changed) {
             head = Number(headChoice.value);
             query = state.token ?? query;
             if ([state.layer, state.head, state.token].some((each) => each !== undefined)) wanted = null;
-            const linkedLayer = Number(layerChoice.value);
-            if (shown?.text === input.text && shown.layers.includes(linkedLayer)) {
-                choose(linkedLayer, head, Math.min(query, shown.count - 1));
-                return false;
-            }
-            linkedText = input.text;
-            return true;
+            const isLoaded = shown?.text === input.text && shown.layers.includes(Number(layerChoice.value));
+            if (isLoaded) choose(Number(layerChoice.value), head, Math.min(query, shown.count - 1));
+            else linkedText = input.text;
+            return !isLoaded;
         },
     });
     return tab;

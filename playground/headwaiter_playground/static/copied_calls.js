@@ -15,18 +15,20 @@ export function asCurl({ method, request }, address, hasToken) {
 /** Return the program in Python that makes a call; it needs no package. */
 export function asPython({ method, request }, address, hasToken) {
     const token = hasToken ? `, "Authorization": "Bearer " + os.environ["${TOKEN}"]` : "";
-    return `import json
-${hasToken ? "import os\n" : ""}import urllib.request
-
-body = json.loads(${pythonQuoted(JSON.stringify(request))})
-request = urllib.request.Request(
-    ${pythonQuoted(`${address}call/${method}`)},
-    json.dumps(body).encode(),
-    {"Content-Type": "application/json"${token}},
-)
-with urllib.request.urlopen(request) as response:
-    print(json.load(response))
-`;
+    return lines(
+        "import json",
+        hasToken && "import os",
+        "import urllib.request",
+        "",
+        `body = json.loads(${pythonQuoted(JSON.stringify(request))})`,
+        "request = urllib.request.Request(",
+        `    ${pythonQuoted(`${address}call/${method}`)},`,
+        "    json.dumps(body).encode(),",
+        `    {"Content-Type": "application/json"${token}},`,
+        ")",
+        "with urllib.request.urlopen(request) as response:",
+        "    print(json.load(response))",
+    );
 }
 
 /** Return the program for OpenAI's client that makes a call, or an empty text if OpenAI has no such call. */
@@ -34,18 +36,25 @@ export function asOpenAi({ method, request }, address, hasToken) {
     const call = openAiCall(method, request);
     if (!call) return "";
     const key = hasToken ? `os.environ["${TOKEN}"]` : '"none"';
-    return `# The server needs --http-api on.
-${hasToken ? "import os\n\n" : ""}from openai import OpenAI
-
-client = OpenAI(base_url=${pythonQuoted(new URL("../v1", address).href)}, api_key=${key})
-print(client.${call})
-`;
+    return lines(
+        "# The server needs --http-api on.",
+        hasToken && "import os\n",
+        "from openai import OpenAI",
+        "",
+        `client = OpenAI(base_url=${pythonQuoted(new URL("../v1", address).href)}, api_key=${key})`,
+        `print(client.${call})`,
+    );
 }
 
 function openAiCall(method, { model, texts }) {
     if (method === "ListModels") return "models.list()";
     if (method !== "Encode" || !texts) return "";
     return `embeddings.create(model=${pythonQuoted(model)}, input=[${texts.values.map(pythonQuoted).join(", ")}])`;
+}
+
+/** Return a text of lines, without those that are false. */
+function lines(...each) {
+    return `${each.filter((line) => line !== false).join("\n")}\n`;
 }
 
 function shellQuoted(text) {

@@ -7,6 +7,9 @@ import { byId } from "./dom.js";
 // The methods by which a tab asks for what it shows; a call of another method only helps it.
 const METHODS = {
     attention: ["Attend"],
+    images: ["Classify", "Attend"],
+    rerank: ["Classify"],
+    classify: ["Classify"],
     similarity: ["Encode"],
     cost: ["ListBatches"],
     models: ["ListModels"],

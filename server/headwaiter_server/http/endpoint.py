@@ -55,9 +55,9 @@ _READABLE_HEADERS = (
 # Proxies limit the headers of a reply, often to 4 KiB.
 _MAX_TRUNCATED_INDICES = 100
 _LARGE_BYTES = 1 << 20
-# Replies from this size on are compressed, if their method compresses: smaller ones take a few packets either way.
+# Replies from this size on are compressed, if their method compresses: smaller ones take one packet either way.
 # Weights are mostly random bits, of which a higher level changes little but its time.
-_COMPRESSED_BYTES, _GZIP_LEVEL = 16 << 10, 1
+_COMPRESSED_BYTES, _GZIP_LEVEL = 1 << 10, 1
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
 # Characters of ids that headers hold as they are; others are percent-encoded.

@@ -86,7 +86,7 @@ def test_the_first_screen_shows_a_head_in_which_it_looks_at_animal(
             assert len(titles(page)) == 72
             assert max(bottoms(page, "#attention-input", "#finding", "#chips", "#lines svg", "#heads")) <= height
             # Four files of the page and its icon, the models, the weights, and the vectors of one head.
-            assert len(set(page.urls)) == 9
+            assert len(set(page.urls)) == 8
             assert page.errors == []
         finally:
             page.close()

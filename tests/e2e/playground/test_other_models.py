@@ -20,7 +20,7 @@ BUSY_PAGE = """(json => { Response.prototype.json = async function () {
 }; })(Response.prototype.json)"""
 # Metrics of two models, which grow with each reading.
 METRICS = """(answered => { let readings = 0; window.fetch = async (url, options) => {
-    if (url !== '../metrics') return answered(url, options);
+    if (!url.startsWith('../metrics?name')) return answered(url, options);
     readings += 1;
     const sequences = readings > 2 ? 2 : readings;
     return new Response(['one', 'two'].map((model, index) => `
