@@ -8,7 +8,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", r
 # Any other form of an import or an export, which the functions of this file would leave as it is.
 _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
-# Comments that have lines of their own, and indentation: a browser needs neither, and no template literal of the page has
+# Comments that have lines of their own, and indentation: a browser needs neither. No template literal of the page has
 # several lines.
 _FOR_READERS = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n|^ +", re.MULTILINE | re.DOTALL)
 
