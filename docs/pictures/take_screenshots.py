@@ -21,7 +21,7 @@ WIDTHS = (1280, 390)
 LOADED = {
     "attention": "#context svg",
     "similarity": ".cosines",
-    "latency": ".tile path",
+    "latency": "#live .tile path",
     "cost": "#batches figure",
     "models": "#model-cards article",
 }
@@ -70,9 +70,9 @@ def open_tab(browser: Browser, server: RunningServer, tab: str, width: int, *, d
         # Two calls run at a time, and the view of the server needs two readings.
         page.click("#latency-send")
         page.wait_for("document.querySelector('#latency-status').textContent.endsWith('answered.')")
-        page.wait_for("document.querySelector('.tile')")
+        page.wait_for("document.querySelector('#live .tile')")
         page.click("#latency-send")
-        page.wait_for("document.querySelectorAll('.tile path')[3].getAttribute('d').split('L').length > 2")
+        page.wait_for("document.querySelectorAll('#live .tile path')[3].getAttribute('d').split('L').length > 2")
     page.wait_for(f"document.querySelector('{LOADED[tab]}')")
     page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     return page
