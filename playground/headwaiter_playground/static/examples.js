@@ -23,7 +23,7 @@ const EXAMPLES = [
     },
     {
         name: "Separator",
-        words: "Tokens that look for nothing look at a separator, where their attention does no harm.",
+        words: "Tokens that look for nothing look at marks such as [CLS] and [SEP], where the text begins and ends.",
         text: "The violinist tuned her strings before the concert",
         pattern: PATTERNS.separator,
     },

@@ -151,7 +151,7 @@ def test_a_text_without_two_words_that_are_far_apart_opens_its_largest_weight(op
 
 
 def test_the_mouse_over_a_word_shows_its_lines_and_no_call_is_made(page: Page) -> None:
-    calls = len(page.urls)
+    calls = sum("Attend" in url for url in page.urls)
     point_at(page, "#chips button:nth-child(9)")
     assert page.texts("#lines-title") == ["Weights of token 8 “[SEP]”, layer 1, head 2"]
     assert page.texts("#finding") == ["[SEP] looks most at [CLS]"]  # All weights are equal.
@@ -159,7 +159,7 @@ def test_the_mouse_over_a_word_shows_its_lines_and_no_call_is_made(page: Page) -
     assert page.texts("#chips [aria-pressed=true] bdi") == ["sleeps"]
     point_at(page, "#finding-rule")
     assert page.texts("#finding") == ["sleeps looks at dog"]
-    assert len(page.urls) == calls
+    assert sum("Attend" in url for url in page.urls) == calls
 
 
 def test_heads_are_found_by_two_tokens_with_the_keyboard(page: Page) -> None:
