@@ -153,11 +153,13 @@ def _factors(
     one, _, two = inputs.partition(",")
     shared = [c for c in one if c in two]
     lead, summed = [c for c in shared if c in output], [c for c in shared if c not in output]
+    # Several heads of queries may share the keys of one head: the last letter stands for the rows.
     rows, columns = [c for c in output if c not in two], [c for c in output if c not in one]
-    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1:
+    if len(summed) != 1 or not rows or len(columns) != 1:
         return None
     left = args[1].permute(*map(one.index, lead + rows + summed))
     right = args[2].permute(*map(two.index, lead + summed + columns))
+    right = right[(slice(None),) * len(lead) + (None,) * (len(rows) - 1)]
     order = [(lead + rows + columns).index(c) for c in output]
     return left, right, lambda product: product.permute(*order)
 

@@ -327,6 +327,11 @@ def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
 
+def grouped_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = torch.einsum("bhid,bjd->bhij", q, k[:, 0]).softmax(-1)
+    return torch.einsum("bhij,bjd->bhid", weights, v[:, 0])
+
+
 IDS: dict[str, Any] = {"vocabulary_size": VOCABULARY}
 FEATURES: dict[str, Any] = {"feature_width": 6}
 # Modules that are packed, each with what it takes.
@@ -348,6 +353,7 @@ PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "alibi_of_keys": (lambda: Tokens(alibi_of_keys), IDS),
     "relative_table": (RelativeTable, IDS),
     "grouped": (lambda: Tokens(grouped, key_heads=1), IDS),
+    "grouped_einsum": (lambda: Tokens(grouped_einsum, key_heads=1), IDS),
     "position_table": (PositionTable, IDS),
     "counted_positions": (CountedPositions, IDS),
     "summed_positions": (SummedPositions, IDS),
