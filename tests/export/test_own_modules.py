@@ -29,7 +29,17 @@ from headwaiter_server.runtime.model import open_model
 from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
 from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
-from tests.support.export.own_modules import IDS, MAX_TOKENS, PACKED, VOCABULARY, WIDTH, Tokens, random_module, stack
+from tests.support.export.own_modules import (
+    IDS,
+    MAX_TOKENS,
+    PACKED,
+    VOCABULARY,
+    WIDTH,
+    Tokens,
+    WithMask,
+    random_module,
+    stack,
+)
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -66,6 +76,21 @@ def test_a_packed_module_gives_its_own_rows_alone_and_beside_others(name: str, t
     assert_others_change_no_bit(run, sequences, 1 if "vocabulary_size" in takes else 1e4)
     # A server accepts the bundle.
     open_model(tmp_path / "bundle", "cpu", "auto", threads=1)
+
+
+def test_a_compiled_module_is_packed_without_compiling_it(tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the module was compiled")
+
+    module = random_module(WithMask)
+    (ids,) = drawn(IDS, (7,))
+    with torch.inference_mode():
+        expected = run_module(module, torch.from_numpy(ids)).numpy()
+    module.get_submodule("blocks.0").compile(backend=refuse)
+    compiled: Any = torch.compile(module, backend=refuse)
+    export_module(compiled, tmp_path / "bundle", max_tokens=MAX_TOKENS, plans=PACKED_CPU, **IDS)
+    assert Bundle.open(tmp_path / "bundle").manifest.name == "WithMask"
+    assert_close_to_scale(run_graph(tmp_path / "bundle" / GRAPH, "cpu", [ids]).hidden, expected, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ def export_encoder(
         image: the images that the module takes, all of one size; None for other modules.
         choices: as in `ModuleEncoder.of`.
     """
+    # The wrapper of torch.compile hides the class and the arguments of a module.
+    module = getattr(module, "_orig_mod", module)
     packed, padded = (
         [plan for plan in graphs if plans is None or plan in plans] for graphs in (MODULE_GRAPHS, PADDED_GRAPHS)
     )

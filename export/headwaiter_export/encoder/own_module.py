@@ -167,7 +167,7 @@ def call_module(
     elif names_mask and "attention_mask" in parameters:
         named["attention_mask"] = mask
     try:
-        with _without_fast_path():
+        with _as_written():
             output = module(*arguments, **named)
     except NotPackableError:
         raise
@@ -198,11 +198,16 @@ def _required(parameters: Iterable[inspect.Parameter]) -> int:
 
 
 @contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Let PyTorch's layers compute what their code says: their fast path takes the exact gelu for its approximation."""
+def _as_written() -> Iterator[None]:
+    """Let a module compute what its code says, one function after another.
+
+    The fast path of PyTorch's layers takes the exact gelu for its approximation. Compiled code would be compiled again
+    for each way of running it, and would hide its attention.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
