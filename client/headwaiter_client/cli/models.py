@@ -168,10 +168,16 @@ def _server_rows(model: ModelDescription) -> dict[str, str]:
     }
     if cost.service_tokens_per_s:
         source = "learnt by the version before" if cost.remembered else "measured at start-up"
+        terms = (
+            (cost.launch_s * 1e3, "ms per batch"),
+            (cost.token_s * 1e6, "µs per token"),
+            (cost.padded_row_s * 1e6, "µs per token or padding"),
+            (cost.cell_s * 1e9, "ns per attention cell"),
+        )
+        costs = ", ".join(f"{value:.3g} {unit}" for value, unit in terms if value)
         rows["batches"] = (
             f"at most {execution.token_budget:,} tokens, {cost.service_tokens_per_s:,.0f} tokens/s: "
-            f"{cost.launch_s * 1e3:.3g} ms per batch, {cost.token_s * 1e6:.3g} µs per token, "
-            f"{cost.cell_s * 1e9:.3g} ns per attention cell ({source}, ±{cost.error_ratio:.1%})"
+            f"{costs} ({source}, ±{cost.error_ratio:.1%})"
         )
     if compared := _COMPARED.get(execution.reference_source):
         rows["compared with"] = compared
