@@ -104,6 +104,16 @@ export function latencyTab(calls, models, changed) {
         byId("latency-sequences").disabled = byId("latency-words").disabled = isOwn;
     }
 
+    function useState(state) {
+        for (const name of NUMBERS) {
+            const field = byId(`latency-${name}`);
+            field.value = state[name] ?? field.value;
+            wanted(field);
+        }
+        ownText.value = state.text ?? "";
+        showFields();
+    }
+
     byId("stages-legend").replaceChildren(...legend(STAGES));
     byId("latency-form").addEventListener("submit", (event) => {
         event.preventDefault();
@@ -116,9 +126,10 @@ export function latencyTab(calls, models, changed) {
     byId("latency-cancel").addEventListener("click", () => run.abort());
     calls.addEventListener("recorded", redraw);
     return {
-        useModel(description) {
+        useModel(description, linked) {
             model = description;
             live.useModel(model?.model.name ?? "");
+            if (linked) useState(linked);
         },
         shown() {
             live.start();
@@ -130,15 +141,7 @@ export function latencyTab(calls, models, changed) {
             const numbers = NUMBERS.map((name) => [name, Number(byId(`latency-${name}`).value)]);
             return { ...Object.fromEntries(numbers), text: ownText.value || undefined };
         },
-        useState(state) {
-            for (const name of NUMBERS) {
-                const field = byId(`latency-${name}`);
-                field.value = state[name] ?? field.value;
-                wanted(field);
-            }
-            ownText.value = state.text ?? "";
-            showFields();
-        },
+        useState,
     };
 }
 

@@ -9,7 +9,6 @@ export function loadedTab({ use, load, state = () => ({}), restore = () => false
     let isShown = false;
     let model = null;
     let isStale = true;
-    let linked = null; // The state of an address, until its model is there.
 
     /** Load anew, now or when the tab is shown. */
     function changed() {
@@ -18,17 +17,11 @@ export function loadedTab({ use, load, state = () => ({}), restore = () => false
         else load.cancel(); // Its result would count as the newest.
     }
 
-    function restoreLinked() {
-        const due = linked;
-        linked = null;
-        return restore(due);
-    }
-
     return {
-        useModel(description) {
+        useModel(description, linked) {
             model = description;
             use(model);
-            if (model && linked) restoreLinked();
+            if (linked) restore(linked);
             changed();
         },
         shown() {
@@ -43,14 +36,10 @@ export function loadedTab({ use, load, state = () => ({}), restore = () => false
         loaded() {
             isStale = false;
         },
-        /** Return what the address holds of the tab. */
-        state() {
-            return linked ?? state();
-        },
-        /** Show the state of an address, now or once its model is chosen. */
-        useState(wanted) {
-            linked = wanted;
-            if (model && [undefined, model.model.name].includes(wanted.model) && restoreLinked()) changed();
+        state,
+        /** Show the state of an address. */
+        useState(linked) {
+            if (restore(linked)) changed();
         },
     };
 }

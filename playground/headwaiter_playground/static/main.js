@@ -19,8 +19,9 @@ import { makeTabs } from "./tabs.js";
 
 const calls = new Calls();
 const models = new Models(calls);
-// Each tab is an object of functions: `useModel(description)` with the chosen model, or null if there is none; `shown()`
-// and `left()` when the user comes and goes; and, if the address holds what the tab shows, `state()` and `useState()`.
+// Each tab is an object of functions: `useModel(description, linked)` with the chosen model, or null if there is none, and
+// with the state of the address if the address has led to the model; `shown()` and `left()` when the user comes and goes;
+// and, if the address holds what the tab shows, `state()` and `useState()`.
 const tabs = {
     attention: attentionTab(models, () => address.changed()),
     images: imagesTab(models),
@@ -33,6 +34,8 @@ const tabs = {
 };
 const choice = byId("model");
 let used = null;
+// The state of the address, until its model is there, or the server has said that there is no such model.
+let due = null;
 
 function showModels() {
     const { names, chosen, removed, error } = models;
@@ -44,21 +47,36 @@ function showModels() {
     choice.disabled = names.length < 2;
     choice.value = chosen?.model.name ?? "";
     byId("model-summary").textContent = chosen ? summary(chosen) : "";
-    if (used && isSameModel(used.model, chosen?.model)) return;
+    const linked = chosen && !error ? due : null;
+    if (linked) due = null;
+    if (used && isSameModel(used.model, chosen?.model)) {
+        if (linked) showHere(linked);
+        return;
+    }
     used = chosen;
     tabList.offer(tabsOf(chosen));
-    for (const tab of Object.values(tabs)) tab.useModel(chosen);
+    if (linked) tabList.show(linked.tab);
+    for (const [name, tab] of Object.entries(tabs)) tab.useModel(chosen, name === linked?.tab ? linked : null);
     address.useModel(chosen?.model ?? null);
 }
 
-/** Return what the address holds, or null while there is no model. */
+/** Return what the address holds, or null while there is no model, or not yet that of the address. */
 function shownState() {
-    return used && { tab: tabList.shown, model: used.model.name, digest: used.model.digest, ...tabs[tabList.shown].state?.() };
+    return used && !due && { tab: tabList.shown, model: used.model.name, digest: used.model.digest, ...tabs[tabList.shown].state?.() };
 }
 
 /** Show what the address holds. */
 function showState(state) {
-    if (used && ![undefined, used.model.name].includes(state.model)) models.choose(state.model);
+    if (used && !due && [undefined, used.model.name].includes(state.model)) {
+        showHere(state);
+        return;
+    }
+    due = state;
+    if (used) models.choose(state.model ?? used.model.name);
+}
+
+/** Show what the address holds of the chosen model. */
+function showHere(state) {
     tabs[state.tab]?.useState?.(state);
     tabList.show(state.tab);
 }
@@ -74,7 +92,10 @@ function summary({ model, execution, layers, heads }) {
 }
 
 models.addEventListener("changed", showModels);
-choice.addEventListener("change", () => models.choose(choice.value));
+choice.addEventListener("change", () => {
+    due = null;
+    models.choose(choice.value);
+});
 calls.addEventListener("waiting", () => say(byId("page-waits"), calls.waitsFor && `${calls.waitsFor} Trying again …`));
 signIn(calls);
 
@@ -87,4 +108,5 @@ const tabList = makeTabs(document.querySelector("[role=tablist]"), (name, before
 const showCopyCall = copyCall(calls, () => tabList.shown);
 const address = pageAddress(shownState, showState);
 showState(address.opened);
+tabList.show(address.opened.tab);
 models.follow(address.opened.model);

@@ -9,6 +9,7 @@ export function makeTabs(list, onChange) {
     const nameOf = (tab) => tab.id.replace("tab-", "");
     const panelOf = (tab) => document.getElementById(tab.getAttribute("aria-controls"));
     let shown = "";
+    let offered = tabs; // All, until `offer` says which: an address may open a tab before the model is known.
 
     function show(tab) {
         const before = shown;
@@ -24,18 +25,18 @@ export function makeTabs(list, onChange) {
 
     const step = { ArrowRight: 1, ArrowLeft: -1 };
     list.addEventListener("keydown", (event) => {
-        const offered = tabs.filter((tab) => !tab.hidden);
-        const now = offered.indexOf(document.activeElement);
+        const visible = tabs.filter((tab) => !tab.hidden);
+        const now = visible.indexOf(document.activeElement);
         const next =
             event.key === "Home"
                 ? 0
                 : event.key === "End"
-                  ? offered.length - 1
-                  : step[event.key] && (now + step[event.key] + offered.length) % offered.length;
+                  ? visible.length - 1
+                  : step[event.key] && (now + step[event.key] + visible.length) % visible.length;
         if (now < 0 || next === undefined) return;
         event.preventDefault();
-        offered[next].focus();
-        show(offered[next]);
+        visible[next].focus();
+        show(visible[next]);
     });
     for (const tab of tabs) tab.addEventListener("click", () => show(tab));
     return {
@@ -43,15 +44,16 @@ export function makeTabs(list, onChange) {
         get shown() {
             return shown;
         },
-        /** Show a tab, or the first one if there is none of this name. */
+        /** Show a tab, or the first one if no offered tab has this name. */
         show(name) {
-            const wanted = tabs.find((tab) => nameOf(tab) === name) ?? tabs[0];
+            const wanted = offered.find((tab) => nameOf(tab) === name) ?? offered[0];
             if (nameOf(wanted) !== shown) show(wanted);
         },
         /** Offer the tabs with some names; if the shown tab is not among them, show the first of them. */
         offer(names) {
-            for (const tab of tabs) tab.hidden = !names.includes(nameOf(tab));
-            if (!names.includes(shown)) show(tabs.find((tab) => !tab.hidden));
+            offered = tabs.filter((tab) => names.includes(nameOf(tab)));
+            for (const tab of tabs) tab.hidden = !offered.includes(tab);
+            if (!names.includes(shown)) show(offered[0]);
         },
     };
 }

@@ -26,6 +26,11 @@ def client(server: ChangingServer) -> Iterator[Client]:
         yield connected
 
 
+def shown_errors(page: Page) -> list[str]:
+    """Return the errors in all tabs, also in those that are not shown."""
+    return page.texts(".error:not([hidden], :empty)")
+
+
 def picture(page: Page) -> list[object]:
     """Return what the tab Attention shows, once the page has drawn it: first the title of the context vector."""
     page.evaluate("new Promise(requestAnimationFrame)")
@@ -164,9 +169,53 @@ def test_a_damaged_address_never_breaks_the_page(damaged: str, chromium: Browser
         page = chromium.open(f"{server.url}#{damaged}")
         page.wait_for("document.querySelector('#context svg')")
         page.wait_for("location.hash.includes('digest=')")
-        assert page.texts(".error:not([hidden], :empty)") == []
+        assert shown_errors(page) == []
         assert page.errors == []
         page.close()
+
+
+def test_an_address_of_a_tab_that_the_model_does_not_have_shows_the_first_tab(
+    open_tab: OpenTab, client: Client
+) -> None:
+    page = open_tab(client, "attention", TEXT)
+    page.wait_for(f"document.querySelector('#context svg') && {HASH}.includes('text=')")
+    for tab in ("rerank", "images", "classify"):
+        page.click("#tab-models")
+        page.wait_for("location.hash.startsWith('#models')")
+        page.evaluate(f"location.hash = '{tab}'")
+        page.wait_for("location.hash.startsWith('#attention')")
+        assert page.texts("[role=tab][aria-selected=true]") == ["Attention"]
+        assert page.evaluate("document.querySelector('#context svg').checkVisibility()")
+    assert shown_errors(page) == []
+
+
+def test_after_an_address_of_a_removed_model_the_address_follows_the_page(open_tab: OpenTab, client: Client) -> None:
+    page = open_tab(client, "attention", TEXT)
+    page.wait_for(f"document.querySelector('#context svg') && {HASH}.includes('text=')")
+    page.evaluate("location.hash = 'attention?model=gone&text=rain+falls&layer=1&head=2&token=1'")
+    page.wait_for("document.querySelector('#page-note').textContent.includes('gone is no longer served')")
+    page.wait_for(f"{CONTEXT_OF}('token 1 “rain”, layer 1, head 2') && {HASH}.includes('model=first')")
+    page.type_text("#attention-input", "fresh bread please")
+    page.wait_for(f"{HASH}.includes('text=fresh')")
+
+
+def test_back_and_forward_before_the_model_has_come_ends_on_the_model_of_the_address(
+    open_tab: OpenTab, client: Client, server: ChangingServer
+) -> None:
+    page = open_tab(client, "attention", TEXT)
+    page.wait_for(f"document.querySelector('#context svg') && {HASH}.includes('model=first')")
+    page.choose("#model", "second")
+    page.wait_for(f"{HASH}.includes('model=second') && document.querySelectorAll('#heads button').length === 12")
+    server.delays_s["GetModel"] = 0.5
+    page.evaluate("history.back()")
+    page.wait_for(f"{HASH}.includes('model=first')")
+    page.evaluate("history.forward()")
+    page.wait_for(f"{HASH}.includes('model=second')")
+    # The replies about both models arrive.
+    page.evaluate("new Promise(done => setTimeout(done, 1200))")
+    assert page.evaluate("document.querySelector('#model').value") == "second"
+    assert "model=second" in page.evaluate("location.hash")
+    assert shown_errors(page) == []
 
 
 def test_a_link_to_a_tab_alone_and_texts_of_another_tab(open_tab: OpenTab, chromium: Browser, client: Client) -> None:
