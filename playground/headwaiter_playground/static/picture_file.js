@@ -28,7 +28,8 @@ export async function readPicture(file, side) {
     pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     for (let quality = 0.95; quality > LEAST_QUALITY; quality -= 0.15) {
         const copy = await new Promise((done) => canvas.toBlob(done, "image/jpeg", quality));
-        if (copy.size <= MOST_BYTES) return { bytes: new Uint8Array(await copy.arrayBuffer()), bitmap, isCopy: true };
+        // A canvas with a side beyond the browser's limit has no copy.
+        if (copy?.size <= MOST_BYTES) return { bytes: new Uint8Array(await copy.arrayBuffer()), bitmap, isCopy: true };
     }
     throw new RangeError(`“${file.name}” is too long and narrow for this page: choose a part of it.`);
 }

@@ -112,6 +112,19 @@ def test_a_large_picture_is_sent_as_a_smaller_copy(open_tab: OpenTab, vit: Clien
     page.choose_file("#images-input", wrong)
     page.wait_for("document.querySelector('#images-error').textContent.includes('wrong.png')")
     assert not page.evaluate("document.querySelector('#patch-map').checkVisibility()")
+    # Chromium's canvases have sides of at most 65535 pixels.
+    narrow = tmp_path / "narrow.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 70_000, 3), np.uint8)).save(narrow)
+    page.choose_file("#images-input", narrow)
+    page.wait_for("document.querySelector('#images-error').textContent.includes('narrow.png')")
+    assert "too long and narrow" in page.texts("#images-error")[0]
+
+
+def test_a_long_file_name_fits_on_the_screen(open_tab: OpenTab, vit: Client, tmp_path: Path) -> None:
+    path = picture(tmp_path, 30, 30).rename(tmp_path / f"{'n' * 200}.png")
+    page = open_images(open_tab, vit, path)
+    assert path.name in page.texts("#images-status")[0]
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
