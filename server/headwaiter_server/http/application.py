@@ -74,14 +74,14 @@ def http_application(
         return [each.name for each in directory.served] if directory.current else []
 
     # After the paths of the API, one of which answers POST at the same address.
-    routes.append(start_route(links, model_names, has_api=settings.http_api == "on"))
+    asks_for_token = credentials().tokens is not None
+    routes.append(start_route(links, model_names, asks_for_token=asks_for_token, has_api=settings.http_api == "on"))
     return _application(routes)
 
 
 def metrics_application(path: RequestPath) -> Starlette:
     """Return the application of the port for metrics and health alone."""
-    start = start_route(METRICS_LINKS, lambda _: None, has_api=False)
-    return _application([*public_routes(path.engine.metrics, lambda: path.ready), start])
+    return _application([*public_routes(path.engine.metrics, lambda: path.ready), start_route(METRICS_LINKS)])
 
 
 def _application(routes: Sequence[BaseRoute]) -> Starlette:

@@ -26,13 +26,18 @@ _STYLE = (
 
 
 def start_route(
-    links: dict[str, str], model_names: Callable[[Request], Sequence[str] | None], *, has_api: bool
+    links: dict[str, str],
+    model_names: Callable[[Request], Sequence[str] | None] = lambda _: None,
+    *,
+    asks_for_token: bool = False,
+    has_api: bool = False,
 ) -> Route:
     """Return the route of `/`, as HTML for a browser and otherwise as JSON.
 
     Args:
         links: what each relative address has.
-        model_names: returns the names of the models, the default one first, or None for a caller without the token.
+        model_names: returns the names of the models, the default one first, or None if the caller may not know them.
+        asks_for_token: whether requests need a token.
         has_api: whether the server takes requests over HTTP, of which the page has an example.
     """
 
@@ -40,37 +45,44 @@ def start_route(
         names = model_names(request)
         headers = {"Vary": "Accept, Authorization", "Cache-Control": "no-store"}
         if "text/html" not in request.headers.get("accept", ""):
-            about = {"links": links} if names is None else {"links": links, "models": names}
-            return JSONResponse(about, headers=headers)
-        examples = _examples(str(request.base_url).rstrip("/"), names) if has_api else {}
-        return HTMLResponse(_page(links, names, examples), headers={**headers, **_PAGE_HEADERS})
+            told = {"links": links} if names is None else {"links": links, "models": names}
+            return JSONResponse(told, headers=headers)
+        address = str(request.base_url).rstrip("/")
+        examples = _examples(address, names, asks_for_token=asks_for_token) if has_api else {}
+        about = _words_about(names, asks_for_token=asks_for_token)
+        return HTMLResponse(_page(about, links, examples), headers={**headers, **_PAGE_HEADERS})
 
     return Route("/", start)
 
 
-def _examples(address: str, names: Sequence[str] | None) -> dict[str, str]:
-    """Return the same request in two ways; a caller who needs a token puts it into HEADWAITER_TOKEN."""
+def _examples(address: str, names: Sequence[str] | None, *, asks_for_token: bool) -> dict[str, str]:
+    """Return the same request in two ways; a caller who needs a token puts the token into HEADWAITER_TOKEN."""
     model = names[0] if names else "MODEL"
-    token = ' -H "Authorization: Bearer $HEADWAITER_TOKEN"' if names is None else ""
-    key = 'os.environ["HEADWAITER_TOKEN"]' if names is None else '"none"'
+    token = ' -H "Authorization: Bearer $HEADWAITER_TOKEN"' if asks_for_token else ""
+    imports = "import os\n\n" if asks_for_token else ""
+    key = 'os.environ["HEADWAITER_TOKEN"]' if asks_for_token else '"none"'
     data = shlex.quote(json.dumps({"model": model, "input": "a text"}))
     return {
         "curl": f"curl {shlex.quote(f'{address}/v1/embeddings')} -H 'Content-Type: application/json'{token} -d {data}",
-        "Python, with the package openai": "import os\n\nfrom openai import OpenAI\n\n"
+        "Python, with the package openai": f"{imports}from openai import OpenAI\n\n"
         f"client = OpenAI(base_url={json.dumps(f'{address}/v1')}, api_key={key})\n"
         f'print(client.embeddings.create(model={json.dumps(model)}, input=["a text"]).data[0].embedding)',
     }
 
 
-def _page(links: dict[str, str], names: Sequence[str] | None, examples: dict[str, str]) -> str:
-    models = "The names of the models are for callers with the token."
+def _words_about(names: Sequence[str] | None, *, asks_for_token: bool) -> str:
+    about = "A server for attention encoders."
     if names is not None:
-        models = "Models: " + (", ".join(names) or "none that answers requests at present") + "."
+        return f"{about} Models: {', '.join(names) or 'none that answers requests at present'}."
+    return f"{about} The names of the models are for callers with the token." if asks_for_token else about
+
+
+def _page(about: str, links: dict[str, str], examples: dict[str, str]) -> str:
     items = "".join(f'<li><a href="{link}">{link}</a>: {words}</li>' for link, words in links.items())
     shown = "".join(f"<h2>{title}</h2><pre>{escape(text)}</pre>" for title, text in examples.items())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>Headwaiter</title><style>{_STYLE}</style></head><body><main><h1>Headwaiter</h1>"
-        f"<p>A server for attention encoders. {escape(models)}</p><ul>{items}</ul>{shown}</main></body></html>"
+        f"<p>{escape(about)}</p><ul>{items}</ul>{shown}</main></body></html>"
     )

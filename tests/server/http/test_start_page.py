@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,21 @@ async def test_the_examples_have_the_address_that_the_caller_used(service: Servi
         assert hostile not in (await get(service, {**HTML, "Host": hostile}, http_api="on")).body.decode()
 
 
+@pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer s3cret"}])
+async def test_the_examples_have_a_token_if_requests_need_one(given: dict[str, str], service: Service) -> None:
+    for token in ("s3cret", None):
+        shown = unescape((await get(service, {**HTML, **given}, token, http_api="on")).body.decode())
+        for part in (
+            '-H "Authorization: Bearer $HEADWAITER_TOKEN"',
+            'api_key=os.environ["HEADWAITER_TOKEN"]',
+            "import os",
+        ):
+            assert (part in shown) == (token is not None), part
+
+
 async def test_the_port_of_the_metrics_has_a_page_without_names(service: Service) -> None:
+    page = await send_request(metrics_application(service.path), "GET", "/", headers=HTML)
+    assert "<p>A server for attention encoders.</p>" in page.body.decode()
     reply = await send_request(metrics_application(service.path), "GET", "/")
     assert json.loads(reply.body) == {
         "links": {"metrics": "metrics for Prometheus", "health/ready": "whether the server takes requests"}
