@@ -1,4 +1,4 @@
-"""The rules of the page's calls, the same in the server and in `headwaiter-client playground`.
+"""The rules of the page's calls and files, the same in the server and in `headwaiter-client playground`.
 
 A web site in a visitor's browser must not make these calls. The browser asks for consent before it sends
 `Content-Type: application/json` to another origin, and neither server consents. A site may instead have its own name
@@ -17,6 +17,8 @@ JSON = "application/json"
 # A browser must not take a text inside a reply for HTML, and must not store the reply.
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
 MAX_BODY_BYTES = 256 << 10
+# The weight of a coding that a caller refuses, in Accept-Encoding.
+_REFUSED = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")
 _HOST = re.compile(r"(\[(?P<address>[^]]+)\]|(?P<name>[^:]+))(:\d*)?")
 
 
@@ -47,6 +49,12 @@ def check_host(host: str, own_name: str, remedy: str) -> None:
     name = match["address"] or match["name"] if match else ""
     if name not in ("localhost", own_name.lower()) and not is_ip_address(name):
         raise ForeignHost(f"the header Host {host[:100]!r} may be the name of another web site: {remedy}")
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Return whether a caller takes replies in gzip, given its header Accept-Encoding."""
+    codings = [coding.partition(";") for coding in accept_encoding.lower().split(",")]
+    return any(name.strip() == "gzip" and not _REFUSED.fullmatch(weight) for name, _, weight in codings)
 
 
 def check_media_type(content_type: str) -> None:

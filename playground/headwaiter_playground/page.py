@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from headwaiter_playground.call_rules import takes_gzip
 from headwaiter_playground.joined_modules import joined_modules
 
 # The page of `http://HOST/playground/`.
@@ -66,7 +67,7 @@ def page_file(
 
     Args:
         name: NAME.
-        accept_encoding: the header of this name; the file is compressed if gzip is in it.
+        accept_encoding: the header of this name; the file is compressed if the browser takes gzip.
         if_none_match: the header of this name; a file that it names has no content.
         asks_for_token: whether the calls of the page need a token.
     """
@@ -74,7 +75,7 @@ def page_file(
     # What a caller sends is only looked up here, and never becomes part of a path.
     if name not in _contents():
         return None
-    file = _file(name, compressed="gzip" in accept_encoding, signed_out=asks_for_token and name == _INDEX)
+    file = _file(name, compressed=takes_gzip(accept_encoding), signed_out=asks_for_token and name == _INDEX)
     return PageFile(b"", file.headers) if file.headers["ETag"] in if_none_match else file
 
 

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES
+from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES, takes_gzip
 from headwaiter_proto.rules.errors import (
     MAX_QUOTED_CHARACTERS,
     DeadlineExceeded,
@@ -218,8 +218,8 @@ class Endpoint:
         if call.truncated:
             headers["headwaiter-truncated"] = _shown_indices(call.truncated)
         body = written.body
-        takes_gzip = self._method.compresses and "gzip" in request.headers.get("accept-encoding", "")
-        if takes_gzip and len(body) >= _COMPRESSED_BYTES:
+        compresses = self._method.compresses and len(body) >= _COMPRESSED_BYTES
+        if compresses and takes_gzip(request.headers.get("accept-encoding", "")):
             headers["content-encoding"] = "gzip"
             body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
         return PacedResponse(body, media_type=written.media_type, headers=headers)

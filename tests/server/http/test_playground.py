@@ -74,6 +74,28 @@ async def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
     assert "content-encoding" not in small.headers
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [
+        ("br, gzip;q=0.5", True),
+        ("GZIP", True),
+        ("gzip ; q=0", False),
+        ("br, gzip;q=0.000, *", False),
+        ("notgzip", False),
+        ("", False),
+    ],
+)
+async def test_only_a_caller_that_takes_gzip_gets_it(
+    accepted: str, is_compressed: bool, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwaiter_server.http.endpoint._COMPRESSED_BYTES", 1)
+    asked = {"Accept-Encoding": accepted}
+    reply = await post(playground(service), "ListModels", {}, {**JSON, **asked})
+    file = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
+    for got in (reply, file):
+        assert (got.status, got.headers.get("content-encoding")) == (200, "gzip" if is_compressed else None)
+
+
 async def test_the_page_shows_the_form_for_the_token_if_calls_need_one(service: Service) -> None:
     for path in ("", "index.html"):
         for token, is_hidden in (("s3cret", False), (None, True)):
