@@ -104,7 +104,7 @@ def attend_request(
 
     Raises:
         TypeError: an argument other than the sequence has the wrong type.
-        InvalidInput: the sequence is none of these, or an index is out of range.
+        InvalidInput: the sequence is of another type, or an index is out of range.
     """
     if sequence is None:
         raise InvalidInput(
