@@ -8,8 +8,8 @@ export function asCurl({ method, request }, address, hasToken) {
     const headers = ["Content-Type: application/json"].map(shellQuoted);
     if (hasToken) headers.push(`"Authorization: Bearer $${TOKEN}"`);
     const parts = [`curl ${shellQuoted(`${address}call/${method}`)}`, ...headers.map((header) => `-H ${header}`)];
-    // A text that begins with @ would be the name of a file for -d.
-    return [...parts, `--data-raw ${shellQuoted(JSON.stringify(request))}`].join(" \\\n  ");
+    // An argument has at most 128 KiB in Linux, which the picture in a request may exceed.
+    return lines([...parts, "-d @- <<'END'"].join(" \\\n  "), JSON.stringify(request), "END");
 }
 
 /** Return the program in Python that makes a call; it needs no package. */

@@ -32,9 +32,11 @@ def run(form: str, program: str) -> str:
     """Return what a copied program prints."""
     if form == "curl" and shutil.which("curl") is None:
         pytest.skip("curl is missing: install the package curl")
-    command = ["bash", "-c", program] if form == "curl" else [sys.executable, "-c", program]
+    command = ["bash"] if form == "curl" else [sys.executable]
     environment = {**os.environ, "HEADWAITER_TOKEN": TOKEN}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
+    return subprocess.run(
+        command, input=program, capture_output=True, text=True, timeout=60, check=True, env=environment
+    ).stdout
 
 
 @pytest.mark.parametrize("form", ["curl", "python"])

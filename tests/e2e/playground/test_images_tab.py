@@ -16,6 +16,7 @@ from headwaiter_export.config.choices import Pooling
 from testbed.chromium import Page
 from testbed.server_process import running_server
 from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.test_copied_calls import copied, reply_of
 from tests.support.checkpoints import save_vit
 from tests.support.playground.accessibility import problems
 from tests.support.shared_folders import SharedFolders
@@ -125,6 +126,15 @@ def test_a_long_file_name_fits_on_the_screen(open_tab: OpenTab, vit: Client, tmp
     page = open_images(open_tab, vit, path)
     assert path.name in page.texts("#images-status")[0]
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+@pytest.mark.parametrize("form", ["curl", "python"])
+def test_the_copied_call_of_a_large_picture_runs(form: str, open_tab: OpenTab, vit: Client, tmp_path: Path) -> None:
+    path = tmp_path / "noise.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 270, 3), np.uint8)).save(path)
+    assert 150_000 < path.stat().st_size < 180_000
+    page = open_images(open_tab, vit, path)
+    assert reply_of(form, copied(page, form))["weights"]["shape"] == [1, 4, 10, 10]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
