@@ -40,6 +40,7 @@ export function headComparison(models, redraw) {
         loading.cancel();
         second = null;
         isBusy("second-card", false);
+        say(byId("second-error"), "");
         byId("second-result").hidden = true;
     }
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headwaiter_client import Client
+from headwaiter_client import Client, FakeEncoder
+from headwaiter_client.errors import InvalidInput
 from testbed.chromium import Page
 from tests.e2e.playground.conftest import OpenTab, table
 from tests.support.playground.accessibility import problems
+from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread is fresh please"
 
@@ -50,6 +52,20 @@ def test_the_second_head_has_the_same_token_and_the_same_masks(open_tab: OpenTab
     assert any(np.allclose(shown, row, rtol=0, atol=0.51e-4) for row in expected)
     page.choose("#second-head", "")
     assert not page.evaluate("document.querySelector('#second-result').checkVisibility()")
+
+
+def test_without_a_second_head_its_error_is_gone(open_tab: OpenTab) -> None:
+    server = ChangingServer(fake=FakeEncoder())
+    with Client(transport=server) as client:
+        page = open_comparison(open_tab, client)
+        server.errors["Attend"] = InvalidInput("the head is broken: choose another one")
+        page.choose("#second-head", "1")
+        page.wait_for(
+            "document.querySelector('#second-error').textContent === 'the head is broken: choose another one'"
+        )
+        page.choose("#second-head", "")
+        assert page.texts("#second-error") == [""]
+        page.errors.clear()  # The browser itself logs the refusal.
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
