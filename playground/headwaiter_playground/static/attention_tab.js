@@ -180,7 +180,9 @@ export function attentionTab(models, changed) {
         wanted = null;
         choose(shown.layers[Math.floor(index / shown.heads)], index % shown.heads, newQuery);
         heads.offer(query, key);
-        say(byId("finding-rule"), `${words} The page chose this head: of ${headsShown()}, it ${pattern.rule}.`.trim());
+        // All heads of a single token have the same weight.
+        const rule = shown.count > 1 ? `The page chose this head: of ${headsShown()}, it ${pattern.rule}.` : "";
+        say(byId("finding-rule"), `${words} ${rule}`.trim());
     }
 
     const redraw = drawing(byId("panel-attention"), () => {

@@ -238,3 +238,12 @@ def test_a_button_crosses_out_the_chosen_token(page: Page) -> None:
     page.click("#cross-out")
     page.evaluate("new Promise(requestAnimationFrame)")
     assert page.texts("#chips .crossed-out bdi") == ["sleeps"]
+
+
+def test_a_single_token_says_nothing_of_how_its_head_was_chosen(chromium: Browser) -> None:
+    with Client(transport=LookingEncoder({})) as client, page_server(client) as server:
+        page = chromium.open(f"{server.url}#attention?kind=tokens&text=7")
+        page.wait_for("document.querySelectorAll('#chips button').length === 1 && document.querySelector('#lines svg')")
+        assert page.texts("#finding") == ["7 looks at itself"]
+        assert page.texts("#finding-rule") == [""]
+        page.close()
