@@ -5,6 +5,7 @@ import { attentionCsv } from "../../playground/headwaiter_playground/static/atte
 import { contextOf, isAsComputed, strongest, whatIfHead, whatIfRow } from "../../playground/headwaiter_playground/static/attention_maths.js";
 import { CallError, Calls, LONG_RUN, readToken } from "../../playground/headwaiter_playground/static/calls.js";
 import { contrast, heat, readableOn, weightShare } from "../../playground/headwaiter_playground/static/colours.js";
+import { asOpenAi } from "../../playground/headwaiter_playground/static/copied_calls.js";
 import { cosineMatrix, nearestNeighbours } from "../../playground/headwaiter_playground/static/cosines.js";
 import {
   batchSeconds,
@@ -689,4 +690,10 @@ test("a percentile is the smallest number that a share of the numbers does not e
   assert.deepEqual([0.5, 0.95, 0.99, 1].map((share) => percentile(hundred, share)), [50, 95, 99, 100]);
   assert.deepEqual([percentile([7], 0.5), percentile([7], 0.99), percentile([2, 1, 3], 0.5)], [7, 7, 2]);
   assert.ok(Number.isNaN(percentile([], 0.5)));
+});
+
+test("OpenAI's client has a call for texts, but none for texts with a prompt", () => {
+  const program = (texts) => asOpenAi({ method: "Encode", request: { model: "m", texts } }, "http://a/playground/", false);
+  assert.match(program({ values: ["a"] }), /embeddings\.create\(model="m", input=\["a"\]\)/);
+  assert.equal(program({ values: ["a"], prompt: "query" }), "");
 });

@@ -48,7 +48,8 @@ export function asOpenAi({ method, request }, address, hasToken) {
 
 function openAiCall(method, { model, texts }) {
     if (method === "ListModels") return "models.list()";
-    if (method !== "Encode" || !texts) return "";
+    // OpenAI has no prompts: without its prompt, a text would have another vector.
+    if (method !== "Encode" || !texts || texts.prompt) return "";
     return `embeddings.create(model=${pythonQuoted(model)}, input=[${texts.values.map(pythonQuoted).join(", ")}])`;
 }
 
