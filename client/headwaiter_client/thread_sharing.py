@@ -75,8 +75,11 @@ class ThreadSharing:
         with self._lock:
             self._waiting[caller] = waiting
             self._requests.add(caller)
-            self._start()
+            starts, self._will_start = not self._will_start, True
+            has_company = len(self._waiting) > 1
         try:
+            if starts:
+                self._start_soon(has_company)
             waiting.wait(caller)
             if waiting.to_send and not waiting.to_send.is_single:
                 run(waiting.to_send.send())
@@ -100,6 +103,17 @@ class ThreadSharing:
         self._requests = SharedRequests(self._most_in_flight)
         self._waiting: dict[Caller, _Waiting] = {}
         self._lock = threading.Lock()
+        self._will_start = False
+
+    def _start_soon(self, has_company: bool) -> None:
+        """Start requests, after other threads that the same reply has woken had a chance to add their next calls."""
+        try:
+            if has_company:
+                time.sleep(0)
+        finally:
+            with self._lock:
+                self._will_start = False
+                self._start()
 
     def _leave(self, caller: Caller, waiting: _Waiting) -> None:
         """Forget a call that has ended; if its thread has sent a request, start the next one."""
