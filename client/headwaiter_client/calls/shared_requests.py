@@ -36,9 +36,9 @@ _MOST_CALL_S = 0.005
 _MOST_SEQUENCES, _MOST_BYTES, _MOST_DEVICE_S = 128, 1 << 18, 0.025
 # The latest deadline of a request is at most this number of times as far away as the earliest.
 _DEADLINE_RATIO = 1.5
-# A call that waits needs the time of two requests: until one in flight ends, and then for its own. If its deadline leaves
-# less, the call travels alone at once. Under overload, calls that wait longer would end without a reply. And beside
-# clients that share nothing, a client that lets its calls wait would get less of the server's time.
+# A call that waits needs the time of two requests: until one in flight ends, and then for its own. If its deadline
+# leaves less, the call travels alone at once. Under overload, calls that wait longer would end without a reply. And
+# beside clients that share nothing, a client that lets its calls wait would get less of the server's time.
 _ROUND_TRIPS = 2.0
 # Deadlines that differ by less are one.
 _SAME_TIME_S = 0.02
