@@ -34,8 +34,8 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
 
     A bucket is a multiple of 1/8 of the power of two below the size; buckets of N are also multiples of 16. Rounding N
     only adds padding cells. Rounding B and T appends dummy sequences of zeros. Each dummy has 1 to `longest_tokens`
-    tokens, because the model knows no later positions. If the rounded T leaves too few tokens for the dummies, as with
-    many short sequences, T is rounded up further.
+    tokens, because the model knows no later positions. If the rounded T leaves fewer tokens than B needs dummies, each
+    of them has one token, and B is no bucket: another bucket of T would add up to 1/8 to the work of a batch.
 
     A batch of fewer than 8 sequences keeps its B and T: one dummy sequence would be more than 1/8 of its cells, and a
     batch this small fits in memory that larger batches have allocated. A batch whose B would exceed MAX_BATCH_SEQUENCES
@@ -70,19 +70,16 @@ def feeds_in_buckets(batch: PackedBatch, names: Collection[str]) -> dict[str, ND
 
 
 def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
-    """Return the smallest buckets of B and T for which each dummy sequence has 1 to `longest_tokens` tokens."""
+    """Return the bucket of T, and B with as many dummy sequences as its bucket needs and the tokens allow."""
     if batch.sequences < _BUCKETS_PER_OCTAVE:
         return batch.sequences, batch.tokens
     tokens = _round_up(batch.tokens)
-    while True:
-        dummy_tokens = tokens - batch.tokens
-        fewest_dummies = -(-dummy_tokens // batch.longest_tokens)
-        sequences = _round_up(batch.sequences + fewest_dummies)
-        if sequences > MAX_BATCH_SEQUENCES:
-            return batch.sequences, batch.tokens
-        if sequences - batch.sequences <= dummy_tokens:
-            return sequences, tokens
-        tokens = _round_up(tokens + 1)
+    dummy_tokens = tokens - batch.tokens
+    fewest_dummies = -(-dummy_tokens // batch.longest_tokens)
+    sequences = min(_round_up(batch.sequences + fewest_dummies), batch.sequences + dummy_tokens)
+    if sequences > MAX_BATCH_SEQUENCES:
+        return batch.sequences, batch.tokens
+    return sequences, tokens
 
 
 def _round_up(size: int, smallest_step: int = 1) -> int:

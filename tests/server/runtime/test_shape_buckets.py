@@ -29,11 +29,11 @@ def _is_bucket(size: int) -> bool:
 @example([1] * 1000)
 @example([1] * 225 + [2])
 @example([512] * 32)
-def test_every_size_is_a_bucket_and_the_original_sequences_come_first(lengths: list[int]) -> None:
+def test_every_size_is_a_bucket_if_tokens_allow_and_the_original_sequences_come_first(lengths: list[int]) -> None:
     batch = _batch(lengths)
     rounded = round_up_to_buckets(batch)
 
-    assert _is_bucket(rounded.sequences)
+    assert _is_bucket(rounded.sequences) or (rounded.lengths[len(lengths) :] == 1).all()
     assert _is_bucket(rounded.padded_length)
     assert _is_bucket(rounded.tokens) or len(lengths) < 8
     assert rounded.padded_length % 16 == 0
@@ -69,10 +69,10 @@ def test_no_rounded_batch_has_more_sequences_than_a_gpu_takes(lengths: list[int]
 @given(lengths=lengths_lists)
 @example([1] * 225 + [2])
 @example([9, *[8] * 30])
-def test_tokens_grow_by_at_most_a_sixth_or_by_a_half_if_sequences_are_short_on_average(lengths: list[int]) -> None:
+@example([1] * 1000)
+def test_tokens_grow_by_less_than_an_eighth(lengths: list[int]) -> None:
     batch = _batch(lengths)
-    spare = round_up_to_buckets(batch).tokens - batch.tokens
-    assert spare <= batch.tokens * (1 / 6 if batch.tokens >= 8 * batch.sequences else 1 / 2)
+    assert 8 * (round_up_to_buckets(batch).tokens - batch.tokens) < batch.tokens
 
 
 @given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=7))
