@@ -110,9 +110,9 @@ class AttentionLayout(ABC):
         positions = self.positions[:, None] + away
         lengths = self.lengths.long().index_select(0, self.sequence_numbers)
         exists = (positions >= 0) & (positions < lengths[:, None])
-        places = torch.where(exists, torch.arange(rows.shape[0])[:, None] + away, rows.shape[0])
+        places = torch.where(exists, torch.arange(1, rows.shape[0] + 1)[:, None] + away, 0)
         # `F.embedding` is traced to Gather.
-        return F.embedding(places, F.pad(rows, (0, 0, 0, 1)))
+        return F.embedding(places, F.pad(rows, (0, 0, 1, 0)))
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """Turn rows [R, d] into an output of a graph."""

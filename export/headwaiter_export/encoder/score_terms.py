@@ -203,7 +203,7 @@ def multiply_by_distance(rows: Tensor, vectors: Tensor, columns: int, first: Ten
     """
     count, width = rows.shape[-2], rows.shape[-2] + columns
     # The distances from the last row to the first column, up to those beyond the last column.
-    distances = (first[:, None] - (count - 1) + torch.arange(width)).flatten()
+    distances = (first[:, None] + torch.arange(1 - count, 1 + columns)).flatten()
     # Rows and columns of padding may be further apart than M − 1.
     places = (distances + vectors.shape[1] // 2).clamp(0, vectors.shape[1] - 1)
     by_block = vectors.index_select(1, places).view(vectors.shape[0], -1, width, vectors.shape[2]).transpose(0, 1)

@@ -93,8 +93,10 @@ class PackedCuda(CudaLayout):
             span = terms.places[-1] - terms.places[0] + 1 if terms.places else tokens
             by_distance = terms.by_distance(span, dtype)
             # The column of each pair's distance. int32, because there are N² columns.
-            places = terms.place(torch.arange(tokens, dtype=torch.int32))
-            columns = places + (span - 1) - places[:, None]
+            queries = terms.place(torch.arange(tokens, dtype=torch.int32))
+            # N as the start of a Range stays on the CPU. As a term of a sum, N would be copied to the GPU.
+            keys = queries + (span - 1) if terms.places else torch.arange(span - 1, 2 * span - 1, dtype=torch.int32)
+            columns = keys - queries[:, None]
             shape = by_distance.shape[0], tokens, tokens
             # `index_select` would be traced with columns in int64.
             bias = torch.onnx.ops.symbolic("Gather", (by_distance, columns), {"axis": 1}, dtype=dtype, shape=shape)
