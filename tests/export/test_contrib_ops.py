@@ -1,7 +1,8 @@
 """The operators of tests/support/contrib_ops.py give the values that ONNX Runtime publishes for its own operators.
 
 The folder `onnxruntime_values` holds inputs and outputs from ONNX Runtime's tests (MIT licence). Each file names the
-source files, lines and the commit; the values of BiasGelu were computed by ONNX Runtime 1.31.1 on a CPU.
+source files, lines and the commit; the values of BiasGelu and RotaryEmbedding were computed by ONNX Runtime 1.31.1 on a
+CPU.
 """
 
 import json
@@ -13,12 +14,19 @@ import pytest
 from onnx.reference.op_run import OpRun
 
 from headwaiter_server.runtime.packing import PackedBatch, cu_seqlens, token_offset
-from tests.support.contrib_ops import CONTRIB_OPS, BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization
+from tests.support.contrib_ops import (
+    CONTRIB_OPS,
+    BiasGelu,
+    FastGelu,
+    PackedMultiHeadAttention,
+    RotaryEmbedding,
+    SkipLayerNormalization,
+)
 from tests.support.documents import ROOT
 from tests.support.oracle import Array
 
 VALUES = ROOT / "tests" / "support" / "export" / "onnxruntime_values"
-DTYPES = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
+DTYPES = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32, "int64": np.int64}
 
 
 def read_cases(name: str) -> tuple[list[str], list[dict[str, Any]]]:
@@ -108,6 +116,16 @@ def mirrored(token_offset: Array) -> Array:
     return cells
 
 
+def neighbours(x: Array, table: Array) -> Array:
+    """Put the values of the two halves of each head beside each other."""
+    return x.reshape(*x.shape[:2], -1, 2, table.shape[1]).swapaxes(3, 4).reshape(x.shape)
+
+
+def halves(x: Array, table: Array) -> tuple[Array]:
+    """Undo `neighbours`."""
+    return (x.reshape(*x.shape[:2], -1, table.shape[1], 2).swapaxes(3, 4).reshape(x.shape),)
+
+
 # Wrong readings of the operators. Each must miss the published values of at least one case.
 WRONG_READINGS: dict[str, tuple[Any, Change]] = {
     "scale": (PackedMultiHeadAttention, lambda run, op, args, kw: run(op, *args, **{**kw, "scale": 1.0})),
@@ -130,6 +148,18 @@ WRONG_READINGS: dict[str, tuple[Any, Change]] = {
         lambda run, op, args, kw: run(
             op, *args[:5], np.arange(len(args[5]), dtype=np.int32) * args[4].shape[1], *args[6:], **kw
         ),
+    ),
+    "order of the rows instead of their positions": (
+        RotaryEmbedding,
+        lambda run, op, args, kw: run(op, args[0], np.indices(args[1].shape)[1] % len(args[2]), *args[2:], **kw),
+    ),
+    "angles in the other direction": (
+        RotaryEmbedding,
+        lambda run, op, args, kw: run(op, *args[:3], -args[3], **kw),
+    ),
+    "pairs of the two halves of a head": (
+        RotaryEmbedding,
+        lambda run, op, args, kw: halves(run(op, neighbours(args[0], args[2]), *args[1:], **kw)[0], args[2]),
     ),
     "residual left out": (
         SkipLayerNormalization,

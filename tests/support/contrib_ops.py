@@ -64,6 +64,31 @@ class PackedMultiHeadAttention(OpRun):
         return (context[cells].astype(dtype),)
 
 
+class RotaryEmbedding(OpRun):
+    """Rotations of the pairs (2i, 2i + 1) of each head by the angles of given positions; x [B, n, H·head_dim]."""
+
+    op_domain = "com.microsoft"
+
+    def _run(
+        self,
+        x: Array,
+        position_ids: Array,
+        cos_cache: Array,
+        sin_cache: Array,
+        interleaved: int = 0,
+        is_packed_batching: int = 0,
+        num_heads: int | None = None,
+        rotary_embedding_dim: int | None = None,
+    ) -> tuple[Array]:
+        assert position_ids.shape == x.shape[:2]
+        assert (interleaved, num_heads or 0, rotary_embedding_dim or 0) == (1, 0, 0)
+        assert is_packed_batching or x.shape[1] <= len(cos_cache)
+        pairs = x.astype(np.float64).reshape(*x.shape[:2], -1, cos_cache.shape[1], 2)
+        turns = (cos_cache.astype(np.float64) + 1j * sin_cache)[position_ids]
+        rotated = (pairs[..., 0] + 1j * pairs[..., 1]) * turns[:, :, None]
+        return (np.stack((rotated.real, rotated.imag), -1).reshape(x.shape).astype(x.dtype),)
+
+
 class SkipLayerNormalization(OpRun):
     """LayerNorm(x + skip + bias); x [..., d], and `skip` has the shape of x or of one of its parts."""
 
@@ -103,4 +128,4 @@ class FastGelu(OpRun):
         return (ACTIVATIONS["gelu_tanh"](shifted).astype(x.dtype),)
 
 
-CONTRIB_OPS = [BiasGelu, FastGelu, PackedMultiHeadAttention, SkipLayerNormalization]
+CONTRIB_OPS = [BiasGelu, FastGelu, PackedMultiHeadAttention, RotaryEmbedding, SkipLayerNormalization]

@@ -118,10 +118,25 @@ class AttentionLayout(ABC):
         """Turn rows [R, d] into an output of a graph."""
         return rows
 
+    def rotate(self, x: Tensor, heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
+        """Rotate the pairs (2i, 2i + 1) of each head of queries or keys [R, H·head_dim] by the angles of its position.
+
+        The tables [max_tokens, head_dim / 2] have the cosine and the sine of the angle of each position and pair.
+        """
+        cos, sin = (table.index_select(0, self.positions)[:, None] for table in (cosines, sines))
+        pairs = x.view(x.shape[0], heads, -1, 2)
+        even, odd = pairs[..., 0], pairs[..., 1]
+        return interleave(even * cos - odd * sin, even * sin + odd * cos).flatten(1)
+
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
         """Return norm(x + residual), [R, d]."""
         normalized: Tensor = norm(x + residual)
         return normalized
+
+
+def interleave(even: Tensor, odd: Tensor) -> Tensor:
+    """Merge two tensors [..., n] to [..., 2n], with `even` at even indices and `odd` at odd indices."""
+    return torch.stack((even, odd), -1).flatten(-2)
 
 
 class SingleSequence(AttentionLayout):

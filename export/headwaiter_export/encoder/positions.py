@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
-from headwaiter_export.encoder.attention_layout import AttentionLayout
+from headwaiter_export.encoder.attention_layout import AttentionLayout, interleave
 
 
 class NoPositions(nn.Module):
@@ -64,7 +64,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         angles = position_angles(config.max_tokens, rotary_frequencies(config.embedding_width))
-        self.register_buffer("table", _interleave(angles.sin(), angles.cos()).float(), persistent=False)
+        self.register_buffer("table", interleave(angles.sin(), angles.cos()).float(), persistent=False)
 
     def forward(self, x: Tensor, layout: AttentionLayout, _: Tensor) -> Tensor:
         """Add the position vectors to rows [R, d]."""
@@ -100,10 +100,7 @@ class RotaryPositions(nn.Module):
 
     def forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
         """Rotate queries or keys [R, H·head_dim]."""
-        cosines, sines = (table.index_select(0, layout.positions)[:, None] for table in (self.cosines, self.sines))
-        pairs = x.view(x.shape[0], self.heads, -1, 2)
-        even, odd = pairs[..., 0], pairs[..., 1]
-        return _interleave(even * cosines - odd * sines, even * sines + odd * cosines).flatten(1)
+        return layout.rotate(x, self.heads, self.cosines, self.sines)
 
 
 class GridRotaryPositions(RotaryPositions):
@@ -185,8 +182,3 @@ def _scaled_frequencies(periods: Tensor, theta: float, scaling: RotaryScaling) -
     last += 0.001 * (first == last)
     share = 1 - ((torch.arange(pairs, dtype=periods.dtype, device="cpu") - first) / (last - first)).clamp(0, 1)
     return 1 / (scaling.factor * periods) * (1 - share) + frequencies * share
-
-
-def _interleave(even: Tensor, odd: Tensor) -> Tensor:
-    """Merge two tensors [..., n] to [..., 2n], with `even` at even indices and `odd` at odd indices."""
-    return torch.stack((even, odd), -1).flatten(-2)

@@ -20,6 +20,9 @@ from headwaiter_export.graphs.fusions import defer_biases, merge_projections
 from headwaiter_export.graphs.graph_layout import Axes, Fusions, Packed
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
+# RotaryEmbedding has one thread for each value of a head, and CUDA limits the threads of a block.
+_LARGEST_ROTATED_HEAD = 1024
+
 
 class CudaLayout(Packed):
     """Base of all layouts for CUDA.
@@ -30,6 +33,16 @@ class CudaLayout(Packed):
 
     FUSIONS: ClassVar[Fusions] = (defer_biases, merge_projections)
     FUSES_NORMS: ClassVar[bool] = True
+
+    @override
+    def rotate(self, x: Tensor, heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
+        if 2 * cosines.shape[1] > _LARGEST_ROTATED_HEAD:
+            return super().rotate(x, heads, cosines, sines)
+        # All rows are one sequence, whose positions are given. `is_packed_batching` allows more rows than positions.
+        sequence = x[None]
+        inputs = (sequence, self.positions[None], cosines, sines)
+        attributes = {"interleaved": 1, "is_packed_batching": 1}
+        return contrib_operator("RotaryEmbedding", inputs, like=sequence, **attributes).squeeze(0)
 
     @override
     def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:

@@ -83,12 +83,14 @@ def _tables(content: bytes) -> Iterator[tuple[str, int]]:
     reshaped: dict[bytes, bytes] = {}
     for node in _field(graph, _NODES):
         (operator,), inputs = _field(node, _OPERATOR), [reshaped.get(name, name) for name in _field(node, _INPUTS)]
-        if operator == b"Reshape":
+        if operator in (b"Reshape", b"Unsqueeze"):
             reshaped[_field(node, _OUTPUTS)[0]] = inputs[0]
         if operator == b"Gather" and (dimensions := weights.get(inputs[0])):
             # The only attribute; a negative axis counts from the end, and is read without its sign.
             axis = sum(integer for each in _field(node, _ATTRIBUTES) for integer in _field(each, _INTEGER))
             yield inputs[1].decode(), dimensions[axis - (axis >> 63 << 64)]
+        if operator == b"RotaryEmbedding" and (dimensions := weights.get(inputs[2])):
+            yield inputs[1].decode(), dimensions[0]
 
 
 def _field(message: bytes, number: int) -> list[Any]:

@@ -69,7 +69,10 @@ def large_encoder(magnitude: float) -> Encoder:
 
 
 EVERY_RUN: list[tuple[dict[str, Any], dict[str, int]]] = [
-    ({"activation": "gelu_tanh", "norm": "pre"}, {"FastGelu": 1, "Gemm": 7}),
+    (
+        {"activation": "gelu_tanh", "norm": "pre", "positions": "rotary"},
+        {"FastGelu": 1, "Gemm": 7, "RotaryEmbedding": 2},
+    ),
     ({"head_dim": 6, "value_dim": 5}, {"PackedMultiHeadAttention": 1, "Pad": 3, "Slice": 1}),
 ]
 OTHERS: list[tuple[dict[str, Any], dict[str, int]]] = [
@@ -79,7 +82,9 @@ OTHERS: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({"head_dim": 8, "value_dim": 20}, {"PackedMultiHeadAttention": 1, "Pad": 1, "Slice": 1}),
     ({"head_dim": 6, "value_dim": 5, "mask": "causal"}, {"PackedMultiHeadAttention": 1, "Softmax": 0}),
     ({"distance_keys": True}, {"PackedMultiHeadAttention": 0, "Softmax": 1}),
+    ({"positions": "rotary_grid"}, {"RotaryEmbedding": 2}),
     # No fused kernel has heads of more than 1,024 values.
+    ({"heads": 1, "head_dim": 1026, "positions": "rotary"}, {"RotaryEmbedding": 0, "Softmax": 1}),
     ({"heads": 1, "head_dim": 4, "value_dim": 1025}, {"PackedMultiHeadAttention": 0, "Softmax": 1}),
 ]
 
