@@ -1,8 +1,8 @@
 """The operators of tests/support/contrib_ops.py give the values that ONNX Runtime publishes for its own operators.
 
 The folder `onnxruntime_values` holds inputs and outputs from ONNX Runtime's tests (MIT licence). Each file names the
-source files, lines and the commit; the values of BiasGelu and RotaryEmbedding were computed by ONNX Runtime 1.31.1 on a
-CPU.
+source files, lines and the commit; the values of BiasGelu, RotaryEmbedding and
+SkipSimplifiedLayerNormalization were computed by ONNX Runtime 1.31.1 on a CPU.
 """
 
 import json
@@ -21,6 +21,7 @@ from tests.support.contrib_ops import (
     PackedMultiHeadAttention,
     RotaryEmbedding,
     SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
 )
 from tests.support.documents import ROOT
 from tests.support.oracle import Array
@@ -171,6 +172,14 @@ WRONG_READINGS: dict[str, tuple[Any, Change]] = {
         lambda run, op, args, kw: run(op, *args[:3], None, *args[4:], **kw),
     ),
     "large epsilon": (SkipLayerNormalization, lambda run, op, args, kw: run(op, *args, **{**kw, "epsilon": 1e-3})),
+    "mean subtracted": (
+        SkipSimplifiedLayerNormalization,
+        lambda run, op, args, kw: run(op, *(each - each.mean(-1, keepdims=True) for each in args[:2]), *args[2:], **kw),
+    ),
+    "small epsilon": (
+        SkipSimplifiedLayerNormalization,
+        lambda run, op, args, kw: run(op, *args, **{**kw, "epsilon": 0}),
+    ),
     "bias of Gelu left out": (BiasGelu, lambda run, op, args, kw: run(op, args[0], np.zeros_like(args[1]))),
     "bias of the tanh approximation left out": (FastGelu, lambda run, op, args, kw: run(op, args[0])),
 }

@@ -5,8 +5,11 @@ attributes that it does not implement. `tests/export/test_contrib_ops.py` compar
 published values.
 """
 
+from typing import Any
+
 import numpy as np
 from onnx.reference.op_run import OpRun
+from typing_extensions import override
 
 from tests.support.oracle import ACTIVATIONS, Array, layer_norm, softmax
 
@@ -90,7 +93,7 @@ class RotaryEmbedding(OpRun):
 
 
 class SkipLayerNormalization(OpRun):
-    """LayerNorm(x + skip + bias); x [..., d], and `skip` has the shape of x or of one of its parts."""
+    """LayerNorm(x + skip + bias), and the sum; x [..., d], and `skip` has the shape of x or of one of its parts."""
 
     op_domain = "com.microsoft"
 
@@ -102,11 +105,30 @@ class SkipLayerNormalization(OpRun):
         beta: Array | None = None,
         bias: Array | None = None,
         epsilon: float = 1e-12,
-    ) -> tuple[Array]:
+    ) -> tuple[Array | None, ...]:
         assert skip.shape in (x.shape, x.shape[1:], (1, *x.shape[1:]))
         addends = [array.astype(np.float64) for array in (x, skip, bias) if array is not None]
+        total = sum(addends[1:], addends[0])
         shift = np.zeros(len(gamma)) if beta is None else beta.astype(np.float64)
-        return (layer_norm(sum(addends[1:], addends[0]), gamma.astype(np.float64), shift, epsilon).astype(x.dtype),)
+        normalized = layer_norm(total, gamma.astype(np.float64), shift, epsilon).astype(x.dtype)
+        # Graphs have no names for the second and third outputs. The evaluator stores them as the value of inputs
+        # without a name, which must be None.
+        return (normalized, None, None, total.astype(x.dtype))[: len(self.onnx_node.output)]
+
+    @override
+    def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
+        return res
+
+
+class SkipSimplifiedLayerNormalization(SkipLayerNormalization):
+    """RMSNorm(x + skip), and the sum; `skip` has the shape of x."""
+
+    @override
+    def _run(self, x: Array, skip: Array, gamma: Array, *, epsilon: float = 1e-12) -> tuple[Array | None, ...]:  # type: ignore[override]
+        assert skip.shape == x.shape
+        total = x.astype(np.float64) + skip
+        normalized = total / np.sqrt((total**2).mean(-1, keepdims=True) + epsilon) * gamma
+        return (normalized.astype(x.dtype), None, None, total.astype(x.dtype))[: len(self.onnx_node.output)]
 
 
 class BiasGelu(OpRun):
@@ -128,4 +150,11 @@ class FastGelu(OpRun):
         return (ACTIVATIONS["gelu_tanh"](shifted).astype(x.dtype),)
 
 
-CONTRIB_OPS = [BiasGelu, FastGelu, PackedMultiHeadAttention, RotaryEmbedding, SkipLayerNormalization]
+CONTRIB_OPS = [
+    BiasGelu,
+    FastGelu,
+    PackedMultiHeadAttention,
+    RotaryEmbedding,
+    SkipLayerNormalization,
+    SkipSimplifiedLayerNormalization,
+]

@@ -16,7 +16,7 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.encoder.score_terms import ScoreTerms, cap_scores
@@ -127,11 +127,6 @@ class AttentionLayout(ABC):
         pairs = x.view(x.shape[0], heads, -1, 2)
         even, odd = pairs[..., 0], pairs[..., 1]
         return interleave(even * cos - odd * sin, even * sin + odd * cos).flatten(1)
-
-    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        """Return norm(x + residual), [R, d]."""
-        normalized: Tensor = norm(x + residual)
-        return normalized
 
 
 def interleave(even: Tensor, odd: Tensor) -> Tensor:

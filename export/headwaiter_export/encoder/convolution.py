@@ -27,4 +27,5 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor, y: Tensor, layout: AttentionLayout) -> Tensor:
         """Transform the rows y [R, d] of the first layer, given its input x [R, d]."""
         neighbours = layout.neighbours(x, range(-self.reach, self.reach + 1)).flatten(1)
-        return layout.add_and_normalize(self.activation(self.linear(neighbours)), y, self.norm)
+        normalized: Tensor = self.norm(self.activation(self.linear(neighbours)) + y)
+        return normalized

@@ -37,7 +37,7 @@ class AttentionLayer(nn.Module):
     def forward(self, x: Tensor, layout: AttentionLayout, *source: Tensor) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
         return self._transform(
-            x, lambda rows: self.attention(rows, layout, *source), self.attention_norm, self.attention_end_norm, layout
+            x, lambda rows: self.attention(rows, layout, *source), self.attention_norm, self.attention_end_norm
         )
 
     def _transform(
@@ -46,13 +46,12 @@ class AttentionLayer(nn.Module):
         block: Callable[[Tensor], Tensor],
         norm: nn.Module,
         end_norm: nn.Module,
-        layout: AttentionLayout,
     ) -> Tensor:
         if not self.post_norm:
             y: Tensor = end_norm(block(norm(x)))
             return x + y if self.residual else y
         y = block(x)
-        normalized: Tensor = layout.add_and_normalize(y, x, norm) if self.residual else norm(y)
+        normalized: Tensor = norm(y + x if self.residual else y)
         return normalized
 
 
@@ -73,13 +72,13 @@ class EncoderLayer(AttentionLayer):
 
     def forward(self, x: Tensor, layout: AttentionLayout, *source: Tensor) -> Tensor:
         """Transform rows [R, d] to [R, width]."""
-        y = self._feed_forward(super().forward(x, layout, *source), layout)
+        y = self._feed_forward(super().forward(x, layout, *source))
         if self.convolution is not None:
             y = self.convolution(x, y, layout)
         return y
 
-    def _feed_forward(self, x: Tensor, layout: AttentionLayout) -> Tensor:
-        return self._transform(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_end_norm, layout)
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self._transform(x, self.feed_forward, self.feed_forward_norm, self.feed_forward_end_norm)
 
 
 class DecoderLayer(EncoderLayer):
@@ -95,8 +94,8 @@ class DecoderLayer(EncoderLayer):
         """Transform rows [R, d] of the decoder, given the last rows [R, d] of the encoder."""
         x = AttentionLayer.forward(self, x, layout)
         attend = partial(self.cross_attention, layout=layout, source=source)
-        x = self._transform(x, attend, self.cross_attention_norm, self.cross_attention_end_norm, layout)
-        return self._feed_forward(x, layout)
+        x = self._transform(x, attend, self.cross_attention_norm, self.cross_attention_end_norm)
+        return self._feed_forward(x)
 
 
 def _end_norm(config: EncoderConfig) -> nn.Module:

@@ -2,7 +2,7 @@
 
 A module computes on [1, T, d], and linear layers are traced on [T, d], see `packed_rows.py`. So a graph adds and
 removes an axis between its layers. These operators launch nothing, but hide from the rewrites of `fusions.py` which
-operator reads the result of which. And only layers of ours write SkipLayerNormalization themselves.
+operator reads the result of which.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def drop_batch_axis(model: ir.Model) -> None:
         inputs = [each for each in node.inputs if each is not None]
         if node.op_type in _BY_NUMBER and node.outputs[0] not in graph.outputs:
             rows = [_rows(each) for each in inputs]
-            if all(each is not None for each in rows) and len({_width(each) for each in rows}) == 1:
+            if all(each is not None for each in rows) and len({width(each) for each in rows}) == 1:
                 _compute_on_rows(graph, node, [each for each in rows if each is not None])
         elif node.op_type in RESHAPING and node.outputs[0] not in graph.outputs and inputs[0].producer() is not None:
             source = source_of(inputs[0])
@@ -34,31 +34,6 @@ def drop_batch_axis(model: ir.Model) -> None:
             each.uses() or each in graph.outputs for each in node.outputs
         ):
             graph.remove(node, safe=True)
-
-
-def fuse_norms(model: ir.Model) -> None:
-    """Replace each sum of rows that only a norm reads, and the norm, by SkipLayerNormalization."""
-    graph = model.graph
-    for norm in [node for node in graph if node.op_type == "LayerNormalization" and len(node.inputs) == 3]:
-        total = norm.inputs[0]
-        add = None if total is None else total.producer()
-        if total is None or add is None or add.op_type != "Add" or len(total.uses()) > 1:
-            continue
-        parts = [each for each in add.inputs if each is not None]
-        if total in graph.outputs or not all(_is_same(each, total) for each in parts):
-            continue
-        # `defer_biases` moves the bias of the first part.
-        parts.sort(key=lambda part: (producer := part.producer()) is None or producer.op_type != "Gemm")
-        norm.op_type, norm.domain, norm.version = "SkipLayerNormalization", "com.microsoft", 1
-        epsilon = norm.attributes.get_float("epsilon", 1e-5)
-        norm.attributes.clear()
-        norm.attributes.add(ir.AttrFloat32("epsilon", epsilon))
-        scale, shift = norm.inputs[1:]
-        norm.resize_inputs(4)
-        for index, value in enumerate((*parts, scale, shift)):
-            norm.replace_input_with(index, value)
-        graph.remove(add, safe=True)
-    graph.opset_imports["com.microsoft"] = 1
 
 
 def _compute_on_rows(graph: ir.Graph, node: ir.Node, rows: list[ir.Value]) -> None:
@@ -97,17 +72,17 @@ def source_of(value: ir.Value) -> ir.Value:
 def _rows(value: ir.Value) -> ir.Value | None:
     """Return the rows [T, d] that a value [1, T, d] consists of; None if it has another shape."""
     source, shape = source_of(value), value.shape
-    if shape is None or len(shape) != 3 or shape[0] != 1 or _width(source) is None:
+    if shape is None or len(shape) != 3 or shape[0] != 1 or width(source) is None:
         return None
-    return source if _width(source) == shape[2] else None
+    return source if width(source) == shape[2] else None
 
 
 def _is_same(source: ir.Value, value: ir.Value) -> bool:
     """Return whether both are rows [T, d]."""
-    return _width(source) is not None and _width(source) == _width(value)
+    return width(source) is not None and width(source) == width(value)
 
 
-def _width(value: ir.Value | None) -> int | None:
+def width(value: ir.Value | None) -> int | None:
     """Return d of rows [T, d]; None for another shape."""
     if value is None or value.shape is None or len(value.shape) != 2 or not isinstance(value.shape[1], int):
         return None

@@ -1,5 +1,9 @@
 """Rewrites of traced graphs. The layouts list them in `FUSIONS`.
 
+`fuse_norms` makes graphs faster on a GPU. One kernel adds two arrays of rows and computes LayerNorm or RMSNorm of the
+sum. The kernel also writes the sum if other operators read it, such as the next residual sum of a pre-norm layer. On
+the CPU, the operator is a scalar loop, 7 times slower than Add and LayerNormalization.
+
 `defer_biases` makes graphs faster on a GPU. There, a matrix product (Gemm) with a bias writes its result twice: first
 the bias, then the sum. One of these passes over memory is saved if the next operator adds the bias while it reads the
 result.
@@ -14,12 +18,16 @@ between the placeholders then move into the body of a Scan.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
+
+from headwaiter_export.graphs.batch_axis import width
 
 _CONTRIB = "com.microsoft"
 # Index of the bias among the inputs of each operator that can add one.
@@ -28,6 +36,96 @@ _LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
 # Placeholders around the operators of one block.
 _DOMAIN = "headwaiter"
 _BEGIN, _END = "BeginBlock", "EndBlock"
+
+
+def fuse_norms(model: ir.Model) -> None:
+    """Replace each sum of rows that a norm reads, and the norm, by one operator."""
+    graph = model.graph
+    for norm in [found for node in graph if (found := _norm(node)) is not None]:
+        add = norm.rows.producer()
+        if add is None or add.op_type != "Add" or norm.rows in graph.outputs:
+            continue
+        parts = [each for each in add.inputs if each is not None]
+        if width(norm.rows) is None or {width(each) for each in parts} != {width(norm.rows)}:
+            continue
+        # `defer_biases` moves the bias of the first part.
+        parts.sort(key=lambda part: (producer := part.producer()) is None or producer.op_type != "Gemm")
+        epsilon = ir.AttrFloat32("epsilon", norm.epsilon)
+        # The fourth output is the sum; the two before it are not computed on CUDA.
+        outputs = [_like(norm.result)]
+        if any(use.node not in norm.nodes for use in norm.rows.uses()):
+            outputs += [ir.Value(name=""), ir.Value(name=""), _like(norm.rows)]
+        fused = ir.Node(_CONTRIB, norm.operator, [*parts, *norm.weights], [epsilon], outputs=outputs, version=1)
+        # Operators between the two may read the sum.
+        graph.insert_before(add, fused)
+        norm.result.replace_all_uses_with(outputs[0], replace_graph_outputs=True)
+        norm.rows.replace_all_uses_with(outputs[-1])
+    graph.opset_imports[_CONTRIB] = 1
+    RemoveUnusedNodesPass()(model)
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A norm in a graph.
+
+    Attributes:
+        operator: the operator that adds two arrays and computes this norm of the sum.
+        nodes: the nodes of the norm, in reverse order.
+        rows: the rows that the norm reads.
+        weights: the scale, and the shift of LayerNorm.
+        epsilon: ε.
+    """
+
+    operator: str
+    nodes: Sequence[ir.Node]
+    rows: ir.Value
+    weights: Sequence[ir.Value]
+    epsilon: float
+
+    @property
+    def result(self) -> ir.Value:
+        """The normalised rows."""
+        return self.nodes[0].outputs[0]
+
+
+def _norm(node: ir.Node) -> _Norm | None:
+    """Return the norm whose last node this is; None for another node."""
+    weights = [each for each in node.inputs if each is not None and each.const_value is not None]
+    rows = node.inputs[0] if node.inputs else None
+    if node.op_type == "LayerNormalization" and rows is not None and len(weights) == 2:
+        epsilon = node.attributes.get_float("epsilon", 1e-5)
+        return _Norm("SkipLayerNormalization", [node], rows, weights, epsilon)
+    if node.op_type != "Mul" or len(weights) != 1:
+        return None
+    # The operators of `RmsNorm`: weight · x / √(mean(x²) + ε), with x in float32.
+    nodes = [node]
+
+    def before(value: ir.Value | None, operator: str) -> Sequence[ir.Value | None]:
+        """Return the two inputs of the operator that computes a value; None for both if another operator does."""
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type != operator:
+            return (None, None)
+        nodes.append(producer)
+        return producer.inputs
+
+    (normalized,) = (each for each in node.inputs if each is not weights[0])
+    exact, root = before(before(normalized, "Cast")[0] or normalized, "Div")
+    mean, epsilon_value = before(before(root, "Sqrt")[0], "Add")
+    squares, axis = before(mean, "ReduceMean")
+    squared, exponent = before(squares, "Pow")
+    if exact is None or squared is not exact:
+        return None
+    constants = [each.const_value.numpy() for each in (axis, exponent, epsilon_value) if each and each.const_value]
+    if len(constants) < 3 or constants[0] != -1 or constants[1] != 2 or constants[2].size != 1:
+        return None
+    rows = before(exact, "Cast")[0] or exact
+    return _Norm("SkipSimplifiedLayerNormalization", nodes, rows, weights, constants[2].item())
+
+
+def _like(value: ir.Value) -> ir.Value:
+    """Return a new value that takes the name, the shape and the type of a value."""
+    name, value.name = value.name, f"{value.name}/unused"
+    return ir.Value(name=name, shape=value.shape, type=value.type)
 
 
 def defer_biases(model: ir.Model) -> None:

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.config.choices import Mask, Positions
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.score_terms import MASKED_SCORE, ScoreTerms
-from headwaiter_export.graphs.fusions import defer_biases, merge_projections
+from headwaiter_export.graphs.fusions import defer_biases, fuse_norms, merge_projections
 from headwaiter_export.graphs.graph_layout import Axes, Fusions, Packed
 from headwaiter_server.runtime.attention_routes import is_always_fused, padded_attention
 
@@ -25,14 +25,9 @@ _LARGEST_ROTATED_HEAD = 1024
 
 
 class CudaLayout(Packed):
-    """Base of all layouts for CUDA.
+    """Base of all layouts for CUDA."""
 
-    Attributes:
-        FUSES_NORMS: whether a residual sum and the norm after it are one operator.
-    """
-
-    FUSIONS: ClassVar[Fusions] = (defer_biases, merge_projections)
-    FUSES_NORMS: ClassVar[bool] = True
+    FUSIONS: ClassVar[Fusions] = (fuse_norms, defer_biases, merge_projections)
 
     @override
     def rotate(self, x: Tensor, heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -43,14 +38,6 @@ class CudaLayout(Packed):
         inputs = (sequence, self.positions[None], cosines, sines)
         attributes = {"interleaved": 1, "is_packed_batching": 1}
         return contrib_operator("RotaryEmbedding", inputs, like=sequence, **attributes).squeeze(0)
-
-    @override
-    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        if not self.FUSES_NORMS or not isinstance(norm, nn.LayerNorm):
-            return super().add_and_normalize(x, residual, norm)
-        # One kernel instead of two. On the CPU this operator is a scalar loop, 7 times slower than the two.
-        inputs = (x, residual, norm.weight, norm.bias)
-        return contrib_operator("SkipLayerNormalization", inputs, like=x, epsilon=norm.eps)
 
 
 class PackedCuda(CudaLayout):
@@ -150,7 +137,7 @@ class PackedCudaSeparateNorms(PackedCuda):
     only tensors of three dimensions, and rows have two.
     """
 
-    FUSES_NORMS: ClassVar[bool] = False
+    FUSIONS: ClassVar[Fusions] = (defer_biases, merge_projections)
 
 
 def contrib_operator(name: str, inputs: tuple[Tensor | None, ...], *, like: Tensor, **attributes: float) -> Tensor:

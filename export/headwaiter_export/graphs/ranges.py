@@ -40,8 +40,8 @@ class ActivationRanges:
         magnitudes: largest magnitude of each weight, then of the inputs and outputs of each layer and of the attention
             scores, in the order in which they are computed; without the modules after pooling, which are always
             float32.
-        norm_ratio: largest |mean| / deviation of a row that a norm after a residual sum normalises; 0 without such
-            norms. The deviation is √(variance + norm_eps), as in the norm.
+        norm_ratio: largest |mean| / deviation of a row that a LayerNorm normalises; 0 without such norms. The deviation
+            is √(variance + norm_eps), as in the norm.
         fused_norm_error: largest error that SkipLayerNormalization would make on these rows, see `fused_error`.
     """
 
@@ -73,12 +73,14 @@ class ActivationRanges:
                 hook.remove()
 
     def sequence(self, tokens: int, target_tokens: int = 0) -> SingleSequence:
-        """Return a layout whose attention and norms are observed."""
+        """Return a layout whose attention is observed."""
         return _ObservedSequence(tokens, target_tokens, self)
 
     def _layer(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         self._record(name, inputs[0])
         self._record(name, y)
+        if isinstance(module, nn.LayerNorm) and inputs[0].ndim == 2:  # RMSNorm subtracts no mean
+            self.norm(inputs[0], module.weight, module.bias, module.eps)
         if isinstance(module, Router):
             self._record(name, module.scores(inputs[0]))
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -101,7 +103,7 @@ class ActivationRanges:
         self._record(name, scores + bias)
 
     def norm(self, rows: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> None:
-        """Observe the rows [R, width] that a norm after a residual sum normalises."""
+        """Observe the rows [R, width] that a norm normalises, which may be a sum in a graph."""
         _, means, inverse_deviations = torch.native_layer_norm(rows, rows.shape[-1:], None, None, epsilon)
         ratios = (means * inverse_deviations).abs()[:, 0]
         worst = rows[ratios.topk(min(_SIMULATED_ROWS, len(rows))).indices]
@@ -119,7 +121,7 @@ class ActivationRanges:
 
 
 class _ObservedSequence(SingleSequence):
-    """A sequence whose attention scores and norms `ActivationRanges` observes."""
+    """A sequence whose attention scores `ActivationRanges` observes."""
 
     def __init__(self, tokens: int, target_tokens: int, ranges: ActivationRanges) -> None:
         super().__init__(tokens, target_tokens)
@@ -140,12 +142,6 @@ class _ObservedSequence(SingleSequence):
     def _observe(self, query: Tensor, key: Tensor, heads: int, terms: ScoreTerms) -> None:
         scores = f"layers.{next(self._layers)}.{SCORES}"
         self._ranges.scores(scores, self._split_heads(query, heads), self._split_heads(key, heads), terms)
-
-    @override
-    def add_and_normalize(self, x: Tensor, residual: Tensor, norm: nn.Module) -> Tensor:
-        if isinstance(norm, nn.LayerNorm):  # RMSNorm subtracts no mean
-            self._ranges.norm(x + residual, norm.weight, norm.bias, norm.eps)
-        return super().add_and_normalize(x, residual, norm)
 
 
 class _ObservedRows(TorchFunctionMode):

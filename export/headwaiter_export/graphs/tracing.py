@@ -25,7 +25,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.found_attention import NotPackableError, place
 from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.reference import random_sequences, sequence_of_parts
-from headwaiter_export.graphs.batch_axis import drop_batch_axis, fuse_norms
+from headwaiter_export.graphs.batch_axis import drop_batch_axis
 from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.module_weights import cut_products, fold_tables
 from headwaiter_export.graphs.packed_cuda import CudaLayout
@@ -90,8 +90,6 @@ def trace(encoder: Encoder, layout: type[GraphLayout]) -> ir.Model:
         cut_products(model)
         if issubclass(layout, CudaLayout):
             drop_batch_axis(model)
-            if layout.FUSES_NORMS:
-                fuse_norms(model)
     else:
         model = _trace_layers(encoder, layout, inputs)
     names = [name for name in layout.output_names(encoder.config) if name != "hidden" or encoder.gives_rows]

@@ -70,8 +70,8 @@ def large_encoder(magnitude: float) -> Encoder:
 
 EVERY_RUN: list[tuple[dict[str, Any], dict[str, int]]] = [
     (
-        {"activation": "gelu_tanh", "norm": "pre", "positions": "rotary"},
-        {"FastGelu": 1, "Gemm": 7, "RotaryEmbedding": 2},
+        {"activation": "gelu_tanh", "norm": "pre", "final_norm": True, "positions": "rotary"},
+        {"FastGelu": 1, "Gemm": 7, "RotaryEmbedding": 2, "SkipLayerNormalization": 2, "Add": 0},
     ),
     ({"head_dim": 6, "value_dim": 5}, {"PackedMultiHeadAttention": 1, "Pad": 3, "Slice": 1}),
 ]
@@ -111,7 +111,8 @@ def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bund
         if graph.lowering == LOWERING_PACKED_CUDA:
             nodes = nodes_of(text_bundle / graph.file)
             operators = Counter(node.op_type for node in nodes)
-            assert (operators["BiasGelu"], operators["SkipLayerNormalization"]) == (layers, 2 * layers)
+            # The first norm is that of the sum of tokens and positions.
+            assert (operators["BiasGelu"], operators["SkipLayerNormalization"]) == (layers, 1 + 2 * layers)
             assert count_with_input(nodes, "SkipLayerNormalization", 4) == 2 * layers
             # Graphs in float32 share their weights with the graphs for CPUs.
             merged = graph.precision == PRECISION_FP16
@@ -248,6 +249,26 @@ def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> No
     expected = concatenate(run_in_pytorch(encoder, sequences))
     differences = difference(actual, expected)
     assert violation(differences, PRECISION_FP16) is None
+
+
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize("rms_norm", [False, True])
+@pytest.mark.parametrize(("norm", "sums"), [("post", [False] * 5), ("pre", [False, True, True, True, False])])
+def test_sums_that_another_operator_reads_are_outputs_of_the_norm(
+    norm: str, sums: list[bool], *, rms_norm: bool, tmp_path: Path
+) -> None:
+    encoder = random_encoder(vocabulary_size=50, layers=2, norm=norm, final_norm=norm == "pre", rms_norm=rms_norm)
+    write_graph(encoder, PackedCuda, tmp_path / "graph.onnx")
+    nodes = nodes_of(tmp_path / "graph.onnx")
+    # The first sum is that of tokens and positions; its norm gives the first rows.
+    fused = "SkipSimplifiedLayerNormalization" if rms_norm else "SkipLayerNormalization"
+    norms = [node for node in nodes if node.op_type == fused]
+    assert [len(node.output) == 4 for node in norms] == sums
+    oracle = oracle_of(encoder)
+    sequences = random_sequences(encoder.config, BATCH_LENGTHS[-1])
+    expected = np.concatenate([oracle.hidden(each) for each in sequences])
+    assert_close_to_scale(run_graph(tmp_path / "graph.onnx", "reference", sequences).hidden, expected)
+    assert_close_to_scale(run_graph(tmp_path / "graph.onnx", "standard", sequences).hidden, expected)
 
 
 @pytest.mark.usefixtures("runs_graphs")
