@@ -72,7 +72,7 @@ class _Norm:
         operator: the operator that adds two arrays and computes this norm of the sum.
         nodes: the nodes of the norm, in reverse order.
         rows: the rows that the norm reads.
-        weights: the scale, and the shift of LayerNorm.
+        weights: the scale, and the shift that a LayerNorm may have.
         epsilon: ε.
     """
 
@@ -92,7 +92,7 @@ def _norm(node: ir.Node) -> _Norm | None:
     """Return the norm whose last node this is; None for another node."""
     weights = [each for each in node.inputs if each is not None and each.const_value is not None]
     rows = node.inputs[0] if node.inputs else None
-    if node.op_type == "LayerNormalization" and rows is not None and len(weights) == 2:
+    if node.op_type == "LayerNormalization" and rows is not None and len(weights) == len(node.inputs) - 1:
         epsilon = node.attributes.get_float("epsilon", 1e-5)
         return _Norm("SkipLayerNormalization", [node], rows, weights, epsilon)
     if node.op_type != "Mul" or len(weights) != 1:

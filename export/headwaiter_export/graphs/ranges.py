@@ -174,8 +174,9 @@ class _ObservedRows(TorchFunctionMode):
         _: object = None,
     ) -> None:
         """Observe a norm that a graph may compute as SkipLayerNormalization."""
-        if weight is not None and bias is not None and len(normalized_shape) == 1:
-            self._ranges.norm(rows.detach().flatten(0, -2), weight, bias, eps)
+        if weight is not None and len(normalized_shape) == 1:
+            shift = torch.zeros_like(weight) if bias is None else bias
+            self._ranges.norm(rows.detach().flatten(0, -2), weight, shift, eps)
 
     def _product(self, result: Tensor, _: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
         """Observe the product of a linear layer without its bias, which the next operator may add on CUDA."""
