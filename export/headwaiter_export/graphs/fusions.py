@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
 
-from headwaiter_export.graphs.batch_axis import width
-
 _CONTRIB = "com.microsoft"
 # Index of the bias among the inputs of each operator that can add one.
 _BIAS = {"Gemm": 2, "BiasGelu": 1, "FastGelu": 1, "SkipLayerNormalization": 4}
@@ -46,7 +44,7 @@ def fuse_norms(model: ir.Model) -> None:
         if add is None or add.op_type != "Add" or norm.rows in graph.outputs:
             continue
         parts = [each for each in add.inputs if each is not None]
-        if width(norm.rows) is None or {width(each) for each in parts} != {width(norm.rows)}:
+        if _width(norm.rows) is None or {_width(each) for each in parts} != {_width(norm.rows)}:
             continue
         # `defer_biases` moves the bias of the first part.
         parts.sort(key=lambda part: (producer := part.producer()) is None or producer.op_type != "Gemm")
@@ -120,6 +118,14 @@ def _norm(node: ir.Node) -> _Norm | None:
         return None
     rows = before(exact, "Cast")[0] or exact
     return _Norm("SkipSimplifiedLayerNormalization", nodes, rows, weights, constants[2].item())
+
+
+def _width(value: ir.Value) -> int | None:
+    """Return d of rows [T, d]; None for other shapes, such as that of one row for all tokens."""
+    shape = value.shape
+    if shape is None or len(shape) != 2 or isinstance(shape[0], int) or not isinstance(shape[1], int):
+        return None
+    return shape[1]
 
 
 def _like(value: ir.Value) -> ir.Value:
