@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headwaiter_proto.encoder_pb2 import ISOLATION_ONE_LENGTH, ISOLATION_ONE_SEQUENCE
+from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
+    TYPICAL_TOKENS,
     Lengths,
+    made_up_sequence,
     may_run,
     time_batch,
     time_budgets,
@@ -20,7 +23,8 @@ from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.memory import cell_values, padded_width
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
+from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS, MAX_BATCH_SEQUENCES, graph_batches
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 _BUDGETS_S: dict[Provider, float] = {"cpu": 1.8, "cuda": 4.0}
 _SHAPES_S = 1.2
 _HIDDEN_ROWS_S = 0.2
+# The fastest of this many runs counts when a CUDA graph is compared with ordinary runs.
+_COMPARED_RUNS = 9
 _SMALLEST_BUDGET_TOKENS = 128
 _LARGEST_BUDGET_TOKENS: dict[Provider, int] = {"cpu": 4096, "cuda": 65_536}
 # Memory for the attention scores of a batch, if attention computes padding. Other kernels store no scores.
@@ -72,12 +78,14 @@ def calibrate(model: Model, token_cap: int, known: Calibration | None = None, *,
         token_cap: largest token budget; 0 for the provider's default.
         known: what another version with the same graph has learnt; None if there is no such version. If that version
             had another `token_cap`, the cost is measured.
-        warms_up: whether to run full batches, and halve the limits if they fail.
+        warms_up: whether to capture CUDA graphs, to run full batches, and to halve the limits if they fail.
 
     Raises:
         LongestSequenceRefused: one longest sequence cannot run on the GPU.
     """
     check_longest_sequence(model)
+    if warms_up:
+        capture_cuda_graphs(model)
     if known is None or known.token_cap != token_cap:
         calibration = measure_cost(model, token_cap)
     else:
@@ -85,6 +93,54 @@ def calibrate(model: Model, token_cap: int, known: Calibration | None = None, *,
         tokens = known.measured_budget_tokens if model.provider == "cuda" else known.limits.tokens
         calibration = replace(known, limits=batch_limits(model, tokens), remembered=True)
     return replace(calibration, limits=warm_up(model, calibration.limits)) if warms_up else calibration
+
+
+def capture_cuda_graphs(model: Model) -> None:
+    """Capture CUDA graphs for small batches, as long as they are faster than ordinary runs on this device.
+
+    Of the batches that a graph of T tokens runs, the smallest one gets the most dummies. If its graph is faster than an
+    ordinary run, so are the others. A failure costs the graphs, and not the model.
+    """
+    graph, manifest = model.graph, model.bundle.manifest
+    if graph.cuda_graphs is None:
+        return
+
+    def fastest_ms(lengths: Lengths) -> float:
+        return 1000 * min(time_batch(graph, manifest, lengths) for _ in range(_COMPARED_RUNS))
+
+    compared = []
+    try:
+        for tokens in GRAPH_TOKENS:
+            lengths = _smallest_batch(manifest, tokens)
+            if not lengths:
+                continue
+            ordinary_ms = fastest_ms(lengths)
+            shape = graph.capture(_batch(manifest, lengths))
+            graph_ms = fastest_ms(lengths)
+            compared.append(f"{sum(lengths)} tokens {graph_ms:.2f} instead of {ordinary_ms:.2f} ms")
+            if graph_ms >= ordinary_ms:
+                graph.cuda_graphs.drop(shape)
+                break
+            for others in graph_batches(tokens, manifest.max_tokens):
+                graph.capture(_batch(manifest, others))
+    except Exception as error:  # noqa: BLE001 - whatever fails, the model runs without graphs
+        graph.cuda_graphs.drop()
+        log.warning("%s runs without CUDA graphs: %s", manifest.name, one_line(error))
+        return
+    log.info("%s has %d CUDA graphs: %s", manifest.name, len(graph.cuda_graphs), ", ".join(compared))
+
+
+def _smallest_batch(manifest: Manifest, tokens: int) -> Lengths:
+    """Return the lengths of a batch with just over half of the tokens; empty if no sequences have this size."""
+    fewest = tokens // 2 + 1
+    length = max(manifest.max_tokens if manifest.fixed_length else manifest.min_tokens, min(TYPICAL_TOKENS, fewest))
+    length = min(length, manifest.max_tokens)
+    sequences = -(-fewest // length)
+    return (length,) * sequences if length * sequences <= tokens else ()
+
+
+def _batch(manifest: Manifest, lengths: Lengths) -> PackedBatch:
+    return pack([made_up_sequence(manifest, length) for length in lengths])
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:

@@ -9,7 +9,14 @@ from pathlib import Path
 from headwaiter_proto.rules.images import takes_images
 from headwaiter_server.inputs.image_files import check_preparation
 from headwaiter_server.inputs.tokenizer import BundleTokenizer
-from headwaiter_server.models.calibration import KnownCost, calibrate, check_longest_sequence, largest_budget, warm_up
+from headwaiter_server.models.calibration import (
+    KnownCost,
+    calibrate,
+    capture_cuda_graphs,
+    check_longest_sequence,
+    largest_budget,
+    warm_up,
+)
 from headwaiter_server.runtime.errors import ModelRefused, ProviderUnavailable, one_line
 from headwaiter_server.runtime.graph import at_once
 from headwaiter_server.runtime.model import Model, ModelDescription, open_model
@@ -131,6 +138,7 @@ def _open_sessions(
         other = model.open_on(worker.device, partial(worker.turn, loop))
         check_longest_sequence(other)
         if settings.warm_up == "on":
+            capture_cuda_graphs(other)
             limits = warm_up(other, limits)
         graphs[worker] = other.graph
     for graph in graphs.values():

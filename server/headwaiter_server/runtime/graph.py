@@ -20,10 +20,17 @@ from headwaiter_server.runtime.attention_routes import (
     Route,
     served_route,
 )
+from headwaiter_server.runtime.cuda_graphs import (
+    CAPTURE_LOCK,
+    CudaGraphs,
+    Upload,
+    ignore_captures_elsewhere,
+    run_options,
+)
 from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
 from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
 from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
-from headwaiter_server.runtime.shape_buckets import feeds_in_buckets
+from headwaiter_server.runtime.shape_buckets import GraphShape, feeds_in_buckets
 
 Provider = Literal["cuda", "cpu"]
 Result = TypeVar("Result")
@@ -47,6 +54,8 @@ _CUDA_PROVIDER_LIBRARY = (
 )
 # Log nothing below "fatal": ONNX Runtime raises the same errors as exceptions.
 _LOG_FATAL_ONLY = 4
+# In the error of a session whose graph needs the CPU, and therefore cannot run as a CUDA graph.
+_REFUSES_CUDA_GRAPHS = "graph capture feature"
 # For messages outside a session, for example a warning for each session on CUDA.
 ort.set_default_logger_severity(_LOG_FATAL_ONLY)
 
@@ -88,9 +97,11 @@ class EncoderGraph:
     Attributes:
         turn: runs each batch of a load, to keep other models' batches off the device meanwhile.
         sparse: whether `run` also returns the entries of pooled vectors.
+        cuda_graphs: the CUDA graphs of small batches, at first none; None if the session cannot have any.
     """
 
     sparse = False
+    cuda_graphs: CudaGraphs | None = None
 
     def __init__(
         self,
@@ -98,6 +109,8 @@ class EncoderGraph:
         gpu: int | None = None,
         attention: PackedAttention | None = None,
         turn: Turn = at_once,
+        *,
+        has_cuda_graphs: bool = False,
     ) -> None:
         """Wrap a session.
 
@@ -107,6 +120,7 @@ class EncoderGraph:
                 shape buckets, so that they reuse memory.
             attention: what the graph's nodes PackedMultiHeadAttention compute, if it has such nodes; None if unknown.
             turn: see the attribute.
+            has_cuda_graphs: whether the session was opened with CUDA graphs.
         """
         self.turn = turn
         self._inputs = [node.name for node in session.get_inputs()]
@@ -117,6 +131,10 @@ class EncoderGraph:
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._is_padded = "attention_mask" in self._inputs
         self._uses_shape_buckets = self._on_gpu and not self._is_padded
+        self._small_outputs = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
+        self._has_cuda_graphs = has_cuda_graphs
+        if has_cuda_graphs and gpu is not None and self._small_outputs and not (self._is_padded or self._takes_target):
+            self.cuda_graphs = CudaGraphs(session, gpu)
         self._attention = attention
         self._compute_capability = OLDEST_COMPUTE_CAPABILITY
         if attention is not None and gpu is not None:
@@ -147,8 +165,16 @@ class EncoderGraph:
         Raises:
             ProviderUnavailable: the provider does not work on this host.
         """
-        session = open_session(path, provider, session_options(threads), device, max_gpu_bytes)
-        return cls(session, device if provider == "cuda" else None, attention, turn)
+        options = session_options(threads)
+        if provider == "cpu":
+            return cls(open_session(path, provider, options), None, attention, turn)
+        try:
+            session = open_session(path, provider, options, device, max_gpu_bytes, cuda_graphs=True)
+        except Exception as error:
+            if _REFUSES_CUDA_GRAPHS not in str(error):
+                raise
+            return cls(open_session(path, provider, options, device, max_gpu_bytes), device, attention, turn)
+        return cls(session, device, attention, turn, has_cuda_graphs=True)
 
     def widths(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return the last dimension of each input and of each output; 0 if it depends on the batch."""
@@ -189,29 +215,48 @@ class EncoderGraph:
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
         """Return the batch with the graph's inputs; one thread may prepare a batch while another thread runs one."""
-        feeds = feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)
-        return replace(batch, inputs=feeds)
+        upload = self.cuda_graphs.upload(batch, self._inputs) if self.cuda_graphs is not None else None
+        return replace(batch, inputs=self._feeds(batch) if upload is None else upload)
+
+    def capture(self, batch: PackedBatch) -> GraphShape | None:
+        """Capture a CUDA graph for batches of this shape; see `CudaGraphs.capture`."""
+        if (graphs := self.cuda_graphs) is None:
+            return None
+        with CAPTURE_LOCK:
+            return self.turn(lambda: graphs.capture(batch, self._inputs, self._small_outputs))
+
+    def _feeds(self, batch: PackedBatch) -> Mapping[str, NDArray[np.generic]]:
+        return feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Run the graph on a batch; prepare the batch first if `prepare` was not called.
 
         If `hidden` is true or the graph has no other output, also return a copy of the hidden rows, if it has them.
         """
-        names = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
-        if "hidden" in self._outputs and (hidden or not names):
-            names.append("hidden")
         inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
         assert inputs is not None
-        options = None
+        if self._on_gpu:
+            ignore_captures_elsewhere()
+        if isinstance(inputs, Upload) and not hidden:
+            return self._outputs_of(batch, inputs.run())
+        names = self._small_outputs.copy()
+        if "hidden" in self._outputs and (hidden or not names):
+            names.append("hidden")
+        # A graph has no hidden rows, and its shape more dummies than necessary.
+        feeds = self._feeds(batch) if isinstance(inputs, Upload) else inputs
+        options = run_options() if self._has_cuda_graphs else None
         shrinks = self.attends_in_blocks or (self._is_padded and not self._on_gpu)
         if shrinks and batch.query_blocks >= _SHRINKING_BLOCKS:
-            options = ort.RunOptions()
+            options = options or ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        values = dict(zip(names, self._session.run(names, inputs, options), strict=True))
+        return self._outputs_of(batch, dict(zip(names, self._session.run(names, feeds, options), strict=True)))
+
+    def _outputs_of(self, batch: PackedBatch, values: dict[str, NDArray[Any]]) -> GraphOutputs:
+        """Return the outputs of the batch's own sequences, without padding."""
         for name in ("hidden", "token_logits"):
             if name in values and values[name].ndim == 3:
                 values[name] = (Parts.of(batch) if self._takes_target else batch).drop_padding(values[name])
-        # The sequences that round_up_to_buckets added are the last of the batch.
+        # Dummy sequences are the last of the batch.
         pooled, rows = values.get("pooled"), values.get("hidden")
         vectors = None if pooled is None else pooled[: batch.sequences]
         return GraphOutputs(
@@ -229,17 +274,27 @@ def _logits_of_sequences(batch: PackedBatch, values: Mapping[str, NDArray[Any]])
 
 
 def open_session(
-    graph: Path | bytes, provider: Provider, options: ort.SessionOptions, device: int = 0, max_gpu_bytes: int = 0
+    graph: Path | bytes,
+    provider: Provider,
+    options: ort.SessionOptions,
+    device: int = 0,
+    max_gpu_bytes: int = 0,
+    *,
+    cuda_graphs: bool = False,
 ) -> ort.InferenceSession:
     """Open a session on an ONNX file or a serialised graph, with options from `session_options`.
 
-    No other function may open a session, because results in int8 depend on the options. Other arguments as in
-    `EncoderGraph.open`.
+    No other function may open a session, because results in int8 depend on the options. In a session with
+    `cuda_graphs`, each run needs `run_options`. Other arguments as in `EncoderGraph.open`.
     """
-    if provider == "cuda":
-        os.environ.pop(_SHORT_FP32_VARIABLE, None)
+    opened = str(graph) if isinstance(graph, Path) else graph
+    if provider == "cpu":
+        return _open_on_provider(opened, provider, options, device, max_gpu_bytes)
+    os.environ.pop(_SHORT_FP32_VARIABLE, None)
+    ignore_captures_elsewhere()
+    with CAPTURE_LOCK:
         require_cuda(device, max_gpu_bytes)
-    return _open_on_provider(str(graph) if isinstance(graph, Path) else graph, provider, options, device, max_gpu_bytes)
+        return _open_on_provider(opened, provider, options, device, max_gpu_bytes, cuda_graphs)
 
 
 def session_options(threads: int | None, vnni: bool | None = None) -> ort.SessionOptions:
@@ -272,7 +327,9 @@ def _has_vnni() -> bool:
         return False
 
 
-def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tuple[str, dict[str, str]]:
+def _provider_options(
+    provider: Provider, device: int, max_gpu_bytes: int, cuda_graphs: bool
+) -> tuple[str, dict[str, str]]:
     """Return ONNX Runtime's name and options for a provider."""
     if provider == "cpu":
         return _ORT_PROVIDERS["cpu"], {}
@@ -288,6 +345,8 @@ def _provider_options(provider: Provider, device: int, max_gpu_bytes: int) -> tu
     }
     if max_gpu_bytes:
         options["gpu_mem_limit"] = str(max_gpu_bytes)
+    if cuda_graphs:
+        options["enable_cuda_graph"] = "1"
     return _ORT_PROVIDERS["cuda"], options
 
 
@@ -320,9 +379,14 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
 
 
 def _open_on_provider(
-    graph: str | bytes, provider: Provider, options: ort.SessionOptions, device: int, max_gpu_bytes: int
+    graph: str | bytes,
+    provider: Provider,
+    options: ort.SessionOptions,
+    device: int,
+    max_gpu_bytes: int,
+    cuda_graphs: bool = False,
 ) -> ort.InferenceSession:
-    name, provider_options = _provider_options(provider, device, max_gpu_bytes)
+    name, provider_options = _provider_options(provider, device, max_gpu_bytes, cuda_graphs)
     # Otherwise a session that cannot open, or a run that fails, would open the session on the CPU.
     session = ort.InferenceSession(graph, options, providers=[(name, provider_options)], enable_fallback=0)
     # Without CUDA's libraries, ONNX Runtime opens the session on the CPU. The caller decides about a fallback.

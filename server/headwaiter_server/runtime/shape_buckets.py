@@ -4,8 +4,9 @@ A GPU then sees few different shapes, and memory allocated for one batch fits th
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,19 @@ MAX_BATCH_SEQUENCES = 65_535
 # ONNX Runtime's CUDA kernels number the elements of an array with 32 bits. For larger arrays, some kernels fail, and
 # some write wrong numbers.
 _MAX_ELEMENTS = 2**31 - 1
+
+# CUDA graphs are captured for sizes that are powers of two within these bounds: 118 shapes in all.
+GRAPH_TOKENS = tuple(32 << step for step in range(7))
+_GRAPH_LENGTHS = GRAPH_TOKENS[:5]
+_MAX_GRAPH_SEQUENCES = 64
+
+
+class GraphShape(NamedTuple):
+    """The sizes of a CUDA graph: sequences B, tokens T, and padded length N."""
+
+    sequences: int
+    tokens: int
+    padded_length: int
 
 
 def most_padded_tokens(heads: int) -> int:
@@ -41,8 +55,11 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
     batch this small fits in memory that larger batches have allocated. A batch whose B would exceed MAX_BATCH_SEQUENCES
     also keeps its B and T.
     """
-    sequences, tokens = _bucket_sizes(batch)
-    padded_length = round_up_length(batch.padded_length)
+    return append_dummies(batch, *_bucket_sizes(batch), round_up_length(batch.padded_length))
+
+
+def append_dummies(batch: PackedBatch, sequences: int, tokens: int, padded_length: int) -> PackedBatch:
+    """Return the batch with dummy sequences of zeros at its end, up to these B and T, and with this N."""
     dummies, dummy_tokens = sequences - batch.sequences, tokens - batch.tokens
     if not dummies:
         return replace(batch, padded_length=padded_length)
@@ -55,6 +72,36 @@ def round_up_to_buckets(batch: PackedBatch) -> PackedBatch:
         padded_length,
         batch.block_cells,
     )
+
+
+def graph_shape(batch: PackedBatch) -> GraphShape | None:
+    """Return the smallest shape of a CUDA graph that holds a batch and its dummies; None if all are too small."""
+    longest = batch.longest_tokens
+    padded_length = _power_of_two(max(longest, _GRAPH_LENGTHS[0]))
+    for tokens in GRAPH_TOKENS:
+        dummy_tokens = tokens - batch.tokens
+        sequences = _power_of_two(batch.sequences - (-dummy_tokens // longest))
+        if 0 <= sequences - batch.sequences <= dummy_tokens:
+            fits = sequences <= _MAX_GRAPH_SEQUENCES and padded_length <= _GRAPH_LENGTHS[-1]
+            return GraphShape(sequences, tokens, padded_length) if fits else None
+    return None
+
+
+def graph_batches(tokens: int, longest_tokens: int) -> Iterator[tuple[int, ...]]:
+    """Yield the lengths of one batch for each shape of a CUDA graph with T tokens; no sequence is longer than given."""
+    for padded_length in _GRAPH_LENGTHS:
+        for sequences in (1 << step for step in range(_MAX_GRAPH_SEQUENCES.bit_length())):
+            others = sequences - 1
+            longest = min(padded_length, tokens - others, longest_tokens)
+            is_bucket = longest > 0 and _power_of_two(max(longest, _GRAPH_LENGTHS[0])) == padded_length
+            if is_bucket and tokens - longest <= others * longest:
+                share, rest = divmod(tokens - longest, max(1, others))
+                yield (longest, *(share + (index < rest) for index in range(others)))
+
+
+def _power_of_two(size: int) -> int:
+    """Return the smallest power of two that is at least `size`."""
+    return 1 << (size - 1).bit_length()
 
 
 def round_up_length(padded_length: int) -> int:

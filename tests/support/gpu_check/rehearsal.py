@@ -182,7 +182,7 @@ def no_gpu(faults: Faults) -> Iterator[None]:
     """Put rehearsal sessions in the place of CUDA sessions, and calibrate for moments."""
     open_session = graph._open_on_provider
 
-    def open_on_provider(model: str | bytes, provider: str, options: Any, *device: int) -> Any:
+    def open_on_provider(model: str | bytes, provider: str, options: Any, *device: Any) -> Any:
         if provider != "cuda":
             return open_session(model, "cpu", options, *device)
         if options.optimized_model_filepath:

@@ -26,6 +26,7 @@ class SimulatedGraph:
     """
 
     hidden_is_optional = True
+    cuda_graphs = None
     turn = staticmethod(at_once)
 
     def __init__(self, cost: CostModel) -> None:

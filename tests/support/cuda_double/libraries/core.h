@@ -156,6 +156,8 @@ cudaError_t core_begin_capture(void *handle, int mode);
 cudaError_t core_end_capture(void *handle, Graph **graph);
 /* Return 0 (not capturing), 1 (capturing) or 2 (invalidated): the values of cudaStreamCaptureStatus. */
 int core_capture_status(const Stream *stream);
+/* Set which captures forbid unsafe calls of this thread, and return the mode before. */
+void core_exchange_capture_mode(int *mode);
 /* Return the error of a call that is unsafe during a capture, such as cudaMalloc, and invalidate the capture. */
 cudaError_t core_unsafe_during_capture(void);
 /* Return the error of a wait for the whole device, or of a use of the legacy stream, while a stream captures. */

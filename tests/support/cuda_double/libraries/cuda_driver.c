@@ -109,6 +109,11 @@ int cuCtxGetDevice(int *device) {
     return cudaSuccess;
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    core_exchange_capture_mode(mode);
+    return cudaSuccess;
+}
+
 int cuGetErrorName(int error, const char **name) {
     *name = error_name(error);
     return cudaSuccess;

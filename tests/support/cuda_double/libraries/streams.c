@@ -20,6 +20,8 @@ struct Capture {
 
 static Stream legacy_streams[MAX_DEVICES];
 static _Thread_local Stream thread_streams[MAX_DEVICES];
+/* Whether captures of other threads forbid unsafe calls of this thread. */
+static _Thread_local int thread_mode = CAPTURE_MODE_GLOBAL;
 /* The captures in progress. */
 static Capture *_Atomic captures;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -135,6 +137,12 @@ cudaError_t core_end_capture(void *handle, Graph **graph) {
     return cudaSuccess;
 }
 
+void core_exchange_capture_mode(int *mode) {
+    int before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+}
+
 void core_invalidate_capture(Stream *stream) { stream->capture->invalidated = true; }
 
 cudaError_t core_unsafe_during_capture(void) {
@@ -144,7 +152,9 @@ cudaError_t core_unsafe_during_capture(void) {
     pthread_mutex_lock(&lock);
     for (Capture *capture = captures; capture != NULL; capture = capture->next) {
         bool own = pthread_equal(capture->thread, pthread_self());
-        if (capture->mode == CAPTURE_MODE_GLOBAL || (capture->mode == CAPTURE_MODE_THREAD_LOCAL && own)) {
+        bool forbids = own ? capture->mode != CAPTURE_MODE_RELAXED
+                           : capture->mode == CAPTURE_MODE_GLOBAL && thread_mode == CAPTURE_MODE_GLOBAL;
+        if (forbids && thread_mode != CAPTURE_MODE_RELAXED) {
             capture->invalidated = true;
             error = cudaErrorStreamCaptureUnsupported;
         }
