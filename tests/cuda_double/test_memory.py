@@ -47,6 +47,12 @@ def test_memory_does_not_grow_after_the_warm_up(found: Mapping[str, Any], model:
     assert memory["used"] <= ALLOWED_GROWTH * memory["warm"]
 
 
+def test_memory_does_not_grow_after_the_warm_up_with_cuda_graphs(found: Mapping[str, Any]) -> None:
+    memory = found["graphs"]
+    assert memory["graphs"] >= 50
+    assert memory["used"] <= ALLOWED_GROWTH * memory["warm"]
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -1,5 +1,6 @@
 """The whole server runs on ONNX Runtime's CUDA provider, on the double: its numbers mean nothing, all else is real."""
 
+import re
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +17,7 @@ from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
 from tests.support.cuda_double import build
 from tests.support.cuda_double.environment import Double, double_in
-from tests.support.cuda_double.log import Launch, bytes_in_use, of
+from tests.support.cuda_double.log import Capture, GraphLaunch, between, bytes_in_use, copies, kernel_names, of
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
@@ -115,8 +116,31 @@ def test_both_devices_run_batches(on_two_devices: ServerOnDouble) -> None:
         for _ in range(20):
             client.encode_tokens([[1] * 40] * 200)
     events = on_two_devices.double.log.events()
-    launches = of(Launch, events[[getattr(event, "text", "") for event in events].index("requests") :])
+    launches = of(GraphLaunch, events[[getattr(event, "text", "") for event in events].index("requests") :])
     assert {launch.device for launch in launches} == {0, 1}
+
+
+def test_the_log_says_that_small_batches_have_cuda_graphs_and_how_long_they_take(
+    on_two_devices: ServerOnDouble,
+) -> None:
+    lines = [line for line in on_two_devices.log.read_text().splitlines() if "CUDA graphs" in line]
+    for line in lines:
+        assert re.search(r"tiny-text has \d+ CUDA graphs: 17 tokens \d+\.\d+ instead of \d+\.\d+ ms", line)
+    assert len(lines) == 2  # One for each device.
+
+
+def test_small_requests_launch_one_graph_each_and_capture_none(on_two_devices: ServerOnDouble) -> None:
+    on_two_devices.double.log.mark("small requests")
+    lengths = [1, 5, 33, 64, 17] * 4
+    with Client(on_two_devices.server.address) as client:
+        for length in lengths:
+            client.encode_tokens([[1] * length])
+    on_two_devices.double.log.mark("small requests end")
+    events = between(on_two_devices.double.log.events(), "small requests", "small requests end")
+    assert len(of(GraphLaunch, events)) == len(lengths)
+    assert len(copies(events)) == 2 * len(lengths)
+    assert kernel_names(events) == []
+    assert of(Capture, events) == []
 
 
 def test_the_log_has_no_line_of_onnx_runtime(on_two_devices: ServerOnDouble) -> None:

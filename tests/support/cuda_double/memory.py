@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.models.calibration import batch_limits, warm_up
+from headwaiter_server.models.calibration import batch_limits, capture_cuda_graphs, warm_up
+from headwaiter_server.runtime import cuda_graphs
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import _packed_attention
 from headwaiter_server.runtime.packing import PackedBatch
@@ -43,12 +45,17 @@ def _measure(
     batches: int = 0,
     tokens: int = _TOKENS,
     padded_length: int = 0,
+    graphs: bool = False,
 ) -> dict[str, int]:
     """Warm a model up, run random batches or the most padded batch of a length, and delete the session."""
     manifest = read_manifest(folder)
     manifest.max_tokens = min(manifest.max_tokens, _TOKENS)
     graph = _open(folder, manifest, device)
     model: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), graph=graph, provider="cuda")
+    if graphs:
+        # Kernels on the double compute nothing.
+        with patch.object(cuda_graphs, "same_bits", lambda *values: True):
+            capture_cuda_graphs(model)
     limits = warm_up(model, batch_limits(model, tokens))
     warm = controls.bytes_in_use(device)
     for lengths in _random_lengths(manifest, limits, batches):
@@ -56,8 +63,9 @@ def _measure(
     if padded_length:
         graph.run(_batch(_most_padded(limits, padded_length)), hidden=False)
     used = controls.bytes_in_use(device)
+    captured = len(graph.cuda_graphs or ())
     del model, graph
-    return {"warm": warm, "used": used, "deleted": controls.bytes_in_use(device)}
+    return {"warm": warm, "used": used, "deleted": controls.bytes_in_use(device), "graphs": captured}
 
 
 def _random_lengths(manifest: Manifest, limits: BatchLimits, count: int) -> Iterator[NDArray[np.int64]]:
@@ -115,6 +123,7 @@ def main() -> None:
     found["few tokens"] = _measure(models["deberta"], controls, tokens=1024, padded_length=192)
     found["long sequences"] = _measure(models["causal"], controls, padded_length=1536)
     found["cycles"] = _cycle(models["bert"], controls)
+    found["graphs"] = _measure(models["bert"], controls, batches=1000, graphs=True)
     print(json.dumps(found))
 
 
