@@ -123,6 +123,8 @@ def capture_cuda_graphs(model: Model) -> None:
                 break
             for others in graph_batches(tokens, manifest.max_tokens):
                 graph.capture(_batch(manifest, others))
+        for check in graph.cuda_graphs.checks():
+            graph.turn(check)
     except Exception as error:  # noqa: BLE001 - whatever fails, the model runs without graphs
         graph.cuda_graphs.drop()
         log.warning("%s runs without CUDA graphs: %s", manifest.name, one_line(error))

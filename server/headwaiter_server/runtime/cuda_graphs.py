@@ -9,6 +9,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -132,6 +133,16 @@ class Replay:
         return self._outputs.views(self._outputs.memory.numpy())
 
 
+def _check(shape: GraphShape, upload: Upload, ordinary: Arrays) -> None:
+    """Replay a batch, and compare the outputs with those of an ordinary run.
+
+    Raises:
+        RuntimeError: the outputs differ.
+    """
+    if not same_bits(upload.run(), ordinary):
+        raise RuntimeError(f"the graph of {shape} gives other numbers than an ordinary run")
+
+
 class CudaGraphs:
     """The CUDA graphs of one session, which only the thread that captured them may run."""
 
@@ -140,6 +151,7 @@ class CudaGraphs:
         self._session, self._device = session, device
         self._replays: dict[GraphShape, Replay] = {}
         self._numbers = count(1)
+        self._checks: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         """Return the number of graphs in use."""
@@ -147,6 +159,8 @@ class CudaGraphs:
 
     def capture(self, batch: PackedBatch, inputs: Sequence[str], outputs: Sequence[str]) -> GraphShape | None:
         """Capture the graph of a batch's shape, and check its numbers; return the shape, or None if it is too large.
+
+        Call `checks` after the last capture.
 
         Raises:
             Exception: the capture failed, or the graph gives other numbers than an ordinary run.
@@ -157,11 +171,20 @@ class CudaGraphs:
         feeds = append_dummies(batch, *shape).feeds(inputs)
         ordinary = dict(zip(outputs, self._session.run(outputs, feeds, run_options()), strict=True))
         replay = Replay(self._session, self._device, next(self._numbers), feeds, ordinary)
-        upload = replay.upload(feeds)
-        if not (same_bits(upload.run(), ordinary) and same_bits(upload.run(), ordinary)):
-            raise RuntimeError(f"the graph of {shape} gives other numbers than an ordinary run")
+        check = partial(_check, shape, replay.upload(feeds), ordinary)
+        check()
         self._replays[shape] = replay
+        self._checks.append(check)
         return shape
+
+    def checks(self) -> list[Callable[[], None]]:
+        """Return functions that check all new graphs again, after runs of other shapes.
+
+        Some kernels read parameters from host memory, which CUDA graphs copy again at each replay. A run of another
+        shape may have overwritten the parameters by then.
+        """
+        checks, self._checks = self._checks, []
+        return checks
 
     def upload(self, batch: PackedBatch, inputs: Sequence[str]) -> Upload | None:
         """Return the inputs of a batch, rounded up to the shape of a graph; None if no graph has this shape."""
@@ -171,6 +194,5 @@ class CudaGraphs:
 
     def drop(self, shape: GraphShape | None = None) -> None:
         """Use the graph of a shape no longer; without a shape, use no graph any longer."""
-        dropped = [shape] if shape else [*self._replays]
-        for each in dropped:
+        for each in [shape] if shape else [*self._replays]:
             self._replays.pop(each, None)

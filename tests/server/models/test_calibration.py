@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,16 +16,17 @@ from headwaiter_proto.manifest_pb2 import Manifest, Padding
 from headwaiter_server.models.calibration import (
     batch_limits,
     calibrate,
+    capture_cuda_graphs,
     check_longest_sequence,
     measure_cost,
     warm_up,
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused
-from headwaiter_server.runtime.graph import Provider
+from headwaiter_server.runtime.graph import Provider, at_once
 from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 from headwaiter_server.runtime.model import Model, Resources
-from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
+from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.shape_buckets import GraphShape, graph_shape, round_up_to_buckets
 from headwaiter_server.scheduling.cost import CostModel, LearntCost, Shape
 from tests.support.server.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.support.server.stand_ins import model as stand_in
@@ -51,6 +53,59 @@ def test_calibration_recovers_the_cost_and_its_budget_is_within_three_percent_of
 def _rate(cost: CostModel, tokens: int) -> float:
     sequences = tokens // 48
     return sequences * 48 / cost.seconds(sequences, sequences * 48, 48, sequences * 48**2)
+
+
+class GraphsOnPaper:
+    """CUDA graphs that take the seconds that the test defines; see `EncoderGraph`."""
+
+    turn = staticmethod(at_once)
+
+    def __init__(self, ordinary_ms: float, graph_ms: Callable[[int], float], *, wrong_later: bool = False) -> None:
+        self.captured: set[GraphShape] = set()
+        self.cuda_graphs = self
+        self._ordinary_ms, self._graph_ms, self._wrong_later = ordinary_ms, graph_ms, wrong_later
+
+    def __len__(self) -> int:
+        return len(self.captured)
+
+    def capture(self, batch: PackedBatch) -> GraphShape | None:
+        if shape := graph_shape(batch):
+            self.captured.add(shape)
+        return shape
+
+    def checks(self) -> list[Callable[[], float]]:
+        return [lambda: 1 // (not self._wrong_later)]
+
+    def drop(self, shape: GraphShape | None = None) -> None:
+        self.captured -= {shape} if shape else self.captured
+
+    def time_batch(self, _: object, manifest: Manifest, lengths: tuple[int, ...]) -> float:
+        shape = graph_shape(pack([np.arange(length) for length in lengths]))
+        assert shape is not None
+        return (self._graph_ms(shape.tokens) if shape in self.captured else self._ordinary_ms) / 1000
+
+
+@pytest.mark.parametrize(
+    ("graphs", "largest_tokens", "facts"),
+    [
+        (GraphsOnPaper(2.0, lambda tokens: 0.5), 2048, ["has 118 CUDA graphs: 17 tokens 0.50 instead of 2.00 ms"]),
+        (GraphsOnPaper(2.0, lambda tokens: tokens / 128), 128, ["has 36 CUDA graphs", "144 tokens 2.00 instead of"]),
+        (GraphsOnPaper(0.5, lambda tokens: 2.0), 0, ["has 0 CUDA graphs: 17 tokens 2.00 instead of 0.50 ms"]),
+        (GraphsOnPaper(2.0, lambda tokens: 0.5, wrong_later=True), 0, ["runs without CUDA graphs"]),
+    ],
+    ids=["faster", "faster up to 128 tokens", "slower", "wrong later"],
+)
+def test_cuda_graphs_are_used_for_as_many_tokens_as_they_are_faster(
+    graphs: GraphsOnPaper, largest_tokens: int, facts: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = Manifest(name="text", vocabulary_size=100, max_tokens=512)
+    model: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), graph=graphs)
+    with patch("headwaiter_server.models.calibration.time_batch", graphs.time_batch), caplog.at_level("INFO"):
+        capture_cuda_graphs(model)
+    (message,) = caplog.messages
+    for fact in facts:
+        assert fact in message
+    assert max((shape.tokens for shape in graphs.captured), default=0) == largest_tokens
 
 
 @pytest.mark.parametrize(("pools", "hidden_row_s"), [(True, 5e-6), (False, 0.0)])

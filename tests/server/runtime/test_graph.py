@@ -193,6 +193,32 @@ def test_a_graph_that_gathers_the_attention_of_some_layers_computes_padding() ->
     assert (graph.route, graph.variable_length) == (Route.GATHERED, False)
 
 
+@pytest.mark.parametrize(
+    ("message", "opened"),
+    [("This session cannot use the graph capture feature", [True, False]), ("out of memory", [True])],
+)
+def test_a_graph_that_cuda_graphs_refuse_opens_without_them(
+    monkeypatch: pytest.MonkeyPatch, message: str, opened: list[bool]
+) -> None:
+    asked: list[bool] = []
+
+    def open_on_gpu(*_: object, cuda_graphs: bool = False) -> Any:
+        asked.append(cuda_graphs)
+        if cuda_graphs:
+            raise RuntimeError(message)
+        return SimpleNamespace(get_inputs=list, get_outputs=list)
+
+    monkeypatch.setattr(graph_module, "open_session", open_on_gpu)
+    if len(opened) == 1:
+        with pytest.raises(RuntimeError, match=message):
+            EncoderGraph.open(Path("graph.onnx"), "cuda")
+    else:
+        graph = EncoderGraph.open(Path("graph.onnx"), "cuda")
+        assert graph.cuda_graphs is None
+        assert graph.capture(BATCH) is None
+    assert asked == opened
+
+
 def test_cudas_libraries_are_loaded_before_the_first_session_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without this call, ONNX Runtime does not find libraries that pip has installed.
     calls: list[str] = []

@@ -6,7 +6,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import round_up_to_buckets
+from headwaiter_server.runtime.shape_buckets import (
+    GRAPH_TOKENS,
+    append_dummies,
+    graph_batches,
+    graph_shape,
+    round_up_to_buckets,
+)
 
 # Many short sequences mixed with long ones.
 lengths_lists = st.lists(st.integers(1, 3) | st.integers(1, 600), min_size=1, max_size=80)
@@ -98,6 +104,39 @@ def test_padded_cells_of_an_original_sequence_hold_only_its_own_rows(lengths: li
         assert (row == 1 + index).all()
     cells = fed["gather"].ravel()[fed["scatter"]]
     np.testing.assert_array_equal(cells, np.arange(len(fed["input_ids"])))
+
+
+@given(lengths=st.lists(st.integers(1, 20) | st.integers(1, 520), min_size=1, max_size=70))
+@example([1])
+@example([32])
+@example([33])
+@example([1] * 32)
+@example([1] * 64)
+@example([1] * 65)
+@example([512] * 4)
+def test_a_small_batch_has_the_shape_of_a_graph_that_is_captured(lengths: list[int]) -> None:
+    batch = _batch(lengths)
+    shape = graph_shape(batch)
+    if shape is None:
+        # The dummies of a smaller batch fit: at most twice the tokens, and then at most twice the sequences and one.
+        assert sum(lengths) > 1024 or max(lengths) > 512 or len(lengths) >= 32
+        return
+    rounded = append_dummies(batch, *shape)
+    assert (rounded.sequences, rounded.tokens, rounded.padded_length) == shape
+    assert rounded.lengths.sum() == shape.tokens
+    assert rounded.lengths[: len(lengths)].tolist() == lengths
+    assert rounded.lengths.min() >= 1
+    assert rounded.lengths.max() == max(lengths) <= shape.padded_length
+    assert shape in {graph_shape(_batch([*other])) for other in graph_batches(shape.tokens, max(lengths))}
+
+
+@pytest.mark.parametrize(("longest", "shapes"), [(512, 118), (8192, 118), (64, 53), (20, 20)])
+def test_each_shape_is_captured_once_and_there_are_at_most_118(longest: int, shapes: int) -> None:
+    captured = [
+        graph_shape(_batch([*lengths])) for tokens in GRAPH_TOKENS for lengths in graph_batches(tokens, longest)
+    ]
+    assert None not in captured
+    assert len(captured) == len(set(captured)) == shapes
 
 
 def test_feature_batches_get_rows_of_zeros() -> None:

@@ -131,7 +131,8 @@ def _fail_to_capture(path: Path) -> tuple[list[str], list[int]]:
             runtime.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(1))
             runtime.cudaFree(address)
 
-    thread, warnings = threading.Thread(target=allocate), []
+    warnings: list[str] = []
+    thread = threading.Thread(target=allocate)
     thread.start()
     try:
         while not warnings:
