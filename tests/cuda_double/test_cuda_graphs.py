@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("_double")
 
 ID_BYTES, ALIGNMENT, MIB = 8, 256, 1 << 20
 BATCHES = 2000
+CAPTURE_INVALIDATED = 901
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,15 @@ def test_one_number_for_all_graphs_is_noticed_and_the_model_runs_without_graphs(
 def test_a_failed_capture_costs_the_graphs_and_no_batch(graphs: Finished) -> None:
     (warning,) = graphs.found["failed capture"]
     assert "runs without CUDA graphs" in warning
-    assert "CUDA failure 901" in warning
+    assert f"CUDA failure {CAPTURE_INVALIDATED}" in warning
     assert "\n" not in warning
     assert graphs.found["after it"] == [0, 0, 0, 0]
 
 
-def test_captures_succeed_while_another_thread_opens_sessions_and_allocates_memory(graphs: Finished) -> None:
-    beside = graphs.found["beside allocations"]
-    assert beside["captures"] >= 50
-    assert beside["sessions"] >= 3
+def test_another_thread_may_allocate_memory_during_a_capture(graphs: Finished) -> None:
+    during = graphs.found["first batches during a capture"]
+    assert during["as served"] == [False, 0]
+    assert during["without ignoring captures"] == [True, CAPTURE_INVALIDATED]
 
 
 def test_swaps_need_no_more_memory_and_closed_sessions_keep_only_buffers_for_the_next(graphs: Finished) -> None:

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from bench.gpu.cuda import cuda_unavailable_reason
+from headwaiter_server.runtime import cuda_graphs
 from headwaiter_server.runtime import graph as graph_module
 from headwaiter_server.runtime.attention_routes import PackedAttention, Route
 from headwaiter_server.runtime.errors import ProviderUnavailable
@@ -217,6 +218,21 @@ def test_a_graph_that_cuda_graphs_refuse_opens_without_them(
         assert graph.cuda_graphs is None
         assert graph.capture(BATCH) is None
     assert asked == opened
+
+
+def test_no_session_opens_on_cuda_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[str, bool] = {}
+    monkeypatch.setattr(graph_module, "require_cuda", lambda *_: None)
+    monkeypatch.setattr(
+        graph_module, "_open_on_provider", lambda *_: held.setdefault("opening", cuda_graphs.CAPTURE_LOCK.locked())
+    )
+    open_session(b"graph", "cuda", session_options(1))
+    session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="pooled")])
+    graph = EncoderGraph(cast(Any, session), 0, has_cuda_graphs=True)
+    graph.turn = lambda run: held.setdefault("capturing", cuda_graphs.CAPTURE_LOCK.locked())
+    graph.capture(BATCH)
+    assert held == {"opening": True, "capturing": True}
+    assert not cuda_graphs.CAPTURE_LOCK.locked()
 
 
 def test_cudas_libraries_are_loaded_before_the_first_session_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

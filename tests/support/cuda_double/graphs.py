@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,14 +30,13 @@ from headwaiter_server.models.calibration import capture_cuda_graphs
 from headwaiter_server.runtime import cuda_graphs
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.packing import PackedBatch, pack
-from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS, graph_batches
+from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS
 from tests.support.cuda_double.controls import Controls
 from tests.support.cuda_double.log import write_mark
 
 MAX_TOKENS = 64
 _MANIFEST = Manifest(name="copies", vocabulary_size=1000, max_tokens=MAX_TOKENS)
 _SWAPS = 5
-_CAPTURES_BESIDE_ALLOCATIONS = 50
 
 
 def _write_copies(path: Path) -> Path:
@@ -144,29 +144,23 @@ def _fail_to_capture(path: Path) -> tuple[list[str], list[int]]:
     return warnings, [len(graph.cuda_graphs or ()), *_wrong(graph, _random_batches(100))]
 
 
-def _captures_beside_allocations(path: Path) -> dict[str, int]:
-    """Capture graphs on one device while another thread opens sessions, and runs batches for the first time."""
-    done = threading.Event()
-    found = {"captures": 0, "sessions": 0}
+def _runs_during_a_capture(path: Path) -> dict[str, list[Any]]:
+    """Run a session's first batch in a new thread while this thread captures; return errors of the run, and the end's.
 
-    def allocate() -> None:
-        while not done.is_set():
-            graph = _open(path, device=found["sessions"] % 2)
-            for length in (1, 1 << 10, 1 << 16, 1 << 20):
-                graph.run(pack([np.ones(length, np.int64)]), hidden=True)
-            found["sessions"] += 1
-
-    thread = threading.Thread(target=allocate)
-    thread.start()
-    try:
-        while found["captures"] < _CAPTURES_BESIDE_ALLOCATIONS or found["sessions"] < 3:
-            graph = _open(path)
-            for lengths in graph_batches(32, MAX_TOKENS):
-                graph.capture(_ids(lengths))
-                found["captures"] += 1
-    finally:
-        done.set()
-        thread.join()
+    The first batch allocates memory.
+    """
+    runtime, batch, found = ctypes.CDLL("libcudart.so.13"), _ids([MAX_TOKENS] * 4096), {}
+    for way in ("as served", "without ignoring captures"):
+        graph, stream, captured = _open(path), ctypes.c_void_p(), ctypes.c_void_p()
+        prepared = graph.prepare(batch)
+        run = partial(graph.run, prepared, hidden=True)
+        if way != "as served":
+            run = partial(graph._session.run, None, prepared.inputs, cuda_graphs.run_options())
+        runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1)
+        runtime.cudaStreamBeginCapture(stream, 0)
+        with ThreadPoolExecutor(1) as thread:
+            failed = thread.submit(run).exception() is not None
+        found[way] = [failed, runtime.cudaStreamEndCapture(stream, ctypes.byref(captured))]
     return found
 
 
@@ -218,7 +212,7 @@ def main() -> None:
     del same_number
     found["failed capture"], found["after it"] = _fail_to_capture(path)
 
-    found["beside allocations"] = _captures_beside_allocations(path)
+    found["first batches during a capture"] = _runs_during_a_capture(path)
 
     swaps = []
     for _ in range(_SWAPS):
