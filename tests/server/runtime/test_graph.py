@@ -229,7 +229,7 @@ def test_no_session_opens_on_cuda_during_a_capture(monkeypatch: pytest.MonkeyPat
     open_session(b"graph", "cuda", session_options(1))
     session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="pooled")])
     graph = EncoderGraph(cast(Any, session), 0, has_cuda_graphs=True)
-    graph.turn = lambda run: held.setdefault("capturing", cuda_graphs.CAPTURE_LOCK.locked())
+    monkeypatch.setattr(graph, "turn", lambda _: held.setdefault("capturing", cuda_graphs.CAPTURE_LOCK.locked()))
     graph.capture(BATCH)
     assert held == {"opening": True, "capturing": True}
     assert not cuda_graphs.CAPTURE_LOCK.locked()
