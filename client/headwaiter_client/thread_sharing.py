@@ -75,11 +75,8 @@ class ThreadSharing:
         with self._lock:
             self._waiting[caller] = waiting
             self._requests.add(caller)
-            starts, self._will_start = not self._will_start, True
-            has_company = len(self._waiting) > 1
         try:
-            if starts:
-                self._start_soon(has_company)
+            self._start_soon()
             waiting.wait(caller)
             if waiting.to_send and not waiting.to_send.is_single:
                 run(waiting.to_send.send())
@@ -105,8 +102,13 @@ class ThreadSharing:
         self._lock = threading.Lock()
         self._will_start = False
 
-    def _start_soon(self, has_company: bool) -> None:
+    def _start_soon(self) -> None:
         """Start requests, after other threads that the same reply has woken had a chance to add their next calls."""
+        with self._lock:
+            if self._will_start:
+                return
+            self._will_start = True
+            has_company = len(self._waiting) > 1
         try:
             if has_company:
                 time.sleep(0)
