@@ -267,8 +267,8 @@ export function attentionTab(models, changed) {
             input.useModel(model);
             byId("examples-card").hidden = !model.takesTexts;
             comparison.useModel(model);
-            setOptions(layerChoice, model.layers, "Layer");
-            setOptions(headChoice, model.heads, "Head");
+            setOptions(layerChoice, model.layers, (number) => `Layer ${number}`);
+            setOptions(headChoice, model.heads, (number) => `Head ${number}`);
             head = Number(headChoice.value);
         },
         load,
@@ -283,8 +283,8 @@ export function attentionTab(models, changed) {
         }),
         restore(state) {
             input.show(state.kind ?? TEXTS, state.text);
-            setOptions(layerChoice, model.layers, "Layer", state.layer);
-            setOptions(headChoice, model.heads, "Head", state.head);
+            setOptions(layerChoice, model.layers, (number) => `Layer ${number}`, state.layer);
+            setOptions(headChoice, model.heads, (number) => `Head ${number}`, state.head);
             controls.show(state);
             head = Number(headChoice.value);
             query = state.token ?? query;

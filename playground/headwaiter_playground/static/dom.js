@@ -102,10 +102,10 @@ export function drawing(panel, draw) {
 }
 
 /** Offer the numbers below `count`, and choose one if it is among them: by default the one that is chosen. */
-export function setOptions(choice, count, word, wanted = Number(choice.value)) {
+export function setOptions(choice, count, nameOf, wanted = Number(choice.value)) {
     const chosen = wanted < count ? wanted : 0;
     choice.replaceChildren(
-        ...Array.from({ length: count }, (_, index) => element("option", { value: index }, `${word} ${index}`)),
+        ...Array.from({ length: count }, (_, index) => element("option", { value: index }, nameOf(index))),
     );
     choice.value = String(chosen);
 }

@@ -1,7 +1,7 @@
 // A second head beside the first: the same token, the same masks.
 import { linesDrawing } from "./attention_drawings.js";
 import { whatIfRow } from "./attention_maths.js";
-import { byId, element, isBusy, say, showTable, table } from "./dom.js";
+import { byId, element, isBusy, say, setOptions, showTable, table } from "./dom.js";
 import { loader } from "./loader.js";
 import { fixed } from "./numbers.js";
 import { float32Values } from "./tensors.js";
@@ -74,8 +74,11 @@ export function headComparison(models, redraw) {
     return {
         /** Offer the layers and heads of a model. */
         useModel({ layers, heads }) {
-            offer(layerChoice, layers, "Layer", []);
-            offer(headChoice, heads, "Head", [element("option", { value: NO_HEAD }, "None")]);
+            const kept = headChoice.value;
+            setOptions(layerChoice, layers, (layer) => `Layer ${layer}`);
+            setOptions(headChoice, heads, (head) => `Head ${head}`);
+            headChoice.prepend(element("option", { value: NO_HEAD }, "None"));
+            if (kept === NO_HEAD || Number(kept) >= heads) headChoice.value = NO_HEAD;
         },
         /** Show the chosen head beside the first; `state` has what the tab shows. Called while the tab is drawn. */
         show(state) {
@@ -90,15 +93,4 @@ export function headComparison(models, redraw) {
             first = null;
         },
     };
-}
-
-/** Offer the numbers below `count` after other options, and keep the chosen one if it is among them. */
-function offer(choice, count, word, others) {
-    const kept = choice.value;
-    const numbers = Array.from({ length: count }, (_, number) => number);
-    choice.replaceChildren(
-        ...others,
-        ...numbers.map((number) => element("option", { value: number }, `${word} ${number}`)),
-    );
-    if ([...choice.options].some(({ value }) => value === kept)) choice.value = kept;
 }

@@ -1,6 +1,6 @@
 // The attention across a pair of texts, in one layer and head: what tokens of one text give to tokens of the other.
 import { chipBar } from "./attention_chips.js";
-import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { byId, drawing, element, isBusy, say, setOptions, showTable, table } from "./dom.js";
 import { layerWeights, mostTokens } from "./layer_weights.js";
 import { loader } from "./loader.js";
 import { fixed, percent } from "./numbers.js";
@@ -128,10 +128,7 @@ export function pairAttention(models) {
     return {
         /** Offer the layers of a model. */
         useModel({ layers }) {
-            const names = Array.from({ length: layers }, (_, layer) => `Layer ${layer}`);
-            const kept = Number(layerChoice.value) < layers ? Number(layerChoice.value) : 0;
-            layerChoice.replaceChildren(...names.map((name, layer) => element("option", { value: layer }, name)));
-            layerChoice.value = String(kept);
+            setOptions(layerChoice, layers, (layer) => `Layer ${layer}`);
         },
         /** Show a pair of a query and a document. */
         load(model, query, document) {

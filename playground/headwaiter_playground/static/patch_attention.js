@@ -1,5 +1,5 @@
 // The card of the attention over the patches of a picture, in one layer and head.
-import { byId, drawing, element, isBusy, say, showTable, table } from "./dom.js";
+import { byId, drawing, isBusy, say, setOptions, showTable, table } from "./dom.js";
 import { layerWeights } from "./layer_weights.js";
 import { loader } from "./loader.js";
 import { fixed, percent } from "./numbers.js";
@@ -79,9 +79,9 @@ export function patchAttention(models) {
         /** Offer the layers, the heads and the tokens of a model of images. */
         useModel(model) {
             const grid = patchGrid(model);
-            offer(layerChoice, model.layers, (layer) => `Layer ${layer}`);
-            offer(headChoice, model.heads, (head) => `Head ${head}`);
-            offer(tokenChoice, grid.prefix + grid.rows * grid.columns, (token) => nameOf(token, grid));
+            setOptions(layerChoice, model.layers, (layer) => `Layer ${layer}`);
+            setOptions(headChoice, model.heads, (head) => `Head ${head}`);
+            setOptions(tokenChoice, grid.prefix + grid.rows * grid.columns, (token) => nameOf(token, grid));
         },
         /** Show a picture: a bitmap, and the images of a request. */
         load(picture) {
@@ -101,12 +101,4 @@ function nameOf(token, { prefix, columns }) {
     if (token < prefix) return token ? `The model’s own token ${token}` : "The class token";
     const patch = token - prefix;
     return `Patch in row ${Math.floor(patch / columns)}, column ${patch % columns}`;
-}
-
-/** Offer the numbers below `count` by their names, and keep the chosen one if it is among them. */
-function offer(choice, count, name) {
-    const kept = Number(choice.value) < count ? Number(choice.value) : 0;
-    const numbers = Array.from({ length: count }, (_, number) => number);
-    choice.replaceChildren(...numbers.map((number) => element("option", { value: number }, name(number))));
-    choice.value = String(kept);
 }
