@@ -130,6 +130,11 @@ def open_tab(chromium: Browser) -> Iterator[OpenTab]:
             page.close()
 
 
+def next_frame(page: Page) -> None:
+    """Wait until the page has drawn what the user has chosen: two frames, because the first may be under way."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def show_token(page: Page, layer: int = 0, head: int = 0, token: int = 1) -> None:
     """Choose what the tab Attention shows, once it shows the head that the page has chosen."""
     page.wait_for("document.querySelector('#context svg')")

@@ -18,15 +18,10 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, show_token, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, show_token, table
 from tests.support.checkpoints import VOCABULARY
 
 TEXT = "the bread is fresh please"
-
-
-def next_frame(page: Page) -> None:
-    """Wait until the page has drawn what the user has chosen: two frames, because the first may be under way."""
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def shown_weights(page: Page) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.errors import InvalidInput, Starting, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Browser, Page
-from tests.e2e.playground.conftest import OpenTab, page_server, show_token
+from tests.e2e.playground.conftest import OpenTab, next_frame, page_server, show_token
 from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread is fresh please"
@@ -140,7 +140,7 @@ def test_what_changes_while_another_tab_is_shown_is_drawn_on_return(
         page.wait_for(shown)
         page.wait_for("document.querySelector('#attention-result').ariaBusy !== 'true'")
         page.wait_for("document.querySelector('#context svg')")
-        page.evaluate("new Promise(requestAnimationFrame)")
+        next_frame(page)
         for drawing in ("#lines svg", "#map", "#context svg"):
             assert page.evaluate(f"document.querySelector('{drawing}').getBoundingClientRect().width") > 100, drawing
 

@@ -13,7 +13,7 @@ import pytest
 from headwaiter_client import Client
 from testbed.chromium import Browser, Page
 from testbed.server_process import RunningServer
-from tests.e2e.playground.conftest import TOKEN, OpenSignedOut, OpenTab
+from tests.e2e.playground.conftest import TOKEN, OpenSignedOut, OpenTab, next_frame
 from tests.e2e.playground.test_page import sign_in
 
 TEXT = 'it\'s "the" bread: 5 \\ 2, $HOME `id` !x ü 😀'
@@ -52,7 +52,7 @@ def test_the_call_of_each_tab_runs(form: str, open_tab: OpenTab, client: Client)
     page.wait_for("document.querySelector('.cosines')")
     assert reply_of(form, copied(page, form))["lengths"] == [len(reply["tokens"])]
     page.click("#tab-latency")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert page.evaluate("document.querySelector('#copy-call').hidden")
     page.choose("#latency-sequences", "2")
     page.click("#latency-send")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headwaiter_client import Client
 from testbed.chromium import Browser, Page
 from testbed.server_process import RunningServer
-from tests.e2e.playground.conftest import OpenTab, page_server
+from tests.e2e.playground.conftest import OpenTab, next_frame, page_server
 from tests.support.playground.looking_encoder import LookingEncoder, Looks
 
 TEXT = "the dog sees that the cat sleeps"  # [CLS] the dog sees that the cat sleeps [SEP]
@@ -44,7 +44,7 @@ def point_at(page: Page, selector: str) -> None:
     box = page.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")
     place = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
     page.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_the_page_opens_the_largest_weight_to_an_earlier_word(page: Page) -> Non
     assert "of 6 heads" in page.texts("#finding-rule")[0]
     # The user's own choice has no rule, and another model has one again.
     page.click("#heads button[title='Layer 1, head 0']")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert not page.evaluate("document.querySelector('#finding-rule').checkVisibility()")
 
 
@@ -216,7 +216,7 @@ def test_separators_are_dimmed_on_request(page: Page) -> None:
     before = page.evaluate(colours)
     assert np.argmax(page.evaluate(widths)) == 0
     page.click("#dim")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert page.evaluate(widths) == [0.5, *[9] * 7, 0.5]
     after = page.evaluate(colours)
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, *[True] * 7, False]
@@ -236,7 +236,7 @@ def test_words_are_explained_where_they_stand(page: Page) -> None:
 
 def test_a_button_crosses_out_the_chosen_token(page: Page) -> None:
     page.click("#cross-out")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert page.texts("#chips .crossed-out bdi") == ["sleeps"]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client
 from testbed.server_process import running_server
-from tests.e2e.playground.conftest import OpenTab
+from tests.e2e.playground.conftest import OpenTab, next_frame, show_token
 from tests.support.e2e.classifiers import export_classifier
 from tests.support.export.family_checkpoints import save_family
 
@@ -40,11 +40,7 @@ def test_the_context_vector_of_a_group_follows_masks_and_temperature(
     weights = client.attend(IDS, layers=[1], heads=[HEAD], query=QUERY).weights[0, 0, QUERY].astype(np.float64)
     assert (weights[QUERY + 1 :] == 0).all()
     page = open_tab(client, "attention", " ".join(map(str, IDS)))
-    page.wait_for("document.querySelector('#context svg')")
-    page.choose("#layer", "1")
-    page.choose("#head", str(HEAD))
-    page.evaluate(f"document.querySelectorAll('#chips button')[{QUERY}].click()")
-    page.wait_for(f"document.querySelector('#context-title').textContent.includes('token {QUERY} ')")
+    show_token(page, 1, HEAD, QUERY)
     hidden: set[int] = set()
     for temperature in (0.5, 1.0, 2.0):
         page.choose("#temperature", str(temperature))
@@ -54,6 +50,6 @@ def test_the_context_vector_of_a_group_follows_masks_and_temperature(
             page.press("x")
             powers = np.where(np.isin(np.arange(len(IDS)), [*hidden]), 0, weights ** (1 / temperature))
             page.wait_for(f"document.querySelectorAll('#chips .crossed-out').length === {len(hidden)}")
-            page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            next_frame(page)
             shown = [float(each) for each in page.texts("#context-numbers li")]
             np.testing.assert_allclose(shown, powers / powers.sum() @ values, rtol=0, atol=0.6e-4)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.errors import InvalidInput
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.support.playground.accessibility import problems
 from tests.support.playground.changing_server import ChangingServer
 
@@ -26,7 +26,7 @@ def open_comparison(open_tab: OpenTab, client: Client, width: int = 1280, dark: 
 
 def columns(page: Page) -> NDArray[np.float64]:
     """Return the weights of the first and of the second head."""
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     return np.array([[float(cell) for cell in row[2:]] for row in table(page, "#second-table")]).T
 
 

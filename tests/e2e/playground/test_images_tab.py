@@ -15,7 +15,7 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from testbed.chromium import Page
 from testbed.server_process import running_server
-from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.e2e.playground.test_copied_calls import copied, reply_of
 from tests.support.checkpoints import save_vit
 from tests.support.playground.accessibility import problems
@@ -57,7 +57,7 @@ def open_images(open_tab: OpenTab, client: Client, path: Path, width: int = 1280
 
 
 def shown_weights(page: Page) -> dict[str, str]:
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     return {row[0]: row[1] for row in table(page, "#patch-table")}
 
 

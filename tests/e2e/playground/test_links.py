@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder
 from testbed.chromium import Browser, Page
-from tests.e2e.playground.conftest import OpenTab, page_server, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, page_server, table
 from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread & the „ice“ is fresh + cold?"
@@ -33,7 +33,7 @@ def shown_errors(page: Page) -> list[str]:
 
 def picture(page: Page) -> list[object]:
     """Return what the tab Attention shows, once the page has drawn it: first the title of the context vector."""
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     return [
         *page.texts("#context-title"),
         *page.texts("#lines-title, #context-numbers, #temperature-value"),

@@ -8,7 +8,7 @@ import pytest
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.support.playground.changing_server import ChangingServer
 
 COST = pb.BatchCost(launch_s=0.001, token_s=1e-5, cell_s=1e-8)
@@ -173,6 +173,6 @@ def test_the_cost_is_what_the_last_batches_took(open_tab: OpenTab) -> None:
     with Client(transport=server) as client:
         page = open_tab(client, "cost")
         page.wait_for("document.querySelector('#batches figure')")
-        page.evaluate("new Promise(requestAnimationFrame)")
+        next_frame(page)
         assert "Its last 3 batches took 2.00 times as long" in page.texts("#cost-words")[0]
         np.testing.assert_allclose(float(table(page, "#cost-table")[-1][4]), 2000 * predicted_s, rtol=0.01)

@@ -11,7 +11,7 @@ from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import LOADED, TOKEN, OpenSignedOut, OpenTab, table
+from tests.e2e.playground.conftest import LOADED, TOKEN, OpenSignedOut, OpenTab, next_frame, table
 from tests.support.playground.changing_server import ChangingServer
 
 TEXTS = ["the bread is fresh", "rain falls on stone", "a table for two please"]
@@ -250,7 +250,7 @@ def test_the_matrix_of_forty_texts_fits(open_tab: OpenTab) -> None:
         for width in (1280, 390):
             page = open_tab(client, "similarity", "\n".join(f"text {number}" for number in range(40)), width=width)
             page.wait_for("document.querySelector('.cosines')")
-            page.evaluate("new Promise(requestAnimationFrame)")
+            next_frame(page)
             assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#cosines'))") == 0
             assert page.evaluate("document.querySelector('.cosines td').clientWidth") >= 4
             assert page.evaluate("document.querySelector('.cosines tbody tr td').title") == "1 text 0 | 1 text 0: 1.000"

@@ -10,7 +10,7 @@ import pytest
 from headwaiter_client import Client
 from testbed.chromium import Page
 from testbed.server_process import running_server
-from tests.e2e.playground.conftest import OpenTab, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.support.e2e.classifiers import export_classifier, save_classifier
 from tests.support.playground.accessibility import problems
 from tests.support.shared_folders import SharedFolders
@@ -88,7 +88,7 @@ def test_a_pair_shows_the_attention_of_client_attend(open_tab: OpenTab, reranker
     assert page.texts("#pair-second bdi") == attention.tokens[begin:]
 
     def shown() -> list[str]:
-        page.evaluate("new Promise(requestAnimationFrame)")
+        next_frame(page)
         return [row[2] for row in table(page, "#pair-table")]
 
     head = int(across.argmax())
@@ -99,7 +99,7 @@ def test_a_pair_shows_the_attention_of_client_attend(open_tab: OpenTab, reranker
     page.wait_for("document.querySelector('#pair-title').textContent.includes('layer 1')")
     page.choose("#pair-head", "2")
     page.click("#pair-second button:nth-child(2)")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert shown() == [f"{weight:.4f}" for weight in attention.weights[1, 2, begin + 1, :begin]]
     share = attention.weights[1, 2, begin + 1, :begin].sum()
     assert f"They add up to {share:.4f}" in page.texts("#pair-table caption")[0]
@@ -120,7 +120,7 @@ def test_a_document_is_chosen_with_the_keyboard(open_tab: OpenTab, reranker: Cli
     assert page.evaluate("document.activeElement.textContent") == last
     page.evaluate("document.querySelector('#pair-second button').focus()")
     page.press("ArrowRight")
-    page.evaluate("new Promise(requestAnimationFrame)")
+    next_frame(page)
     assert page.texts("#pair-second [aria-pressed=true] bdi") == expected[1:2]
     assert page.texts("#pair-first [aria-pressed=true]") == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, show_token, table
+from tests.e2e.playground.conftest import OpenTab, next_frame, show_token, table
 
 TEXT = "the bread is fresh please"
 # Half of the last digit that a title shows, and a little for float32.
@@ -39,7 +39,7 @@ def test_the_steps_multiply_out(temperature: float, open_tab: OpenTab, client: C
         elif hidden:
             page.evaluate(f"document.querySelector('{act}').focus()")
             page.press("x")
-        page.evaluate("new Promise(requestAnimationFrame)")
+        next_frame(page)
         products = k @ q
         scaled = products / np.sqrt(len(q)) / temperature
         scores = scaled.copy()
