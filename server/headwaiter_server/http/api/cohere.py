@@ -9,38 +9,35 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import VECTORS
-from headwaiter_server.http.api.openai import write_vectors
 from headwaiter_server.http.api.operations import STRING, Operation, array, record, truncate_like_vllm
 from headwaiter_server.http.api.sequences import TEXTS
 from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S, TRUNCATED_END
+from headwaiter_server.http.api.vector_forms import (
+    ABOUT_FORMS,
+    FORMS,
+    FORMS_PLACE,
+    RANGES,
+    adapt_vectors,
+    write_form,
+    write_vectors,
+)
 from headwaiter_server.http.api.vllm import RERANK
 from headwaiter_server.requests.fields import WHOLE_NUMBER, Field, Question, list_of, one_of
 
-_TYPES = Field(
-    "embedding_types",
-    list_of(one_of({"float": "float", "base64": "base64"})),
-    "options.types",
-    "float (default), base64, or both.",
-)
+_TYPES = Field("embedding_types", FORMS, FORMS_PLACE, ABOUT_FORMS)
 
 
 def _write_embed_v2(question: Question, reply: pb.EncodeResponse) -> bytes:
-    return _write(
-        question, reply, {"embeddings": _by_type(question, reply), "response_type": "embeddings_by_type"}, "2"
-    )
+    vectors = {"embeddings": write_vectors(question, reply), "response_type": "embeddings_by_type"}
+    return _write(question, reply, vectors, "2")
 
 
 def _write_embed_v1(question: Question, reply: pb.EncodeResponse) -> bytes:
-    if question.options.get("types"):
-        vectors = {"embeddings": _by_type(question, reply), "response_type": "embeddings_by_type"}
+    if question.options.get("forms"):
+        vectors = {"embeddings": write_vectors(question, reply), "response_type": "embeddings_by_type"}
     else:
-        vectors = {"embeddings": write_vectors(reply), "response_type": "embeddings_floats"}
+        vectors = {"embeddings": write_form(question, reply), "response_type": "embeddings_floats"}
     return _write(question, reply, vectors, "1")
-
-
-def _by_type(question: Question, reply: pb.EncodeResponse) -> Any:
-    forms = dict.fromkeys(question.options.get("types") or ["float"])
-    return {form: write_vectors(reply, base64=form == "base64") for form in forms}
 
 
 def _write(question: Question, reply: pb.EncodeResponse, vectors: dict[str, Any], version: str) -> bytes:
@@ -78,6 +75,7 @@ _FIELDS = (
     MODEL,
     INPUT_TYPE,
     _TYPES,
+    RANGES,
     Field(
         "truncate",
         one_of(TRUNCATED_END),
@@ -95,6 +93,7 @@ EMBED_V1 = Operation(
     VECTORS,
     _write_embed_v1,
     record(id=STRING, embeddings={}, texts=array(STRING), meta={"type": "object"}),
+    adapt=adapt_vectors,
 )
 EMBED_V2 = Operation(
     "Encode texts.",
@@ -103,6 +102,7 @@ EMBED_V2 = Operation(
     VECTORS,
     _write_embed_v2,
     record(id=STRING, embeddings={"type": "object"}, texts=array(STRING), meta={"type": "object"}),
+    adapt=adapt_vectors,
 )
 _MAX_TOKENS_PER_DOC = Field(
     "max_tokens_per_doc",

@@ -1,8 +1,5 @@
 """The paths of OpenAI's interface, which vLLM, infinity, Jina and Azure have too."""
 
-from base64 import b64encode
-from collections.abc import Iterable
-
 import orjson
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -16,8 +13,6 @@ from headwaiter_server.http.api.operations import (
     Operation,
     ServerFacts,
     array,
-    float_rows,
-    json_rows,
     max_text_tokens,
     record,
     token_usage,
@@ -40,15 +35,22 @@ from headwaiter_server.http.api.shared_fields import (
     TRUNCATION_SIDE,
     USER,
 )
+from headwaiter_server.http.api.vector_forms import (
+    ABOUT_FORMS,
+    FORM,
+    FORMS_PLACE,
+    RANGES,
+    adapt_vectors,
+    write_form,
+)
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import Field, Question, one_of
 from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, PROMPT, TRUNCATION
 
-_FORMATS = {"float": False, "base64": True}
-ENCODING_FORMAT = Field("encoding_format", one_of(_FORMATS), "options.base64", "base64: little-endian float32.")
+ENCODING_FORMAT = Field("encoding_format", FORM, FORMS_PLACE, ABOUT_FORMS)
 # The names of Jina, and of LlamaIndex's client for Jina.
-_EMBEDDING_TYPE = Field("embedding_type", one_of(_FORMATS), "options.base64", "The same as encoding_format.")
-_ENCODING_TYPE = Field("encoding_type", one_of(_FORMATS), "options.base64", "The same as encoding_format.")
+_EMBEDDING_TYPE = Field("embedding_type", FORM, FORMS_PLACE, "The same as encoding_format.")
+_ENCODING_TYPE = Field("encoding_type", FORM, FORMS_PLACE, "The same as encoding_format.")
 _NORMALIZED = Field("normalized", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
 # Late chunking gives each text the context of the others, which changes its vector.
 _LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="Only false: each text is encoded by itself.")
@@ -64,17 +66,8 @@ _TRUNCATE = Field(
 _MODALITY = Field("modality", one_of({"text": None}), about="Only text.")
 
 
-def write_vectors(reply: pb.EncodeResponse, *, base64: bool = False) -> list[object]:
-    """Return the vectors of a reply: lists of numbers, or little-endian float32 in base64."""
-    vectors = float_rows(reply.pooled)
-    rows: Iterable[object] = json_rows(vectors)
-    if base64:
-        rows = (b64encode(vector.tobytes()).decode() for vector in vectors)
-    return list(rows)
-
-
 def _write_embeddings(question: Question, reply: pb.EncodeResponse) -> bytes:
-    rows = write_vectors(reply, base64=question.options.get("base64", False))
+    rows = write_form(question, reply)
     data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
     return orjson.dumps({"object": "list", "data": data, "model": reply.model.name, "usage": token_usage(reply)})
 
@@ -106,6 +99,7 @@ EMBEDDINGS = Operation(
         MODEL,
         DIMENSIONS,
         ENCODING_FORMAT,
+        RANGES,
         USER,
         PROMPT,
         TRUNCATION,
@@ -134,6 +128,7 @@ EMBEDDINGS = Operation(
     VECTORS,
     _write_embeddings,
     record(object=STRING, data=array(record(index=COUNT, embedding=ENCODED_VECTOR)), model=STRING, usage=USAGE),
+    adapt=adapt_vectors,
 )
 _MODEL = record(id=STRING, object=STRING, created=COUNT, owned_by=STRING, max_model_len=COUNT)
 MODELS = Description(

@@ -10,7 +10,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, VECTORS
 from headwaiter_server.http.api.errors import TEI_ERRORS
-from headwaiter_server.http.api.openai import ENCODED_VECTOR, ENCODING_FORMAT, write_vectors
+from headwaiter_server.http.api.openai import ENCODED_VECTOR, ENCODING_FORMAT
 from headwaiter_server.http.api.operations import (
     COUNT,
     SCORE,
@@ -43,6 +43,7 @@ from headwaiter_server.http.api.shared_fields import (
     USE_ACTIVATION,
     USER,
 )
+from headwaiter_server.http.api.vector_forms import RANGES, adapt_vectors, write_form
 from headwaiter_server.requests.fields import BOOLEAN, Field, Kind, Question, kind_of, one_of
 from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, RAW_SCORES, TRUNCATION
 
@@ -102,11 +103,7 @@ def _write_classes(_: Question, reply: pb.ClassifyResponse) -> bytes:
 
 
 def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
-    values: list[Any] = (
-        token_rows(reply)
-        if reply.HasField("hidden")
-        else write_vectors(reply, base64=question.options.get("base64", False))
-    )
+    values: list[Any] = token_rows(reply) if reply.HasField("hidden") else write_form(question, reply)
     return _write_list(reply, [{"object": "pooling", "data": each} for each in values])
 
 
@@ -203,6 +200,7 @@ POOL = Operation(
     (
         *_POOLING,
         ENCODING_FORMAT,
+        RANGES,
         DIMENSIONS,
         NORMALIZE,
         NORMALIZE_LIKE_VLLM,
@@ -212,4 +210,5 @@ POOL = Operation(
     VECTORS,
     _write_pooled,
     _list_of(object=STRING, data=ENCODED_VECTOR),
+    adapt=adapt_vectors,
 )

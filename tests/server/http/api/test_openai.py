@@ -56,7 +56,7 @@ def test_options_have_the_names_of_openai_and_of_headwaiter() -> None:
         priority="bulk",
         timeout_s=1.5,
     )
-    assert given.options["base64"]
+    assert given.options == {"forms": ["base64"]}
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="query"),
         output=pb.OutputOptions(pooled=True, dimensions=3),
@@ -78,7 +78,7 @@ def test_options_of_jina_and_vllm_are_honoured() -> None:
         late_chunking=False,
         add_special_tokens=True,
     )
-    assert given.options == {"base64": True}
+    assert given.options == {"forms": ["base64"]}
     assert given.encode == pb.EncodeRequest(
         texts=pb.Texts(values=["a"], prompt="retrieval.query"),
         output=pb.OutputOptions(pooled=True, normalize=False),
