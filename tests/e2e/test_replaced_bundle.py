@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_client import Client, Encoding, Unavailable
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.models import loading
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.runtime.bundle import GOLDEN, TOKENIZER, Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import open_model
-from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from headwaiter_server.scheduling.worker import Worker
 from testbed.server_process import running_server

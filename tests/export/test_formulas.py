@@ -25,8 +25,9 @@ from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import TRACED_LENGTHS, write_graph
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.runtime.graph import GraphOutputs
-from headwaiter_server.runtime.numeric_tolerances import difference, normalize_pooled, violation
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.support import oracle
 from tests.support.export.helpers import (
     RUNTIMES,

@@ -19,10 +19,8 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.experts import Router
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.runtime.graph import GraphOutputs
-from headwaiter_server.runtime.numeric_tolerances import (
-    normalize_pooled,
-)
 from headwaiter_server.runtime.packing import Parts, pack
 
 # Token ids [n], token ids and token types [n, 2], or features [n, feature_width]. With a target, a last column says

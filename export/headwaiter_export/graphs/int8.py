@@ -25,11 +25,11 @@ from headwaiter_export.encoder.activations import LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, normalize_outputs, run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.numeric_tolerances import (
     Difference,
     difference,
-    normalize_pooled,
 )
 from headwaiter_server.runtime.packing import TARGET, pack
 

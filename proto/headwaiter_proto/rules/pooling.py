@@ -46,3 +46,13 @@ def pool(rows: NDArray[np.generic], pooling: Pooling, skipped_rows: int = 0) -> 
         only: NDArray[np.generic] = {POOLING_CLS: rows[0], POOLING_MAX: rows[-1]}.get(pooling, np.zeros_like(rows[0]))
         return only.astype(np.float32, copy=False)
     return POOLINGS[pooling](pooled_rows, skipped_rows).astype(np.float32, copy=False)
+
+
+def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
+    """Scale pooled vectors [B, width] to unit length, v / max(‖v‖₂, 1e-12), if `normalized`."""
+    if not normalized:
+        return pooled
+    exact = pooled.astype(np.float64)  # In float32 the squares of large values overflow to infinity.
+    lengths = np.sqrt(np.add.reduce(exact * exact, axis=-1, keepdims=True))
+    unit: NDArray[np.float32] = (exact / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit

@@ -10,7 +10,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import WantedOutput, hidden_width
-from headwaiter_proto.rules.pooling import pool
+from headwaiter_proto.rules.pooling import normalize_pooled, pool
 from headwaiter_proto.rules.responses import attend_response, encode_response, model_response
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.sparse import dense_vectors
@@ -19,7 +19,6 @@ from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
-from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.scheduling.job import BatchTimes, Interval, Outcome
 
 _FLOAT_BYTES = 4

@@ -13,11 +13,11 @@ from headwaiter_proto.encoder_pb2 import POOLING_NONE
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.images import prefix_rows
 from headwaiter_proto.rules.outputs import hidden_width
-from headwaiter_proto.rules.pooling import POOLINGS, pool
+from headwaiter_proto.rules.pooling import POOLINGS, normalize_pooled, pool
 from headwaiter_proto.rules.target import divided, takes_target
 from headwaiter_server.runtime.errors import BundleRefused, one_line
 from headwaiter_server.runtime.graph import GraphOutputs
-from headwaiter_server.runtime.numeric_tolerances import largest_differences, normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import largest_differences
 from headwaiter_server.runtime.results_digest import summary
 
 # The golden inputs of the largest models of images have about 300 MB.

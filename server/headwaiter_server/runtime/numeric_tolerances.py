@@ -83,16 +83,6 @@ TOLERANCES: dict[Precision, Tolerance] = {
 }
 
 
-def normalize_pooled(pooled: NDArray[np.float32], *, normalized: bool) -> NDArray[np.float32]:
-    """Scale pooled vectors [B, width] to unit length, v / max(‖v‖₂, 1e-12), if `normalized`."""
-    if not normalized:
-        return pooled
-    exact = pooled.astype(np.float64)  # In float32 the squares of large values overflow to infinity.
-    lengths = np.sqrt(np.add.reduce(exact * exact, axis=-1, keepdims=True))
-    unit: NDArray[np.float32] = (exact / np.maximum(lengths, 1e-12)).astype(np.float32)
-    return unit
-
-
 def difference(actual: GraphOutputs, expected: GraphOutputs) -> Difference:
     """Return the difference between a graph's outputs and PyTorch's.
 

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, ISOLATION_ONE_LENGTH, Isolation
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.runtime.batch_timing import attention_cells
 from headwaiter_server.runtime.golden_reader import Golden
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.isolation import batches_of
-from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled
+from headwaiter_server.runtime.numeric_tolerances import Difference, difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
 # Maximum size of a batch of golden inputs: large enough to mix sequences, small enough to take little memory.

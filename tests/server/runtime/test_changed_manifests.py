@@ -18,7 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import Failures, InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.outputs import read_output
-from headwaiter_proto.rules.pooling import pool
+from headwaiter_proto.rules.pooling import normalize_pooled, pool
 from headwaiter_proto.rules.token_types import with_types
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions
 from headwaiter_server.requests.threads import finish
@@ -26,7 +26,6 @@ from headwaiter_server.runtime.attention_weights import AttentionSelection, Atte
 from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.errors import ModelRefused
 from headwaiter_server.runtime.model import open_model
-from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from headwaiter_server.runtime.packing import pack
 from tests.support.server.bundles import copy
 

@@ -9,8 +9,9 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.rules.pooling import normalize_pooled
 from headwaiter_server.runtime.graph import GraphOutputs
-from headwaiter_server.runtime.numeric_tolerances import Difference, difference, normalize_pooled, violation
+from headwaiter_server.runtime.numeric_tolerances import Difference, difference, violation
 
 
 def _difference(

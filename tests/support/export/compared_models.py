@@ -22,12 +22,11 @@ from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
-from headwaiter_proto.rules.pooling import pool
+from headwaiter_proto.rules.pooling import normalize_pooled, pool
 from headwaiter_server.inputs.image_files import prepare
 from headwaiter_server.inputs.pair_template import TemplatedPairs
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText, TokenizeOptions, Truncation
 from headwaiter_server.requests.threads import finish
-from headwaiter_server.runtime.numeric_tolerances import normalize_pooled
 from tests.support.checkpoints import save_bert, save_vit, write_json, write_modules_json
 from tests.support.export.family_examples import save_example
 from tests.support.export.feature_checkpoints import save_feature_model

@@ -9,7 +9,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import VECTORS
-from headwaiter_server.http.api.operations import STRING, Operation, array, record, truncate_like_vllm
+from headwaiter_server.http.api.operations import STRING, Operation, array, float_rows, record, truncate_like_vllm
 from headwaiter_server.http.api.sequences import TEXTS
 from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S, TRUNCATED_END
 from headwaiter_server.http.api.vector_forms import (
@@ -28,15 +28,18 @@ _TYPES = Field("embedding_types", FORMS, FORMS_PLACE, ABOUT_FORMS)
 
 
 def _write_embed_v2(question: Question, reply: pb.EncodeResponse) -> bytes:
-    vectors = {"embeddings": write_vectors(question, reply), "response_type": "embeddings_by_type"}
+    vectors = {"embeddings": write_vectors(question, float_rows(reply.pooled)), "response_type": "embeddings_by_type"}
     return _write(question, reply, vectors, "2")
 
 
 def _write_embed_v1(question: Question, reply: pb.EncodeResponse) -> bytes:
     if question.options.get("forms"):
-        vectors = {"embeddings": write_vectors(question, reply), "response_type": "embeddings_by_type"}
+        vectors = {
+            "embeddings": write_vectors(question, float_rows(reply.pooled)),
+            "response_type": "embeddings_by_type",
+        }
     else:
-        vectors = {"embeddings": write_form(question, reply), "response_type": "embeddings_floats"}
+        vectors = {"embeddings": write_form(question, float_rows(reply.pooled)), "response_type": "embeddings_floats"}
     return _write(question, reply, vectors, "1")
 
 

@@ -1,6 +1,8 @@
 """The paths of OpenAI's interface, which vLLM, infinity, Jina and Azure have too."""
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.tasks import VECTORS
@@ -13,6 +15,7 @@ from headwaiter_server.http.api.operations import (
     Operation,
     ServerFacts,
     array,
+    float_rows,
     max_text_tokens,
     record,
     token_usage,
@@ -44,7 +47,7 @@ from headwaiter_server.http.api.vector_forms import (
     write_form,
 )
 from headwaiter_server.models.served_model import ModelFacts
-from headwaiter_server.requests.fields import Field, Question, one_of
+from headwaiter_server.requests.fields import Field, Kind, Question, one_of
 from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, PROMPT, TRUNCATION
 
 ENCODING_FORMAT = Field("encoding_format", FORM, FORMS_PLACE, ABOUT_FORMS)
@@ -52,8 +55,11 @@ ENCODING_FORMAT = Field("encoding_format", FORM, FORMS_PLACE, ABOUT_FORMS)
 _EMBEDDING_TYPE = Field("embedding_type", FORM, FORMS_PLACE, "The same as encoding_format.")
 _ENCODING_TYPE = Field("encoding_type", FORM, FORMS_PLACE, "The same as encoding_format.")
 _NORMALIZED = Field("normalized", NORMALIZE.kind, NORMALIZE.place, "The same as normalize.")
-# Late chunking gives each text the context of the others, which changes its vector.
-_LATE_CHUNKING = Field("late_chunking", one_of({False: None}), about="Only false: each text is encoded by itself.")
+# An error names the words of both operations that have the field.
+WHETHER_LATE_CHUNKING = one_of({True: None, False: None})
+_LATE_CHUNKING = Field(
+    "late_chunking", Kind(WHETHER_LATE_CHUNKING.read, {"enum": [False]}), about="false: each text is encoded by itself."
+)
 _MULTI_VECTOR = Field("return_multivector", one_of({False: None}), about="Only false: one vector for each text.")
 _TOKENIZED = Field("return_tokenized_input", one_of({False: None}), about="Only false: the reply has no tokens.")
 _TRUNCATE = Field(
@@ -66,10 +72,15 @@ _TRUNCATE = Field(
 _MODALITY = Field("modality", one_of({"text": None}), about="Only text.")
 
 
-def _write_embeddings(question: Question, reply: pb.EncodeResponse) -> bytes:
-    rows = write_form(question, reply)
+def write_embeddings(question: Question, reply: pb.EncodeResponse, vectors: NDArray[np.float32]) -> bytes:
+    """Return the body of a reply with vectors [n, width]."""
+    rows = write_form(question, vectors)
     data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
     return orjson.dumps({"object": "list", "data": data, "model": reply.model.name, "usage": token_usage(reply)})
+
+
+def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
+    return write_embeddings(question, reply, float_rows(reply.pooled))
 
 
 def _write_model(facts: ServerFacts, model: ModelFacts | None) -> bytes:
@@ -126,7 +137,7 @@ EMBEDDINGS = Operation(
     ),
     pb.OutputOptions(pooled=True),
     VECTORS,
-    _write_embeddings,
+    _write_pooled,
     record(object=STRING, data=array(record(index=COUNT, embedding=ENCODED_VECTOR)), model=STRING, usage=USAGE),
     adapt=adapt_vectors,
 )

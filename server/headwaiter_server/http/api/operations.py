@@ -95,6 +95,7 @@ class Operation:
         errors: the form of errors.
         finish: sets options that depend on several fields; raises InvalidInput if the fields contradict each other.
         adapt: sets options that depend on the model; raises InvalidInput if the model cannot do what the fields say.
+        check: raises InvalidInput if the reply cannot be written, given the message that `write` takes.
     """
 
     about: str
@@ -108,6 +109,7 @@ class Operation:
     errors: ErrorForm = OPENAI_ERRORS
     finish: Callable[[Question], None] = _nothing
     adapt: Callable[[Question, Manifest], None] = adapt_to_model
+    check: Callable[[Question, Any], None] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)

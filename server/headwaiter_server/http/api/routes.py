@@ -16,6 +16,7 @@ from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_server.http.api import cohere, ollama, open_inference, openai, tei, vllm
 from headwaiter_server.http.api.data_urls import take_images
+from headwaiter_server.http.api.late_chunking import LATE_CHUNKED_EMBEDDINGS
 from headwaiter_server.http.api.open_inference import Procedure, json_bytes
 from headwaiter_server.http.api.operations import (
     Asked,
@@ -65,11 +66,12 @@ class Entry:
         return [self.path]
 
 
+_EMBEDDINGS = [LATE_CHUNKED_EMBEDDINGS, openai.EMBEDDINGS]
 TABLE = (
-    Entry("/v1/embeddings", [openai.EMBEDDINGS]),
-    Entry("/embeddings", [openai.EMBEDDINGS]),
-    Entry("/openai/deployments/{model}/embeddings", [openai.EMBEDDINGS]),
-    Entry("/openai/v1/embeddings", [openai.EMBEDDINGS]),
+    Entry("/v1/embeddings", _EMBEDDINGS),
+    Entry("/embeddings", _EMBEDDINGS),
+    Entry("/openai/deployments/{model}/embeddings", _EMBEDDINGS),
+    Entry("/openai/v1/embeddings", _EMBEDDINGS),
     Entry("/v1/models", [openai.MODELS]),
     Entry("/v1/models/{model}", [openai.ONE_MODEL]),
     Entry("/embed", [tei.EMBED]),
@@ -161,7 +163,9 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message:
     with path.encoding(request.model, request.model_version, call, wanted) as served:
         adapt(served.manifest)
         request.output.dense = served.manifest.sparse and not request.output.sparse
-        return await path.encode(request, served, call, reserve_nothing, form)
+        reply = await path.encode(request, served, call, reserve_nothing, form)
+        asked.operation.check(asked.question, reply)
+        return reply
 
 
 def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: WantedOutput, manifest: Manifest) -> int:

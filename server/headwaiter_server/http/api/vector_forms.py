@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.responses import quantize_rows
-from headwaiter_server.http.api.operations import adapt_to_model, float_rows, json_rows
+from headwaiter_server.http.api.operations import adapt_to_model, json_rows
 from headwaiter_server.requests.fields import Field, Kind, Question, list_of, one_of, shown
 
 _FORMS = ("float", "base64", "int8", "uint8", "binary", "ubinary")
@@ -71,17 +70,17 @@ def adapt_vectors(question: Question, manifest: Manifest) -> None:
         raise InvalidInput(f"{problem}: send {width} numbers in each list", field="ranges", limit=width, actual=given)
 
 
-def write_vectors(question: Question, reply: pb.EncodeResponse) -> dict[str, list[Any]]:
-    """Return the vectors of a reply in each form that the question asks for, by form."""
-    vectors, ranges = float_rows(reply.pooled), question.options.get("ranges")
+def write_vectors(question: Question, vectors: NDArray[np.float32]) -> dict[str, list[Any]]:
+    """Return vectors [n, width] in each form that the question asks for, by form."""
+    ranges = question.options.get("ranges")
     if ranges is not None:
         ranges = np.array(ranges, np.float32)
     return {form: _write(vectors, form, ranges) for form in question.options.get("forms") or ("float",)}
 
 
-def write_form(question: Question, reply: pb.EncodeResponse) -> list[Any]:
-    """Return the vectors of a reply in the only form that the question asks for."""
-    (rows,) = write_vectors(question, reply).values()
+def write_form(question: Question, vectors: NDArray[np.float32]) -> list[Any]:
+    """Return vectors [n, width] in the only form that the question asks for."""
+    (rows,) = write_vectors(question, vectors).values()
     return rows
 
 

@@ -103,7 +103,9 @@ def _write_classes(_: Question, reply: pb.ClassifyResponse) -> bytes:
 
 
 def _write_pooled(question: Question, reply: pb.EncodeResponse) -> bytes:
-    values: list[Any] = token_rows(reply) if reply.HasField("hidden") else write_form(question, reply)
+    values: list[Any] = (
+        token_rows(reply) if reply.HasField("hidden") else write_form(question, float_rows(reply.pooled))
+    )
     return _write_list(reply, [{"object": "pooling", "data": each} for each in values])
 
 

@@ -1,0 +1,110 @@
+"""Late chunking: the texts of a request are encoded as one text, and each gets the mean of the rows of its own tokens.
+
+So each vector knows the context of the other texts: Günther et al., "Late Chunking: Contextual Chunk Embeddings Using
+Long-Context Embedding Models", 2024. The field is that of Jina's interface. Pure functions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, SequenceTooLong
+from headwaiter_proto.rules.pooling import normalize_pooled, pool
+from headwaiter_proto.rules.tasks import ROWS
+from headwaiter_server.http.api.errors import OPENAI_ERRORS
+from headwaiter_server.http.api.openai import EMBEDDINGS, WHETHER_LATE_CHUNKING, write_embeddings
+from headwaiter_server.http.api.operations import Reply, float_rows
+from headwaiter_server.http.api.sequences import ONE_TEXT_OR_SEVERAL
+from headwaiter_server.http.api.vector_forms import adapt_vectors
+from headwaiter_server.requests.fields import Field, Kind, Question, one_of
+
+# Stands between two texts unless one of them has white space there: no word may belong to two texts.
+_SEPARATOR = " "
+
+
+def _join_texts(question: Question) -> None:
+    """Put one text in place of the texts, and note where each of them begins and ends."""
+    texts, joined, spans = question.encode.texts, "", []
+    for text in texts.values:
+        if joined and text and not (joined[-1].isspace() or text[0].isspace()):
+            joined += _SEPARATOR
+        spans.append((len(joined), len(joined) + len(text)))
+        joined += text
+    texts.values[:] = [joined]
+    question.options["spans"] = spans
+
+
+def _adapt(question: Question, manifest: Manifest) -> None:
+    adapt_vectors(question, manifest)
+    if manifest.pooling != pb.POOLING_MEAN or manifest.fixed_pooling:
+        raise InvalidInput(
+            "late_chunking takes means of rows, and the vectors of the model are none: leave late_chunking out, or "
+            "choose another model",
+            field="late_chunking",
+        )
+    output = question.encode.output
+    if not output.HasField("normalize"):
+        output.normalize = manifest.normalized
+
+
+def _check_texts_have_rows(question: Question, reply: Reply) -> None:
+    """Check that each text has tokens.
+
+    Raises:
+        InvalidInput: a text has none, because it is empty or the tokenizer drops all its characters.
+    """
+    assert isinstance(reply, pb.EncodeResponse)
+    for index, own in enumerate(_rows_of_texts(question, reply)):
+        if not own.any():
+            raise InvalidInput("of input has no tokens: leave the text out", field="input", sequence=index)
+
+
+def _rows_of_texts(question: Question, reply: pb.EncodeResponse) -> list[NDArray[np.bool_]]:
+    """Return for each text which rows of the joined text belong to the text's own tokens."""
+    begin, end = (np.array(each) for each in (reply.offsets[0].begin, reply.offsets[0].end))
+    return [(first <= begin) & (begin < end) & (end <= last) for first, last in question.options["spans"]]
+
+
+def _write(question: Question, reply: pb.EncodeResponse) -> bytes:
+    rows, output = float_rows(reply.hidden), question.encode.output
+    means = np.array([pool(rows[own], pb.POOLING_MEAN) for own in _rows_of_texts(question, reply)])
+    kept = means[:, : output.dimensions or None]
+    return write_embeddings(question, reply, normalize_pooled(kept, normalized=output.normalize))
+
+
+def _write_error(error: HeadwaiterError, status: int, fields: Iterable[Field], names: Mapping[str, str]) -> bytes:
+    if isinstance(error, SequenceTooLong):
+        problem = f"the texts together have {error.actual} tokens; the model accepts {error.limit} of them"
+        advice = "send fewer or shorter texts, or leave late_chunking out"
+        error = SequenceTooLong(f"{problem}: {advice}", field="input", limit=error.limit, actual=error.actual)
+    return OPENAI_ERRORS.write(error, status, fields, names)
+
+
+_LATE_CHUNKING = Field(
+    "late_chunking",
+    Kind(WHETHER_LATE_CHUNKING.read, {"enum": [True]}),
+    about="true: each vector is the mean of the rows of its text's tokens, in the context of all texts.",
+    required=True,
+)
+_OTHER_FIELDS = ("input", "late_chunking", "truncation", "truncate", "truncate_prompt_tokens", "truncation_side")
+LATE_CHUNKED_EMBEDDINGS = replace(
+    EMBEDDINGS,
+    about="Encode texts in the context of each other.",
+    fields=(
+        Field("input", ONE_TEXT_OR_SEVERAL, "input", "The texts, in their order.", required=True),
+        _LATE_CHUNKING,
+        *(each for each in EMBEDDINGS.fields if each.name not in _OTHER_FIELDS),
+        Field("truncate", one_of({False: None, "NONE": None}), about="Only false or NONE: no text loses tokens."),
+    ),
+    output=pb.OutputOptions(hidden=True, offsets=True),
+    wanted=ROWS,
+    write=_write,
+    errors=replace(OPENAI_ERRORS, write=_write_error),
+    finish=_join_texts,
+    adapt=_adapt,
+    check=_check_texts_have_rows,
+)
