@@ -49,6 +49,11 @@ log = logging.getLogger(__name__)
 _MIB = 1 << 20
 
 _PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
+# What a message advises if a graph is missing or wrong.
+_OTHER_PRECISION = (
+    "choose another --provider, another --precision (for one model of --models: `precision` in its settings.json), or "
+    "export the model again"
+)
 _PACKED_LAYOUTS = {"cuda": LOWERING_PACKED_CUDA, "cpu": LOWERING_PACKED_CPU}
 # On a GPU, fp16 is several times faster than fp32, and its outputs stay within their tolerance.
 _DEFAULT_PRECISION: dict[Provider, Precision] = {"cuda": PRECISION_FP16, "cpu": PRECISION_FP32}
@@ -255,8 +260,7 @@ def _open_checked(
         raise BundleRefused(f"ONNX Runtime cannot run {path} ({one_line(error)}): export the model again") from error
     if problem := violation(measured, precision):
         raise ToleranceExceeded(
-            f"{path} on {provider} fails the self-check on the bundle's golden inputs ({problem}): "
-            "choose another --precision or --provider, or export the model again"
+            f"{path} on {provider} fails the self-check on the bundle's golden inputs ({problem}): {_OTHER_PRECISION}"
         )
     return graph, structure_of(content), measured
 
@@ -309,9 +313,7 @@ def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
         log.log(logging.WARNING if reason else logging.INFO, "running in %s: %s", names[other.precision], missing)
         return other
     available = ", ".join(name for name, value in _PRECISIONS.items() if value in graphs)
-    raise GraphMissing(
-        f"{missing} (available: {available}): choose another --precision or --provider, or export the model again"
-    )
+    raise GraphMissing(f"{missing} (available: {available}): {_OTHER_PRECISION}")
 
 
 def _graphs_for(provider: Provider, listed: Iterable[Graph]) -> dict[Precision, Graph]:
