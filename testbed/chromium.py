@@ -149,7 +149,7 @@ class Page:
 
     Attributes:
         errors: errors and warnings of the page's console, and uncaught exceptions.
-        urls: the addresses that the page has asked for.
+        urls: the addresses that the page has asked for, without those that hold their own data.
     """
 
     def __init__(self, browser: Browser, session: str) -> None:
@@ -164,7 +164,8 @@ class Page:
     def record(self, event: str, parameters: dict[str, Any]) -> None:
         """Keep what an event of the page says."""
         if event == "Network.requestWillBeSent":
-            self.urls.append(parameters["request"]["url"])
+            url = parameters["request"]["url"]
+            self.urls += [] if url.startswith("data:") else [url]
         elif event == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(parameters["exceptionDetails"]))
         elif event == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):

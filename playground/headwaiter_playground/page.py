@@ -13,17 +13,17 @@ from headwaiter_playground.joined_modules import joined_modules
 
 # The page of `http://HOST/playground/`.
 _INDEX = "index.html"
-# The module and the style that the page loads.
-_ENTRY, _STYLE = "main.js", "style.css"
+# The module and the style that the page loads at first, and the style that comes with the tabs besides Attention.
+_ENTRY, _STYLE, _LATE_STYLE = "main.js", "style.css", "other_tabs.css"
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
 }
 # A server that asks for tokens shows the form at once: it would refuse, and log, a call without a token.
 _SIGN_IN = b'<form id="sign-in" class="card notice"'
-# A browser with these rules runs no script inside the page's HTML, and connects to no other host.
+# A browser with these rules runs no script inside the page's HTML, and connects to no other host. Scripts and styles
+# obey the rules of the document that loads them.
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -36,14 +36,16 @@ _CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
+FILE_HEADERS: Mapping[str, str] = MappingProxyType(
     {
-        "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         # The files have no version in their names. After an upgrade of the server, the browser asks for them again.
         "Cache-Control": "no-cache",
     }
+)
+PAGE_HEADERS: Mapping[str, str] = MappingProxyType(
+    {**FILE_HEADERS, "Content-Security-Policy": _CONTENT_SECURITY_POLICY}
 )
 
 
@@ -82,17 +84,14 @@ def page_file(
 # Made when a browser asks, because most servers never send the page.
 @cache
 def _contents() -> dict[str, bytes]:
-    """Return the bytes of the files of the page; the module and the style that it loads have all others in them."""
+    """Return the bytes of the files of the page; the modules and the style that it loads have all others in them."""
     files = [file for file in (Path(__file__).parent / "static").iterdir() if file.suffix in _MEDIA_TYPES]
     modules = {file.name: file.read_text(encoding="utf-8") for file in files if file.suffix == ".js"}
-    styles = sorted(
-        (file for file in files if file.suffix == ".css"), key=lambda file: (file.name != _STYLE, file.name)
-    )
-    joined = {
-        _ENTRY: joined_modules(modules, _ENTRY).encode(),
-        _STYLE: b"".join(file.read_bytes() for file in styles),
-    }
-    return {file.name: file.read_bytes() for file in files} | joined
+    styles = [file for file in files if file.suffix == ".css" and file.name != _LATE_STYLE]
+    styles.sort(key=lambda file: (file.name != _STYLE, file.name))
+    scripts = {name: script.encode() for name, script in joined_modules(modules, _ENTRY).items()}
+    style = b"".join(file.read_bytes() for file in styles)
+    return {file.name: file.read_bytes() for file in files} | scripts | {_STYLE: style}
 
 
 @cache
@@ -106,4 +105,5 @@ def _file(name: str, *, compressed: bool, signed_out: bool) -> PageFile:
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     # Both forms of a file have one address.
     sent = {"Content-Type": _MEDIA_TYPES[Path(name).suffix], "ETag": tag, "Vary": "Accept-Encoding"}
-    return PageFile(content, {**PAGE_HEADERS, **sent, **({"Content-Encoding": "gzip"} if compressed else {})})
+    headers = PAGE_HEADERS if name.endswith(".html") else FILE_HEADERS
+    return PageFile(content, {**headers, **sent, **({"Content-Encoding": "gzip"} if compressed else {})})

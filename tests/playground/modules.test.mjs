@@ -19,7 +19,7 @@ import {
   total,
 } from "../../playground/headwaiter_playground/static/cost_model.js";
 import { csv } from "../../playground/headwaiter_playground/static/csv.js";
-import { bestHead, PATTERNS } from "../../playground/headwaiter_playground/static/head_patterns.js";
+import { bestHead, likelyHeads, PATTERNS } from "../../playground/headwaiter_playground/static/head_patterns.js";
 import { headSteps } from "../../playground/headwaiter_playground/static/head_steps.js";
 import { headsPerCall, layerWeights, mostTokens, textWeights } from "../../playground/headwaiter_playground/static/layer_weights.js";
 import { isOfOtherVersion, readState, writeState } from "../../playground/headwaiter_playground/static/link_state.js";
@@ -35,7 +35,7 @@ import { sampleSequences } from "../../playground/headwaiter_playground/static/s
 import { filledLines, requestInput, whyNoInput } from "../../playground/headwaiter_playground/static/sequence_input.js";
 import { barLengths, fallingOrder } from "../../playground/headwaiter_playground/static/score_maths.js";
 import { stageSeconds } from "../../playground/headwaiter_playground/static/stages.js";
-import { float32Rows, tokenSequences } from "../../playground/headwaiter_playground/static/tensors.js";
+import { float32Rows, roundingOf, tokenSequences, weightValues } from "../../playground/headwaiter_playground/static/tensors.js";
 import { followed } from "../../playground/headwaiter_playground/static/token_spans.js";
 import { shownToken } from "../../playground/headwaiter_playground/static/tokens.js";
 
@@ -559,6 +559,26 @@ test("the head of a pattern is the one with the largest weights that count", () 
   assert.equal(bestHead(new Float32Array(4), ["[CLS]", "[SEP]"], PATTERNS.reference), null);
 });
 
+test("rounded weights tell which heads may follow a pattern best", () => {
+  const heads = [0.5, 0.6, 0.603, 0.59, 0.4, 0.597, 0.6].map((weight) => {
+    const weights = lookingHeads([[7, 2]]);
+    weights[7 * ANIMAL.length + 2] = weight;
+    return [...weights];
+  });
+  assert.deepEqual(likelyHeads(Float32Array.from(heads.flat()), ANIMAL, PATTERNS.reference), [2, 1, 6]);
+  assert.deepEqual(likelyHeads(Float32Array.from(heads.slice(3, 5).flat()), ANIMAL, PATTERNS.reference), [0]);
+  assert.deepEqual(likelyHeads(new Float32Array(4), ["[CLS]", "[SEP]"], PATTERNS.reference), []);
+});
+
+test("a text of rounded weights is read as far as it was rounded", () => {
+  const rows = [[1, 0, 0, 0, 0], [0.2, 0.2, 0.2, 0.2, 0.2], [0.8, 0.05, 0.06, 0.07, 0.02], [0, 0, 0, 0, 0]];
+  const characters = rows.flat().map((weight) => 35 + Math.round(127 * Math.sqrt(weight)));
+  const values = weightValues({ rounded: String.fromCharCode(...characters), shape: [1, 1, 4, 5] });
+  rows.flat().forEach((weight, at) => assert.ok(Math.abs(values[at] - weight) <= roundingOf(weight)));
+  assert.deepEqual([...values.subarray(5, 10)], [...new Float32Array(5).fill(0.2)]);
+  assert.deepEqual([...values.subarray(15)], [0, 0, 0, 0, 0]);
+});
+
 test("tokens of all kinds of vocabularies count as the same word", () => {
   const weights = Float32Array.from({ length: 9 }, (_, cell) => cell / 9);
   assert.deepEqual(bestHead(weights, ["▁cat", "Ġcat", "Cat"], PATTERNS.same), { index: 0, query: 2, key: 1 });
@@ -692,8 +712,7 @@ test("a percentile is the smallest number that a share of the numbers does not e
   assert.ok(Number.isNaN(percentile([], 0.5)));
 });
 
-test("OpenAI's client has a call for texts, but none for texts with a prompt", () => {
+test("OpenAI's client has a call for texts", () => {
   const program = (texts) => asOpenAi({ method: "Encode", request: { model: "m", texts } }, "http://a/playground/", false);
   assert.match(program({ values: ["a"] }), /embeddings\.create\(model="m", input=\["a"\]\)/);
-  assert.equal(program({ values: ["a"], prompt: "query" }), "");
 });

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,17 @@ import { LIMIT } from "./limits.js";
 const hidden = 1;
 // A sentence about what follows.
 console.log(add(2, 3), new Clock().next(), LIMIT, hidden);
+void import("./late.js").then(({ late }) => console.log(late()));
 """,
+    "late.js": """import { add } from "./sums.js";
+import { LIMIT } from "./limits.js";
+import { own } from "./own.js";
+
+export function late() {
+    return [add(0, 1), LIMIT, own];
+}
+""",
+    "own.js": "export const own = 7;\n",
     "sums.js": """import { LIMIT } from "./limits.js";
 
 const hidden = 40;
@@ -39,14 +50,17 @@ export class Counter {
 
 
 @pytest.mark.usefixtures("starts_processes")
-def test_modules_run_once_in_order_and_keep_their_names_to_themselves() -> None:
+def test_modules_run_once_in_order_and_keep_their_names_to_themselves(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is missing: install Node.js 20 or newer")
-    script = joined_modules(MODULES, "main.js")
-    assert "entence" not in script
-    run = subprocess.run([node, "--eval", script], capture_output=True, text=True, timeout=60, check=True)
-    assert run.stdout == "once\n44 40 44 1\n"
+    files = {**joined_modules(MODULES, "main.js"), "package.json": '{"type": "module"}'}
+    assert files.keys() == {"main.js", "late.js", "package.json"}
+    for name, text in files.items():
+        assert "entence" not in text
+        (tmp_path / name).write_text(text)
+    run = subprocess.run([node, tmp_path / "main.js"], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "once\n44 40 44 1\n[ 41, 44, 7 ]\n"
 
 
 @pytest.mark.parametrize(

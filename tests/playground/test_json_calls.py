@@ -48,6 +48,22 @@ def test_a_reply_keeps_every_bit_of_its_numbers_and_names_the_fields_that_are_ze
     assert written["lengths"] == []
 
 
+def test_the_weights_of_all_heads_become_a_text_of_rounded_weights() -> None:
+    call = JSON_CALLS["AttendRounded"]
+    assert (call.method, call.request_class) == ("Attend", pb.AttendRequest)
+    weights = np.random.default_rng(7).dirichlet(np.full(40, 0.1), 40).astype("<f4")
+    weights[0], weights[0, 3] = 0, 1
+    tensor = pb.Tensor(dtype=pb.DATA_TYPE_FLOAT32, shape=[1, 1, 40, 40], data=weights.tobytes())
+    written = call.write_reply(pb.AttendResponse(weights=tensor, tokens=["ä"], timings=pb.Timings(compute_s=0.5)))
+    fields = json.loads(written)
+    assert (fields["weights"]["shape"], fields["tokens"]) == ([1, 1, 40, 40], ["ä"])
+    assert (fields["timings"]["computeS"], fields["timings"]["queueS"]) == (0.5, 0)
+    roots = np.array([ord(character) - 35 for character in fields["weights"]["rounded"]]) / 127
+    assert np.abs(roots - np.sqrt(weights.ravel())).max() <= 0.5 / 127 + 1e-6
+    # A byte for nearly all weights.
+    assert len(written) < 1.2 * weights.size
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -146,7 +162,7 @@ def test_a_browser_gets_small_files_once() -> None:
     again = page_file("main.js", "gzip", f'"another", W/{small.headers["ETag"]}')
     assert again is not None
     assert (again.status, again.content) == (304, b"")
-    files = [page_file(name, "gzip") for name in ("", "main.js", "style.css", "icon.svg")]
+    files = [page_file(name, "gzip") for name in ("", "main.js", "style.css")]
     assert sum(len(file.content) for file in files if file) < 60_000
 
 

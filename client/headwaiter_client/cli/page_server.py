@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = self.rfile.read(self._body_bytes())
             self.close_connection = False
             make_call = self.server.caller(self.headers.get("Authorization", ""))
-            reply = make_call(path.removeprefix(_CALL), call.read_request(body), call.reply_class)
+            reply = make_call(call.method, call.read_request(body), call.reply_class)
             self._send(HTTPStatus.OK, call.write_reply(reply), {"Content-Type": JSON, **JSON_HEADERS})
         except HeadwaiterError as error:
             self._refuse(error)

@@ -1,27 +1,27 @@
 // The tab Attention: the weights of all heads, and the context vector of a token in one of them.
 import { linesDrawing } from "./attention_drawings.js";
 import { chipBar } from "./attention_chips.js";
-import { attentionDownloads } from "./attention_downloads.js";
 import { whatIfHead } from "./attention_maths.js";
 import { weightShare } from "./colours.js";
 import { contextCard } from "./context_card.js";
-import { byId, drawing, isBusy, say, setOptions, showTable, table } from "./dom.js";
+import { byId, drawing, isBusy, say, setOptions } from "./dom.js";
 import { offerExamples } from "./examples.js";
 import { sayFinding } from "./finding.js";
 import { headComparison } from "./head_comparison.js";
 import { headGrid } from "./head_grid.js";
 import { PATTERNS, bestHead, dimmed, isSeparator } from "./head_patterns.js";
 import { WEIGHTS_OF_SCALE, labelledMap, scale } from "./heat_maps.js";
-import { mostTokens, textWeights } from "./layer_weights.js";
 import { loadedTab } from "./loaded_tab.js";
 import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
-import { counted, fixed } from "./numbers.js";
-import { TEXTS, TOKENS, requestInput, whyNoInput } from "./sequence_input.js";
+import { counted } from "./numbers.js";
+import { TEXTS, TOKENS, whyNoInput } from "./sequence_input.js";
+import { textAttention } from "./text_attention.js";
 import { isDark } from "./theme.js";
-import { followed, truncated, withoutUnknown } from "./token_spans.js";
-import { shortened, shownToken } from "./tokens.js";
+import { followed, truncated } from "./token_spans.js";
+import { shortened } from "./tokens.js";
 import { typedInput } from "./typed_input.js";
+import { drawWeights } from "./weights_table.js";
 import { whatIf } from "./what_if.js";
 
 const DECIMALS = 4;
@@ -41,6 +41,8 @@ export function attentionTab(models, changed) {
     let wanted = OPENING;
     // The last reply, with what it was asked for.
     let shown = null;
+    let headError = ""; // Why these weights do not come.
+    let isWaiting = false; // Whether the drawings wait for the weights of the chosen head.
     // The text of an address, whose token and masks belong to it.
     let linkedText = null;
 
@@ -58,35 +60,27 @@ export function attentionTab(models, changed) {
         redraw();
         context.redraw();
     });
-    const context = contextCard(models, () => controls.settings);
+    const context = contextCard(models, () => controls.settings, () => {
+        if (isWaiting) redraw();
+    });
     const comparison = headComparison(models, () => redraw());
 
     const load = loader(
         async (signal) => {
-            const asked = model;
             const refusal =
-                whyNoInput(asked) || (asked.attends ? "" : `${asked.model.name} offers no attention weights.`);
+                whyNoInput(model) || (model.attends ? "" : `${model.model.name} offers no attention weights.`);
             if (refusal) throw new RangeError(refusal);
             if (!input.text.trim()) throw new RangeError("Type a text.");
             isBusy("attention-result", true);
             byId("attention-status").textContent = "Computing …";
-            const wantedLayer = Number(layerChoice.value);
-            const sequence = requestInput(input.kind, [input.text]);
-            // Read before the call: the user may type on while the call runs.
-            const ids = input.kind === TOKENS ? input.text.trim().split(/[\s,;]+/) : null;
-            const text = input.text;
+            const asked = model;
             const call = (method, request) => models.call(asked, method, request, { signal });
-            const ask = (layers, indices) => call("Attend", { ...sequence, layers, heads: indices });
-            const result = await textWeights(ask, asked, wantedLayer, ids?.length ?? mostTokens(text));
-            const tokens = (ids ?? (await withoutUnknown(call, asked, text, result.tokens))).map(shownToken);
-            const chosen = { layer: result.layers.includes(wantedLayer) ? wantedLayer : result.layers[0] };
-            return { ...result, ...chosen, model: asked, heads: asked.heads, sequence, text, tokens, vectors: new Map() };
+            return textAttention(call, asked, input, Number(layerChoice.value), wanted?.pattern);
         },
         (result) => {
             tab.loaded();
             say(byId("attention-error"), "");
             byId("truncate").hidden = true;
-            isBusy("attention-result", false);
             const isLinked = result.text === linkedText;
             linkedText = null;
             // A vector of another text says nothing beside these weights.
@@ -97,10 +91,9 @@ export function attentionTab(models, changed) {
             if (shown && !isLinked) query = followed(shown.tokens, result.tokens, query);
             shown = result;
             heads.use(shown);
-            byId("attention-result").hidden = false;
             byId("attention-status").textContent = `${counted(shown.count, "token")}, ${headsShown()}`;
             if (wanted) open();
-            else choose(shown.layer, head, Math.min(query, shown.count - 1));
+            else choose(shown.layer, head, query);
         },
         (error) => {
             say(byId("attention-error"), error.message);
@@ -131,14 +124,20 @@ export function attentionTab(models, changed) {
         byId("attention-status").textContent = "";
     }
 
-    function rawHead(ofLayer, ofHead) {
+    /** Return the rounded weights of a head. */
+    function roundedHead(ofLayer, ofHead) {
         const [size, index] = [shown.count * shown.count, shown.layers.indexOf(ofLayer) * shown.heads + ofHead];
         return shown.weights.subarray(index * size, (index + 1) * size);
     }
 
-    /** Return the weights of a head under the settings. */
-    function weightsOf(ofLayer, ofHead) {
-        return whatIfHead(rawHead(ofLayer, ofHead), shown.count, controls.settings);
+    /** Return the weights of the chosen head, which come with its first context vector; undefined until then. */
+    function exactHead() {
+        return shown?.exact.get(`${layer}/${head}`);
+    }
+
+    /** Return weights under the settings. */
+    function whatIfOf(weights) {
+        return whatIfHead(weights, shown.count, controls.settings);
     }
 
     /** Return weights as drawings colour them. */
@@ -152,7 +151,8 @@ export function attentionTab(models, changed) {
 
     /** Choose a layer, a head and a token. */
     function choose(newLayer, newHead, newQuery) {
-        [head, query] = [newHead, newQuery];
+        // The list of tokens may still be that of an older text.
+        [head, query] = [newHead, Math.min(newQuery, (shown?.count ?? Infinity) - 1)];
         layerChoice.value = String(newLayer);
         headChoice.value = String(head);
         pointed = null;
@@ -164,8 +164,8 @@ export function attentionTab(models, changed) {
         }
         layer = newLayer;
         heads.offer(query);
-        redraw();
         context.load(shown, layer, head, query);
+        redraw();
     }
 
     const headsShown = () => counted(shown.layers.length * shown.heads, "head");
@@ -188,20 +188,32 @@ export function attentionTab(models, changed) {
     const redraw = drawing(byId("panel-attention"), () => {
         if (!shown) return;
         changed();
-        const weights = weightsOf(layer, head);
+        const { settings, crossOut } = controls;
+        heads.show(settings, [layer, head], (...place) => coloured(whatIfOf(roundedHead(...place))));
+        const exact = exactHead();
+        // Until the weights of this head come, the old drawings stay below their old titles.
+        isWaiting = !exact;
+        const error = isWaiting ? context.error : "";
+        // The card of the context vector is hidden until a head has been drawn.
+        if (error !== headError) say(byId("attention-error"), (headError = error));
+        isBusy("attention-result", isWaiting && !error);
+        if (isWaiting) return;
+        byId("attention-result").hidden = false;
+        const weights = whatIfOf(exact);
         byId("map-title").textContent = `Layer ${layer}, head ${head}: all tokens`;
         byId("heads-title").textContent =
             shown.layers.length === shown.model.layers ? "All heads" : `All heads of layer ${layer}`;
         byId("weight-scale").replaceChildren(...scale(WEIGHTS_OF_SCALE, weightShare, isDark()));
         labelledMap(byId("map"), shown.tokens, weights, coloured(weights), query, isDark());
-        heads.show(controls.settings, [layer, head], (...place) => coloured(weightsOf(...place)));
-        const { settings, crossOut } = controls;
         comparison.show({ shown, layer, head, query, row: row(weights), settings, isFaint, crossOut });
-        drawTable(titleOf(query), row(rawHead(layer, head)), row(weights));
+        drawWeights(titleOf(query), shown.tokens, row(exact), row(weights));
         drawLook(weights);
     });
 
-    const redrawLook = drawing(byId("panel-attention"), () => shown && drawLook(weightsOf(layer, head)));
+    const redrawLook = drawing(byId("panel-attention"), () => {
+        const exact = exactHead();
+        if (exact) drawLook(whatIfOf(exact));
+    });
 
     const titleOf = (position) => `token ${position} “${shown.tokens[position]}”, layer ${layer}, head ${head}`;
 
@@ -219,20 +231,6 @@ export function attentionTab(models, changed) {
         byId("lines").replaceChildren(
             linesDrawing(shown.tokens, now, position, width, DECIMALS, crossedOut, isFaint, controls.crossOut),
         );
-    }
-
-    function drawTable(title, raw, now) {
-        const sum = now.reduce((total, weight) => total + weight, 0);
-        const note = sum > 0 ? "" : " The masks leave this token nothing to look at.";
-        const rows = Array.from(now, (weight, key) => [
-            `${key}`,
-            shown.tokens[key],
-            fixed(raw[key], DECIMALS),
-            fixed(weight, DECIMALS),
-        ]);
-        const caption = `Weights of ${title}. The shown weights add up to ${fixed(sum, DECIMALS)}.${note}`;
-        const names = ["position", "token", "model’s weight", "shown weight"];
-        showTable(byId("weights-table"), table(caption, names, rows, 2));
     }
 
     byId("cross-out").addEventListener("click", () => controls.crossOut(query));
@@ -253,10 +251,13 @@ export function attentionTab(models, changed) {
     byId("map").addEventListener("mousemove", ({ offsetX, offsetY }) => {
         byId("map").title = byId("map").cellAt?.(offsetX, offsetY)?.words ?? "";
     });
-    attentionDownloads(() => {
-        const [raw, weights] = [rawHead(layer, head), weightsOf(layer, head)];
-        return { shown, layer, head, settings: controls.settings, raw, weights };
-    });
+    for (const [id, name] of Object.entries({ "download-png": "downloadPicture", "download-csv": "downloadWeights" }))
+        byId(id).addEventListener("click", async () => {
+            const downloads = await import("./attention_downloads.js");
+            const raw = exactHead();
+            const { settings } = controls;
+            if (raw) downloads[name]({ shown, layer, head, settings, raw, weights: whatIfOf(raw) });
+        });
 
     const tab = loadedTab({
         use(description) {
@@ -290,7 +291,7 @@ export function attentionTab(models, changed) {
             query = state.token ?? query;
             if ([state.layer, state.head, state.token].some((each) => each !== undefined)) wanted = null;
             const isLoaded = shown?.text === input.text && shown.layers.includes(Number(layerChoice.value));
-            if (isLoaded) choose(Number(layerChoice.value), head, Math.min(query, shown.count - 1));
+            if (isLoaded) choose(Number(layerChoice.value), head, query);
             else linkedText = input.text;
             return !isLoaded;
         },

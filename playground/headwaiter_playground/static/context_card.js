@@ -9,8 +9,8 @@ import { float32Values } from "./tensors.js";
 
 const DECIMALS = 4;
 
-/** Return the card; `settings` returns those of the what-if. */
-export function contextCard(models, settings) {
+/** Return the card; `settings` returns those of the what-if, and `ended` is called after each call, with or without success. */
+export function contextCard(models, settings, ended) {
     // What the next call asks for; and the last reply, with what it was asked for.
     let asked = null;
     let vector = null;
@@ -21,7 +21,7 @@ export function contextCard(models, settings) {
     const loading = loader(
         async (signal) => {
             const { shown, layer, head, query } = asked;
-            const { model, sequence, tokens, vectors } = shown;
+            const { model, sequence, tokens, exact, vectors } = shown;
             const named = { layer, head, query, tokens };
             const key = `${layer}/${head}/${query}`;
             if (!vectors.has(key)) {
@@ -30,6 +30,7 @@ export function contextCard(models, settings) {
                 const request = { ...sequence, layers: [layer], heads: [head], query, vectors: true };
                 const reply = await models.call(model, "Attend", request, { signal });
                 const weights = float32Values(reply.weights);
+                exact.set(`${layer}/${head}`, weights);
                 vectors.set(key, {
                     context: float32Values(reply.context),
                     weights: weights.subarray(query * tokens.length, (query + 1) * tokens.length),
@@ -53,6 +54,7 @@ export function contextCard(models, settings) {
         setBusy(false);
         byId("context-status").textContent = "";
         redraw();
+        ended();
     }
 
     /** Return the context vector of the last reply under the settings, as far as its values are known. */
@@ -83,6 +85,10 @@ export function contextCard(models, settings) {
 
     return {
         redraw,
+        /** Why the server refused the last call, or an empty text. */
+        get error() {
+            return loading.isRunning ? "" : (vector?.error ?? "");
+        },
         /** Show the vector of a token in a head. */
         load(shown, layer, head, query) {
             asked = { shown, layer, head, query };

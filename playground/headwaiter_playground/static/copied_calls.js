@@ -31,10 +31,9 @@ export function asPython({ method, request }, address, hasToken) {
     );
 }
 
-/** Return the program for OpenAI's client that makes a call, or an empty text if OpenAI has no such call. */
+/** Return the program for OpenAI's client that lists the models, or encodes texts. */
 export function asOpenAi({ method, request }, address, hasToken) {
     const call = openAiCall(method, request);
-    if (!call) return "";
     const key = hasToken ? `os.environ["${TOKEN}"]` : '"none"';
     return lines(
         "# The server needs --http-api on.",
@@ -48,8 +47,6 @@ export function asOpenAi({ method, request }, address, hasToken) {
 
 function openAiCall(method, { model, texts }) {
     if (method === "ListModels") return "models.list()";
-    // OpenAI has no prompts: without its prompt, a text would have another vector.
-    if (method !== "Encode" || !texts || texts.prompt) return "";
     return `embeddings.create(model=${pythonQuoted(model)}, input=[${texts.values.map(pythonQuoted).join(", ")}])`;
 }
 

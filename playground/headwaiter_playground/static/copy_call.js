@@ -1,7 +1,6 @@
 // The buttons below each tab that copy the call which the tab has just made, as a program.
 import { LONG_RUN } from "./calls.js";
 import { copied } from "./clipboard.js";
-import { asCurl, asOpenAi, asPython } from "./copied_calls.js";
 import { byId } from "./dom.js";
 
 // The methods by which a tab asks for what it shows; a call of another method only helps it.
@@ -14,27 +13,28 @@ const METHODS = {
     cost: ["ListBatches"],
     models: ["ListModels"],
 };
-const FORMS = { curl: asCurl, python: asPython, openai: asOpenAi };
+const FORMS = { curl: "asCurl", python: "asPython", openai: "asOpenAi" };
+// Whether OpenAI has such a call. It has no prompts: without its prompt, a text would have another vector.
+const isOfOpenAi = ({ method, request }) =>
+    method === "ListModels" || (method === "Encode" && request.texts && !request.texts.prompt);
 
 /** Return a function that shows the buttons for the tab whose name `shownTab` returns. */
 export function copyCall(calls, shownTab) {
     const last = {}; // The last call of each tab.
 
-    /** Return the program of a form, or an empty text if there is none. */
-    function program(form) {
-        const call = last[shownTab()];
-        return call ? FORMS[form](call, new URL(".", location.href).href, calls.hasToken) : "";
-    }
-
     function show() {
-        byId("copy-call").hidden = !last[shownTab()];
-        byId("copy-openai").hidden = !program("openai");
+        const call = last[shownTab()];
+        byId("copy-call").hidden = !call;
+        byId("copy-openai").hidden = !call || !isOfOpenAi(call);
         byId("copied-call").textContent = "";
     }
 
     for (const form of Object.keys(FORMS))
         byId(`copy-${form}`).addEventListener("click", async () => {
-            byId("copied-call").textContent = await copied(program(form));
+            const call = last[shownTab()];
+            const programs = await import("./copied_calls.js");
+            const program = programs[FORMS[form]](call, new URL(".", location.href).href, calls.hasToken);
+            byId("copied-call").textContent = await copied(program);
         });
     calls.addEventListener("made", ({ method, request, lane }) => {
         const tab = lane === LONG_RUN ? "latency" : METHODS[shownTab()]?.includes(method) && shownTab();

@@ -6,7 +6,6 @@ import { fixed } from "./numbers.js";
 import { isDark } from "./theme.js";
 import { toolbar } from "./toolbar.js";
 
-const DECIMALS = 3;
 // A row has the heads of one layer, if they are not more than this.
 const MOST_COLUMNS = 16;
 
@@ -48,7 +47,7 @@ export function headGrid(choose, dimChanged) {
         sorted = [...buttons.keys()];
         if (wanted) sorted.sort((one, other) => wanted.first * (numbers[one] - numbers[other]) || one - other);
         buttons.forEach((button, index) => {
-            const number = wanted ? fixed(numbers[index], DECIMALS) : "";
+            const number = wanted ? fixed(numbers[index], wanted.decimals) : "";
             const [layer, head] = place(index);
             button.lastChild.textContent = number;
             button.title = `Layer ${layer}, head ${head}${number && `: ${number}`}`;

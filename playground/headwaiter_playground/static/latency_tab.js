@@ -31,7 +31,8 @@ export function latencyTab(calls, models, changed) {
             byId("stages").replaceChildren(element("p", { class: "hint" }, "No request yet."));
             return;
         }
-        const name = ({ number, method }) => `${number} ${method}`;
+        // AttendRounded is Attend with a smaller reply; the longer name has no room on phones.
+        const name = ({ number, method }) => `${number} ${method.replace("Rounded", "")}`;
         const rows = records.map((record) => ({
             name: name(record),
             note: record.model,

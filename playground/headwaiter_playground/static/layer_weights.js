@@ -1,5 +1,5 @@
 // The attention weights of a text, in as many calls as the limit of a reply asks for.
-import { float32Values } from "./tensors.js";
+import { weightValues } from "./tensors.js";
 
 // A reply to a page has at most 8 MiB, of which the tokens and the timings take a part.
 const MOST_WEIGHT_BYTES = 6 * 2 ** 20;
@@ -38,7 +38,7 @@ async function wholeLayer(ask, heads, first) {
     const weights = new Float32Array(heads * count * count);
     let end = 0;
     for (const reply of replies) {
-        const part = float32Values(reply.weights);
+        const part = weightValues(reply.weights);
         weights.set(part, end);
         end += part.length;
     }
@@ -61,7 +61,7 @@ export async function textWeights(ask, { layers, heads, limits }, wanted, likely
         if (!fits(first.weights.shape[2])) return { ...(await wholeLayer(askWanted, heads, first)), layers: [wanted] };
     }
     const { weights, tokens } = await ask(upTo(layers), upTo(heads));
-    return { count: weights.shape[2], tokens, weights: float32Values(weights), layers: upTo(layers) };
+    return { count: weights.shape[2], tokens, weights: weightValues(weights), layers: upTo(layers) };
 }
 
 const upTo = (count) => Array.from({ length: count }, (_, index) => index);

@@ -2,35 +2,40 @@
 import { pageAddress } from "./address.js";
 import { attentionTab } from "./attention_tab.js";
 import { Calls } from "./calls.js";
-import { classifyTab } from "./classify_tab.js";
 import { copyCall } from "./copy_call.js";
-import { costTab } from "./cost_tab.js";
 import { byId, element, say } from "./dom.js";
-import { imagesTab } from "./images_tab.js";
-import { latencyTab } from "./latency_tab.js";
+import { addPanels, lateTab } from "./late_tab.js";
 import { Models, isSameModel } from "./models.js";
 import { tabsOf } from "./model_tabs.js";
-import { modelsTab } from "./models_tab.js";
 import { counted, enumWords } from "./numbers.js";
-import { rerankTab } from "./rerank_tab.js";
 import { signIn } from "./sign_in.js";
-import { similarityTab } from "./similarity_tab.js";
 import { makeTabs } from "./tabs.js";
 
 const calls = new Calls();
 const models = new Models(calls);
+const LATE = ["images", "rerank", "classify", "similarity", "latency", "cost", "models"];
+let othersLoad = null;
+
+/** Return the tabs that the page does not load at first. */
+function others() {
+    const load = async () => {
+        const [{ otherTabs }] = await Promise.all([import("./other_tabs.js"), addPanels("other_tabs")]);
+        return otherTabs(calls, models, () => address.changed());
+    };
+    return (othersLoad ??= load());
+}
+
+function lost(error) {
+    othersLoad = null;
+    say(byId("page-error"), `The server did not send this tab: reload the page (${error.message}).`);
+}
+
 // Each tab is an object of functions: `useModel(description, linked)` with the chosen model, or null if there is none, and
 // with the state of the address if the address has led to the model; `shown()` and `left()` when the user comes and goes;
 // and, if the address holds what the tab shows, `state()` and `useState()`.
 const tabs = {
     attention: attentionTab(models, () => address.changed()),
-    images: imagesTab(models),
-    rerank: rerankTab(models),
-    classify: classifyTab(models),
-    similarity: similarityTab(models, () => address.changed()),
-    latency: latencyTab(calls, models, () => address.changed()),
-    cost: costTab(calls),
-    models: modelsTab(calls, models),
+    ...Object.fromEntries(LATE.map((name) => [name, lateTab(async () => (await others())[name], lost)])),
 };
 const choice = byId("model");
 let used = null;
@@ -62,7 +67,8 @@ function showModels() {
 
 /** Return what the address holds, or null while there is no model, or not yet that of the address. */
 function shownState() {
-    return used && !due && { tab: tabList.shown, model: used.model.name, digest: used.model.digest, ...tabs[tabList.shown].state?.() };
+    const { name, digest } = used?.model ?? {};
+    return used && !due && { ...tabs[tabList.shown].state?.(), tab: tabList.shown, model: name, digest };
 }
 
 /** Show what the address holds. */

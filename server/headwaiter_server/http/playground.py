@@ -85,7 +85,7 @@ def playground_methods(path: RequestPath, own_name: str | None) -> list[Method[A
                 limit=_CALLS_PER_S,
             )
 
-    return [_method(name, call, answers[name], admit, reply_limit) for name, call in JSON_CALLS.items()]
+    return [_method(name, call, answers[call.method], admit, reply_limit) for name, call in JSON_CALLS.items()]
 
 
 def _method(

@@ -106,8 +106,8 @@ def open_signed_out(chromium: Browser, own_origin: str) -> Iterator[OpenSignedOu
 def open_tab(chromium: Browser) -> Iterator[OpenTab]:
     """A function that opens a tab of the playground; then, no page has had an error or has asked another host.
 
-    The page first shows another tab, in which it calls nothing, so that a text for this tab can be put in place of the
-    sample, which is too long for tiny models.
+    The page first shows another tab, with which the panels of most tabs come, so that a text for this tab can be put in
+    place of the sample, which is too long for tiny models.
     """
     opened: list[tuple[Page, PageServer]] = []
     with ExitStack() as stack:
@@ -117,6 +117,7 @@ def open_tab(chromium: Browser) -> Iterator[OpenTab]:
             page = chromium.open(f"{server.url}#models", width, dark=dark)
             opened.append((page, server))
             page.wait_for("document.querySelector('#model-summary').textContent")
+            page.wait_for("document.querySelector('#model-cards article')")
             if text:
                 page.evaluate(f"document.querySelector('#{tab}-input').value = {json.dumps(text)}")
             page.click(f"#tab-{tab}")

@@ -20,8 +20,11 @@ from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
 from tests.e2e.playground.conftest import OpenTab, next_frame, show_token, table
 from tests.support.checkpoints import VOCABULARY
+from tests.support.playground.looking_encoder import LookingEncoder, Looks
 
 TEXT = "the bread is fresh please"
+# A head that stands out: of equal heads, the page would ask for the exact weights.
+ONE_BEST: Looks = {(0, 0): {(2, 1): 0.9}}
 
 
 def shown_weights(page: Page) -> NDArray[np.float64]:
@@ -188,6 +191,7 @@ def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Clien
         "HTMLAnchorElement.prototype.click = function () { files.push(this.download); }; undefined"
     )
     page.click("#download-csv")
+    page.wait_for("files.length === 2")
     rows = list(csv.DictReader(io.StringIO(page.evaluate("files[0].text()"))))
     attention = client.attend("= the bread", layers=[0], heads=[0])
     assert attention.tokens is not None
@@ -276,7 +280,7 @@ def test_the_map_names_its_cells_and_a_click_shows_the_token(open_tab: OpenTab) 
 def test_the_page_asks_once_for_the_weights_of_all_layers_unless_they_are_too_large(
     words: int, layers: list[tuple[int, ...]], maps: int, open_tab: OpenTab
 ) -> None:
-    fake = FakeEncoder(layers=4, heads=8)
+    fake = LookingEncoder(ONE_BEST, layers=4, heads=8)
     with Client(transport=fake) as client:
         page = open_attention(open_tab, client, "lengthening " * words)
         page.choose("#layer", "3")
@@ -290,7 +294,7 @@ def test_the_page_asks_once_for_the_weights_of_all_layers_unless_they_are_too_la
 
 def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab: OpenTab) -> None:
     words = 700
-    fake = FakeEncoder(layers=1, heads=5, max_tokens=1024)
+    fake = LookingEncoder(ONE_BEST, layers=1, heads=5, max_tokens=1024)
     with Client(transport=fake) as client:
         page = open_attention(open_tab, client, "a " * words)
         assert page.texts("#attention-status") == [f"{words + 2} tokens, 5 heads"]
@@ -315,6 +319,7 @@ def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_
             ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
         ):
             page.evaluate(f"window.maps = 0; {act}")
+            page.wait_for("document.querySelector('#map-title').textContent.includes('head 2')")
             next_frame(page)
             assert page.evaluate("window.maps") == drawn, act
         assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [

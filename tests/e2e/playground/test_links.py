@@ -52,6 +52,7 @@ def open_picture(open_tab: OpenTab, client: Client) -> Page:
     page.wait_for("document.querySelector('#context svg')")
     page.choose("#model", "second")
     page.wait_for("document.querySelectorAll('#heads button').length === 12")
+    page.wait_for("document.querySelector('#chips button').checkVisibility()")
     page.choose("#layer", "1")
     page.choose("#head", "2")
     page.click("#chips button:nth-child(7)")

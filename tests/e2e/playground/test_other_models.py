@@ -64,11 +64,12 @@ def test_requests_name_their_model_and_keep_their_numbers(open_tab: OpenTab) -> 
         page.click("#tab-attention")
         page.wait_for("document.querySelector('#context svg')")
         page.click("#tab-latency")
-        page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 22")
+        page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 25")
         rows = [row[:2] for row in table(page, "#stages-table")]
         # The request to the model "one" was number 1; of each method, the page keeps the last twenty.
         encodes = [[f"{number} Encode", "two"] for number in range(21, 1, -1)]
-        assert rows == [["23 Attend", "two"], ["22 Attend", "two"], *encodes]
+        # One for all heads, three for the exact weights of heads that are equal, and one for the vectors.
+        assert rows == [*([f"{number} Attend", "two"] for number in range(26, 21, -1)), *encodes]
 
 
 def test_the_server_now_is_that_of_the_chosen_model_and_keeps_its_last_values(open_tab: OpenTab) -> None:

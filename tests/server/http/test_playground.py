@@ -38,7 +38,7 @@ async def post(application: Starlette, method: str, fields: Any, headers: dict[s
 
 async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and_hosts(service: Service) -> None:
     application = playground(service, token="s3cret")
-    for path, media_type in (("", "text/html"), ("index.html", "text/html"), ("style.css", "text/css")):
+    for path, media_type in (("", "text/html"), ("index.html", "text/html"), ("other_tabs.html", "text/html")):
         reply = await send_request(application, "GET", f"/playground/{path}")
         assert (reply.status, reply.headers["content-type"]) == (200, f"{media_type}; charset=utf-8")
         assert {name.lower(): value for name, value in PAGE_HEADERS.items()}.items() <= reply.headers.items()
@@ -47,6 +47,9 @@ async def test_the_page_and_its_files_have_headers_that_forbid_other_scripts_and
         assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.body
+    for name in ("style.css", "main.js"):
+        reply = await send_request(application, "GET", f"/playground/{name}")
+        assert (reply.status, reply.headers["x-content-type-options"]) == (200, "nosniff")
 
 
 async def test_a_browser_gets_a_file_compressed_and_only_once(service: Service) -> None:
