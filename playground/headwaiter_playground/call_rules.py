@@ -6,6 +6,7 @@ resolve to the address of the page (DNS rebinding), and so become the same origi
 name.
 """
 
+import gzip
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -17,6 +18,9 @@ JSON = "application/json"
 # A browser must not take a text inside a reply for HTML, and must not store the reply.
 JSON_HEADERS: Mapping[str, str] = MappingProxyType({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
 MAX_BODY_BYTES = 256 << 10
+# Replies from this size on are compressed: smaller ones take one packet either way. Weights are mostly random bits, of
+# which a higher level changes little but its time.
+_COMPRESSED_BYTES, _GZIP_LEVEL = 1 << 10, 1
 # The weight of a coding that a caller refuses, in Accept-Encoding.
 _REFUSED = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")
 _HOST = re.compile(r"(\[(?P<address>[^]]+)\]|(?P<name>[^:]+))(:\d*)?")
@@ -55,6 +59,13 @@ def takes_gzip(accept_encoding: str) -> bool:
     """Return whether a caller takes replies in gzip, given its header Accept-Encoding."""
     codings = [coding.partition(";") for coding in accept_encoding.lower().split(",")]
     return any(name.strip() == "gzip" and not _REFUSED.fullmatch(weight) for name, _, weight in codings)
+
+
+def compressed(reply: bytes, accept_encoding: str) -> bytes | None:
+    """Return a reply in gzip, or None if the reply is small, or if its caller takes no gzip."""
+    if len(reply) < _COMPRESSED_BYTES or not takes_gzip(accept_encoding):
+        return None
+    return gzip.compress(reply, _GZIP_LEVEL)
 
 
 def check_media_type(content_type: str) -> None:

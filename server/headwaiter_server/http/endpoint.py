@@ -5,7 +5,6 @@ delay gRPC. A request is read in this loop, answered in the loop of the server, 
 """
 
 import asyncio
-import gzip
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -22,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES, takes_gzip
+from headwaiter_playground.call_rules import JSON, JSON_HEADERS, STATUSES, compressed
 from headwaiter_proto.rules.errors import (
     MAX_QUOTED_CHARACTERS,
     DeadlineExceeded,
@@ -55,9 +54,6 @@ _READABLE_HEADERS = (
 # Proxies limit the headers of a reply, often to 4 KiB.
 _MAX_TRUNCATED_INDICES = 100
 _LARGE_BYTES = 1 << 20
-# Replies from this size on are compressed, if their method compresses: smaller ones take one packet either way.
-# Weights are mostly random bits, of which a higher level changes little but its time.
-_COMPRESSED_BYTES, _GZIP_LEVEL = 1 << 10, 1
 # A body of this size is read anyway.
 _SMALL_BODY_BYTES = 64 << 10
 # Characters of ids that headers hold as they are; others are percent-encoded.
@@ -218,10 +214,11 @@ class Endpoint:
         if call.truncated:
             headers["headwaiter-truncated"] = _shown_indices(call.truncated)
         body = written.body
-        compresses = self._method.compresses and len(body) >= _COMPRESSED_BYTES
-        if compresses and takes_gzip(request.headers.get("accept-encoding", "")):
-            headers["content-encoding"] = "gzip"
-            body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
+        if self._method.compresses:
+            smaller = await asyncio.to_thread(compressed, body, request.headers.get("accept-encoding", ""))
+            if smaller is not None:
+                headers["content-encoding"] = "gzip"
+                body = smaller
         return PacedResponse(body, media_type=written.media_type, headers=headers)
 
     async def _answer(self, question: Any, problem: Exception | None, call: Call) -> Any:

@@ -1,5 +1,6 @@
 """The subcommand `playground`: the page on this machine, and the calls that it passes on."""
 
+import gzip
 import http.client
 import json
 import socket
@@ -78,6 +79,20 @@ def test_a_call_of_the_page_reaches_the_server(page: PageServer, server: FakeSer
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(body)["tokens"] == ["[CLS]", "a", "b", "[SEP]"]
     assert server.remaining_s < 15  # The flag is --timeout-s 10.
+
+
+def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
+    page: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwaiter_playground.call_rules._COMPRESSED_BYTES", 100)
+    bodies = []
+    for accepted, coding in (("gzip, br", "gzip"), ("br", None)):
+        asked = {**JSON, "Accept-Encoding": accepted}
+        status, headers, body = ask(page, "POST", "/playground/call/GetModel", b"{}", asked)
+        assert (status, headers.get("Content-Encoding")) == (200, coding)
+        assert headers["Content-Length"] == str(len(body))
+        bodies.append(gzip.decompress(body) if coding else body)
+    assert json.loads(bodies[0])["model"] == json.loads(bodies[1])["model"]
 
 
 def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeServer) -> None:

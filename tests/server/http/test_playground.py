@@ -65,7 +65,7 @@ async def test_a_browser_gets_a_file_compressed_and_only_once(service: Service) 
 async def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.http.endpoint._COMPRESSED_BYTES", 600)
+    monkeypatch.setattr("headwaiter_playground.call_rules._COMPRESSED_BYTES", 600)
     large = {"texts": {"values": ["a bb ccc"] * 2}, "output": {"hidden": True}}
     plain = await post(playground(service), "Encode", large)
     assert (plain.status, "content-encoding" in plain.headers) == (200, False), plain.body
@@ -91,7 +91,7 @@ async def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
 async def test_only_a_caller_that_takes_gzip_gets_it(
     accepted: str, is_compressed: bool, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwaiter_server.http.endpoint._COMPRESSED_BYTES", 1)
+    monkeypatch.setattr("headwaiter_playground.call_rules._COMPRESSED_BYTES", 1)
     asked = {"Accept-Encoding": accepted}
     reply = await post(playground(service), "ListModels", {}, {**JSON, **asked})
     file = await send_request(playground(service), "GET", "/playground/main.js", headers=asked)
