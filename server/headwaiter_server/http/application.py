@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwaiter_playground.call_rules import JSON, JSON_HEADERS
@@ -23,6 +23,7 @@ from headwaiter_server.http.endpoint import HttpRules, authorization_of
 from headwaiter_server.http.pages import description_routes, health_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.http.start_page import API_LINKS, METRICS_LINKS, PLAYGROUND_LINKS, start_route
+from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
@@ -67,15 +68,15 @@ def http_application(
         routes += page_routes(lambda: credentials().tokens is not None)
         links = PLAYGROUND_LINKS | links
 
-    def model_names(request: Request) -> list[str] | None:
+    def served_models(request: Request) -> list[ServedModel] | None:
         tokens, directory = credentials().tokens, path.engine.directory
         if tokens is not None and tokens.caller(authorization_of(request)) is None:
             return None
-        return [each.name for each in directory.served] if directory.current else []
+        return directory.served if directory.current else []
 
     # After the paths of the API, one of which answers POST at the same address.
     asks_for_token = credentials().tokens is not None
-    routes.append(start_route(links, model_names, asks_for_token=asks_for_token, has_api=settings.http_api == "on"))
+    routes.append(start_route(links, served_models, asks_for_token=asks_for_token, has_api=settings.http_api == "on"))
     return _application(routes)
 
 
@@ -122,9 +123,11 @@ async def _refuse_path(request: Request, error: Exception) -> Response:
     problem: HeadwaiterError = Unimplemented(
         f"the server has no {url}: see docs/http.md for its paths, which depend on --http-api and --playground"
     )
+    headers = dict(JSON_HEADERS)
     if status == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        problem = InvalidInput(f"{url} does not take {request.method}: use {allowed}")
-    return Response(
-        OPENAI_ERRORS.write(problem, status, (), {}), status, {**(error.headers or {}), **JSON_HEADERS}, JSON
-    )
+        # Several routes may have this path, such as that of GET / and that of POST /.
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+        methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
+        headers["Allow"] = ", ".join(sorted(methods - {"HEAD"}))
+        problem = InvalidInput(f"{url} does not take {request.method}: use {headers['Allow'].replace(', ', ' or ')}")
+    return Response(OPENAI_ERRORS.write(problem, status, (), {}), status, headers, JSON)

@@ -9,6 +9,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from headwaiter_proto.rules.tasks import VECTORS
+from headwaiter_server.models.served_model import ServedModel
+
 # Relative, because a proxy may serve the page under another path.
 METRICS_LINKS = {"metrics": "metrics for Prometheus", "health/ready": "whether the server takes requests"}
 API_LINKS = {"docs": "the paths for requests, and their fields", "openapi.json": "the same paths in OpenAPI"}
@@ -27,7 +30,7 @@ _STYLE = (
 
 def start_route(
     links: dict[str, str],
-    model_names: Callable[[Request], Sequence[str] | None] = lambda _: None,
+    served_models: Callable[[Request], Sequence[ServedModel] | None] = lambda _: None,
     *,
     asks_for_token: bool = False,
     has_api: bool = False,
@@ -36,28 +39,33 @@ def start_route(
 
     Args:
         links: what each relative address has.
-        model_names: returns the names of the models, the default one first, or None if the caller may not know them.
+        served_models: returns the models, the default one first, or None if the caller may not know them.
         asks_for_token: whether requests need a token.
-        has_api: whether the server takes requests over HTTP, of which the page has an example.
+        has_api: whether the server takes requests over HTTP, of which the page has an example for a model of vectors.
     """
 
     async def start(request: Request) -> Response:
-        names = model_names(request)
+        models = served_models(request)
+        names = None if models is None else [each.name for each in models]
         headers = {"Vary": "Accept, Authorization", "Cache-Control": "no-store"}
         if "text/html" not in request.headers.get("accept", ""):
             told = {"links": links} if names is None else {"links": links, "models": names}
             return JSONResponse(told, headers=headers)
         address = str(request.base_url).rstrip("/")
-        examples = _examples(address, names, asks_for_token=asks_for_token) if has_api else {}
+        able = ["MODEL"] if models is None else [each.name for each in models if _embeds_texts(each)]
+        examples = _examples(address, able[0], asks_for_token=asks_for_token) if has_api and able else {}
         about = _words_about(names, asks_for_token=asks_for_token)
         return HTMLResponse(_page(about, links, examples), headers={**headers, **_PAGE_HEADERS})
 
     return Route("/", start)
 
 
-def _examples(address: str, names: Sequence[str] | None, *, asks_for_token: bool) -> dict[str, str]:
+def _embeds_texts(served: ServedModel) -> bool:
+    return served.tokenizer is not None and VECTORS.suits(served.manifest)
+
+
+def _examples(address: str, model: str, *, asks_for_token: bool) -> dict[str, str]:
     """Return the same request in two ways; a caller who needs a token puts the token into HEADWAITER_TOKEN."""
-    model = names[0] if names else "MODEL"
     token = ' -H "Authorization: Bearer $HEADWAITER_TOKEN"' if asks_for_token else ""
     imports = "import os\n\n" if asks_for_token else ""
     key = 'os.environ["HEADWAITER_TOKEN"]' if asks_for_token else '"none"'

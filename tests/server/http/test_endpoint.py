@@ -98,7 +98,8 @@ async def test_without_the_api_only_metrics_and_health_answer(service: Service) 
     )
     for path in (URL, "/v1/models", "/embed", "/../etc/passwd"):
         assert (await send_request(application, "POST", path, TEXT)).status == 404
-    assert (await send_request(application, "POST", "/", TEXT)).status == 405
+    reply = await send_request(application, "POST", "/", TEXT)
+    assert (reply.status, reply.headers["allow"]) == (405, "GET")
     assert (await send_request(application, "GET", "/health/live")).status == 200
     assert b"headwaiter_inflight_requests" in (await send_request(application, "GET", "/metrics")).body
 
@@ -108,6 +109,10 @@ async def test_a_slash_at_the_end_and_a_wrong_method_are_refused(service: Servic
     assert (reply.status, f"{URL}/" in reply.json["error"]["message"]) == (404, True)
     reply = await send_request(api(service), "PUT", URL, TEXT)
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    for method in ("PUT", "OPTIONS"):
+        reply = await send_request(api(service), method, "/", TEXT)
+        assert (reply.status, reply.headers["allow"]) == (405, "GET, POST")
+        assert f"/ does not take {method}: use GET or POST" in reply.json["error"]["message"]
 
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "s3cret", "Bearer s3cret "])

@@ -66,6 +66,15 @@ async def test_the_examples_have_the_address_that_the_caller_used(service: Servi
         assert hostile not in (await get(service, {**HTML, "Host": hostile}, http_api="on")).body.decode()
 
 
+async def test_the_examples_have_a_model_that_gives_vectors_of_texts(service: Service) -> None:
+    assert b'"model": "tiny"' in unescape((await get(service, HTML, http_api="on")).body.decode()).encode()
+    (served,) = service.path.engine.directory.served
+    served.manifest.head.labels.append("label")
+    page = (await get(service, HTML, http_api="on")).body
+    assert b"Models: tiny." in page
+    assert b"/v1/embeddings" not in page
+
+
 @pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer s3cret"}])
 async def test_the_examples_have_a_token_if_requests_need_one(given: dict[str, str], service: Service) -> None:
     for token in ("s3cret", None):
