@@ -19,18 +19,19 @@ export function pageAddress(shown, show) {
     // Only what the user does is a step for Back. What the page adds by itself replaces the last step: otherwise Back
     // would lead to a step from which the page goes on at once.
     let hasActed = false;
+    let isStep = false; // Whether the change that is to be written comes from the user.
 
     function write() {
         const state = shown();
         if (!state) return;
-        const isOpened = !hasActed && opened.model === state.model;
+        const isOpened = !isStep && opened.model === state.model;
         const digest = (isOpened && opened.digest) || state.digest.slice(0, DIGEST_CHARACTERS);
         const fragment = writeState({ ...state, digest });
         if (fragment !== location.hash.slice(1)) {
-            history[hasActed ? "pushState" : "replaceState"](null, "", `#${fragment}`);
-            if (hasActed) opened = {};
+            history[isStep ? "pushState" : "replaceState"](null, "", `#${fragment}`);
+            if (isStep) opened = {};
         }
-        hasActed = false;
+        isStep = false;
         warn();
     }
 
@@ -40,11 +41,18 @@ export function pageAddress(shown, show) {
         say(byId("link-note"), other ? words : "");
     }
 
-    const changed = debounced(write, REST_MS);
+    const writeLater = debounced(write, REST_MS);
+
+    function changed() {
+        isStep ||= hasActed;
+        hasActed = false;
+        writeLater();
+    }
+
     for (const act of ACTS) addEventListener(act, () => (hasActed = true), { capture: true });
     addEventListener("popstate", () => {
         opened = readState(location.hash.slice(1));
-        hasActed = false;
+        hasActed = isStep = false;
         warn();
         show(opened);
     });
