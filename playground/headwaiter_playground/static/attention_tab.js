@@ -169,7 +169,6 @@ export function attentionTab(models, changed) {
     }
 
     const headsShown = () => counted(shown.layers.length * shown.heads, "head");
-
     /** Choose the head that follows the wanted pattern best. */
     function open() {
         const [found] = [wanted.pattern, PATTERNS.any]
@@ -216,7 +215,6 @@ export function attentionTab(models, changed) {
     });
 
     const titleOf = (position) => `token ${position} “${shown.tokens[position]}”, layer ${layer}, head ${head}`;
-
     const isFaint = (key) => heads.isDim && isSeparator(shown.tokens[key]);
 
     /** Draw where the token under the mouse looks, or else the chosen one. */
@@ -279,14 +277,15 @@ export function attentionTab(models, changed) {
             head,
             token: query,
             crossedOut: [...controls.settings.crossedOut],
-            kind: input.kind === TEXTS ? undefined : input.kind,
-            text: input.text,
+            ...comparison.state,
+            ...input.state,
         }),
         restore(state) {
             input.show(state.kind ?? TEXTS, state.text);
             setOptions(layerChoice, model.layers, (number) => `Layer ${number}`, state.layer);
             setOptions(headChoice, model.heads, (number) => `Head ${number}`, state.head);
             controls.show(state);
+            comparison.restore(state);
             head = Number(headChoice.value);
             query = state.token ?? query;
             if ([state.layer, state.head, state.token].some((each) => each !== undefined)) wanted = null;

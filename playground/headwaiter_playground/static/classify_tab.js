@@ -20,8 +20,8 @@ const FUNCTIONS = {
     SCORE_FUNCTION_IDENTITY: "The scores are the numbers of the model, without bounds.",
 };
 
-/** Return the tab. */
-export function classifyTab(models) {
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function classifyTab(models, changed) {
     let model = null;
     let shown = null; // The model of the last reply.
 
@@ -64,6 +64,7 @@ export function classifyTab(models) {
             });
             byId("classify-result").replaceChildren(...cards);
             byId("classify-result").hidden = false;
+            changed();
         },
         (error) => {
             isBusy("classify-result", false);
@@ -87,6 +88,13 @@ export function classifyTab(models) {
             byId("classify-second-field").hidden = !model.takesPairs || model.head.perToken;
         },
         load,
+        state: () => ({ ...input.state, second: byId("classify-second").value || undefined }),
+        restore(linked) {
+            const isNew = input.restore(linked);
+            const before = byId("classify-second").value;
+            byId("classify-second").value = linked.second ?? "";
+            return isNew || byId("classify-second").value !== before;
+        },
     });
     byId("classify-second").addEventListener("input", debounced(tab.changed, TYPING_PAUSE_MS));
     return tab;

@@ -22,8 +22,8 @@ const PARTS = [
 const SAMPLES = 80;
 const MOST_SEQUENCES = 64;
 
-/** Return the tab. */
-export function costTab(calls) {
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function costTab(calls, changed) {
     const slider = byId("batch-size");
     let model = null;
     let ratio = 1; // Measured / predicted seconds of the last batches.
@@ -107,12 +107,16 @@ export function costTab(calls) {
         return sentences.filter(Boolean).join(" ");
     }
 
-    slider.addEventListener("input", redraw);
+    slider.addEventListener("input", () => {
+        redraw();
+        changed();
+    });
     byId("cost-legend").replaceChildren(...legend(PARTS));
     return {
-        useModel(description) {
+        useModel(description, linked) {
             model = description;
             [ratio, batchCount] = [1, 0];
+            if (linked) this.useState(linked);
             redraw();
             batches.useModel(model?.model.name ?? "");
         },
@@ -121,6 +125,11 @@ export function costTab(calls) {
         },
         left() {
             batches.stop();
+        },
+        state: () => ({ sequences: Number(slider.value) }),
+        useState({ sequences = 1 }) {
+            slider.value = String(sequences);
+            redraw();
         },
     };
 }

@@ -70,6 +70,7 @@ export function headComparison(models, redraw) {
         choice.addEventListener("change", () => {
             if (headChoice.value === NO_HEAD) forget();
             else if (first) loading.run();
+            redraw();
         });
     return {
         /** Offer the layers and heads of a model. */
@@ -79,6 +80,22 @@ export function headComparison(models, redraw) {
             setOptions(headChoice, heads, (head) => `Head ${head}`);
             headChoice.prepend(element("option", { value: NO_HEAD }, "None"));
             if (kept === NO_HEAD || Number(kept) >= heads) headChoice.value = NO_HEAD;
+        },
+        /** What the address holds of the second head. */
+        get state() {
+            if (headChoice.value === NO_HEAD) return {};
+            return { secondLayer: Number(layerChoice.value), secondHead: Number(headChoice.value) };
+        },
+        /** Choose the second head of an address, or none. */
+        restore({ secondLayer = 0, secondHead = NO_HEAD }) {
+            const before = JSON.stringify(this.state);
+            layerChoice.value = String(secondLayer);
+            headChoice.value = String(secondHead);
+            if (layerChoice.value === "") layerChoice.value = "0";
+            if (headChoice.selectedIndex < 0) headChoice.value = NO_HEAD;
+            if (JSON.stringify(this.state) === before) return;
+            if (headChoice.value === NO_HEAD) forget();
+            else if (first) loading.run();
         },
         /** Show the chosen head beside the first; `state` has what the tab shows. Called while the tab is drawn. */
         show(state) {

@@ -8,12 +8,12 @@ import { patchAttention } from "./patch_attention.js";
 import { readPicture } from "./picture_file.js";
 import { base64, float32Rows } from "./tensors.js";
 
-/** Return the tab. */
-export function imagesTab(models) {
+/** Return the tab; it calls `changed` whenever its state, which does not have the picture, has changed. */
+export function imagesTab(models, changed) {
     let model = null;
     let file = null; // The picture that the user has chosen.
     let shown = null; // The model of the last reply.
-    const attention = patchAttention(models);
+    const attention = patchAttention(models, changed);
 
     const load = loader(
         async (signal) => {
@@ -70,6 +70,8 @@ export function imagesTab(models) {
             if (model) attention.useModel(model);
         },
         load,
+        state: attention.state,
+        restore: attention.restore,
     });
     const form = byId("images-form");
     form.addEventListener("submit", (event) => event.preventDefault());

@@ -10,12 +10,12 @@ import { similarityTab } from "./similarity_tab.js";
 /** Return the tabs by their names; they call `changed` whenever their state has changed. */
 export function otherTabs(calls, models, changed) {
     return {
-        images: imagesTab(models),
-        rerank: rerankTab(models),
-        classify: classifyTab(models),
+        images: imagesTab(models, changed),
+        rerank: rerankTab(models, changed),
+        classify: classifyTab(models, changed),
         similarity: similarityTab(models, changed),
         latency: latencyTab(calls, models, changed),
-        cost: costTab(calls),
+        cost: costTab(calls, changed),
         models: modelsTab(calls, models),
     };
 }

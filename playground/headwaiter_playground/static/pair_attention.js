@@ -10,14 +10,15 @@ import { shownToken } from "./tokens.js";
 
 const DECIMALS = 4;
 
-/** Return the card. */
-export function pairAttention(models) {
+/** Return the card; it calls `changed` whenever it is drawn. */
+export function pairAttention(models, changed) {
     const layerChoice = byId("pair-layer");
     const headChoice = byId("pair-head");
     let asked = null; // The pair to show.
     let shown = null; // The last reply, with what it was asked for.
     let token = 1; // The chosen token, by its position in the pair.
     let head = -1; // -1 until one is chosen.
+    let linked = null; // The head and the token of an address, for the next reply.
     const bars = [
         chipBar(byId("pair-first"), (position) => choose(position)),
         chipBar(byId("pair-second"), (position) => choose(shown.begin + position)),
@@ -58,6 +59,9 @@ export function pairAttention(models) {
             // The head that looks across the most, until the user chooses.
             if (!isSameHead || head < 0) head = shares.indexOf(Math.max(...shares));
             if (!isSamePair) token = Math.min(1, shown.count - 1);
+            if (linked?.head < shown.heads) head = linked.head;
+            if (linked?.token < shown.count) token = linked.token;
+            linked = null;
             headChoice.replaceChildren(
                 ...shares.map((share, index) =>
                     element("option", { value: index }, `Head ${index}: ${percent(share)} across`),
@@ -78,6 +82,7 @@ export function pairAttention(models) {
 
     const redraw = drawing(byId("panel-rerank"), () => {
         if (!shown) return;
+        changed();
         const { tokens, begin, count, layer } = shown;
         headChoice.value = String(head);
         const weights = shown.weights.subarray(head * count ** 2, (head + 1) * count ** 2);
@@ -129,6 +134,14 @@ export function pairAttention(models) {
         /** Offer the layers of a model. */
         useModel({ layers }) {
             setOptions(layerChoice, layers, (layer) => `Layer ${layer}`);
+        },
+        /** Return what the address holds of the card. */
+        state: () => ({ layer: Number(layerChoice.value), head: head < 0 ? undefined : head, token, ...linked }),
+        /** Show the layer, the head and the token of an address with the next pair. */
+        restore({ layer = 0, ...others }) {
+            layerChoice.value = String(layer);
+            if (layerChoice.selectedIndex < 0) layerChoice.value = "0";
+            linked = { head: others.head, token: others.token };
         },
         /** Show a pair of a query and a document. */
         load(model, query, document) {

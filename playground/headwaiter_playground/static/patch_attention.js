@@ -8,9 +8,10 @@ import { drawPatches } from "./patch_map.js";
 
 const DECIMALS = 4;
 
-/** Return the card. */
-export function patchAttention(models) {
-    const [layerChoice, headChoice, tokenChoice] = ["patch-layer", "patch-head", "patch-token"].map(byId);
+/** Return the card; it calls `changed` whenever it is drawn. */
+export function patchAttention(models, changed) {
+    const choices = { layer: byId("patch-layer"), head: byId("patch-head"), token: byId("patch-token") };
+    const { layer: layerChoice, head: headChoice, token: tokenChoice } = choices;
     let asked = null; // The picture to show.
     let shown = null; // The last reply, with what it was asked for.
 
@@ -43,6 +44,7 @@ export function patchAttention(models) {
 
     const redraw = drawing(byId("panel-images"), () => {
         if (!shown) return;
+        changed();
         const { weights, count, grid, layer, bitmap, part } = shown;
         const [head, token] = [headChoice, tokenChoice].map((choice) => Number(choice.value));
         const begin = (head * count + token) * count;
@@ -82,6 +84,18 @@ export function patchAttention(models) {
             setOptions(layerChoice, model.layers, (layer) => `Layer ${layer}`);
             setOptions(headChoice, model.heads, (head) => `Head ${head}`);
             setOptions(tokenChoice, grid.prefix + grid.rows * grid.columns, (token) => nameOf(token, grid));
+        },
+        /** Return what the address holds of the card. */
+        state: () => Object.fromEntries(Object.entries(choices).map(([name, { value }]) => [name, Number(value)])),
+        /** Show the choices of an address, as far as the model has them. */
+        restore(linked) {
+            for (const [name, choice] of Object.entries(choices)) {
+                choice.value = String(linked[name] ?? 0);
+                if (choice.selectedIndex < 0) choice.value = "0";
+            }
+            if (shown && shown.layer !== Number(layerChoice.value)) loading.run();
+            else redraw();
+            return false;
         },
         /** Show a picture: a bitmap, and the images of a request. */
         load(picture) {

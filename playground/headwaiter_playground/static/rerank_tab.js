@@ -13,18 +13,19 @@ import { float32Values } from "./tensors.js";
 const MOST_DOCUMENTS = 40;
 const TYPING_PAUSE_MS = 400;
 
-/** Return the tab. */
-export function rerankTab(models) {
+/** Return the tab; it calls `changed` whenever its state has changed. */
+export function rerankTab(models, changed) {
+    const [queryField, documentsField] = ["rerank-query", "rerank-input"].map(byId);
     let model = null;
     let shown = null; // The last reply, with what it was asked for.
     let chosen = ""; // The document whose pair is shown.
-    const attention = pairAttention(models);
+    const attention = pairAttention(models, changed);
 
     const load = loader(
         async (signal) => {
             const asked = model;
-            const query = byId("rerank-query").value.trim();
-            const typed = filledLines(byId("rerank-input").value);
+            const query = queryField.value.trim();
+            const typed = filledLines(documentsField.value);
             const documents = typed.slice(0, MOST_DOCUMENTS);
             if (!query) throw new RangeError("Type a query.");
             if (!documents.length) throw new RangeError("Type a document on each line.");
@@ -58,6 +59,7 @@ export function rerankTab(models) {
 
     function choose(document) {
         chosen = document;
+        changed();
         showRanking();
         attention.load(shown.model, shown.query, chosen);
     }
@@ -92,9 +94,25 @@ export function rerankTab(models) {
             if (model) attention.useModel(model);
         },
         load,
+        state() {
+            const document = filledLines(documentsField.value).indexOf(chosen);
+            const inputs = { query: queryField.value, text: documentsField.value };
+            return { ...inputs, document: document < 0 ? undefined : document, ...attention.state() };
+        },
+        restore({ query, text, document, ...linked }) {
+            const typed = () => JSON.stringify([queryField.value, documentsField.value]);
+            const before = typed();
+            queryField.value = query ?? queryField.value;
+            documentsField.value = text ?? documentsField.value;
+            attention.restore(linked);
+            chosen = filledLines(documentsField.value)[document] ?? chosen;
+            const isNew = !shown || typed() !== before;
+            if (!isNew) choose(chosen);
+            return isNew;
+        },
     });
-    for (const id of ["rerank-query", "rerank-input"])
-        byId(id).addEventListener("input", debounced(tab.changed, TYPING_PAUSE_MS));
+    for (const field of [queryField, documentsField])
+        field.addEventListener("input", debounced(tab.changed, TYPING_PAUSE_MS));
     byId("rerank-form").addEventListener("submit", (event) => event.preventDefault());
     return tab;
 }

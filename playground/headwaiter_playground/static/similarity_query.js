@@ -12,15 +12,16 @@ const TYPING_PAUSE_MS = 400;
 const QUERY_PROMPTS = ["query", "search_query"];
 const TEXT_PROMPTS = ["document", "passage", "search_document"];
 
-/** Return the card; the texts, and what to ask for, come from the tab. */
-export function similarityQuery(models) {
+/** Return the card; the texts, and what to ask for, come from the tab. It calls `changed` when the query has changed. */
+export function similarityQuery(models, changed) {
+    const field = byId("similarity-query");
     let asked = null; // The model, the texts and the output to ask for.
     let shown = null; // The last ranking.
 
     const loading = loader(
         async (signal) => {
             const { model, texts, output } = asked;
-            const query = byId("similarity-query").value.trim();
+            const query = field.value.trim();
             if (!query) return null;
             isBusy("query-card", true);
             const vectors = async (values, names) => {
@@ -34,6 +35,7 @@ export function similarityQuery(models) {
         },
         (ranking) => {
             shown = ranking;
+            changed();
             isBusy("query-card", false);
             say(byId("query-error"), "");
             byId("query-result").hidden = !shown;
@@ -60,7 +62,7 @@ export function similarityQuery(models) {
         byId("query-result").hidden = true;
     }
 
-    byId("similarity-query").addEventListener("input", debounced(() => asked && loading.run(), TYPING_PAUSE_MS));
+    field.addEventListener("input", debounced(() => asked && loading.run(), TYPING_PAUSE_MS));
     byId("query-csv").addEventListener("click", () => {
         const { query, texts, cosines, order } = shown;
         const rows = order.map((index, rank) => [rank + 1, query, texts[index], cosines[index]]);
@@ -68,6 +70,13 @@ export function similarityQuery(models) {
         download(new Blob([text], { type: "text/csv" }), "similarity.csv");
     });
     return {
+        /** What the user typed. */
+        get text() {
+            return field.value;
+        },
+        set text(text) {
+            field.value = text;
+        },
         /** Compare the query, if there is one, with texts. */
         load(model, texts, output) {
             asked = { model, texts, output };

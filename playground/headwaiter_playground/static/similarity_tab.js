@@ -29,7 +29,7 @@ export function similarityTab(models, changed) {
     const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
     const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => tab.changed());
 
-    const query = similarityQuery(models);
+    const query = similarityQuery(models, changed);
 
     const load = loader(
         async (signal) => {
@@ -128,11 +128,12 @@ export function similarityTab(models, changed) {
             if (model) input.useModel(model);
         },
         load,
-        state: () => ({ kind: input.kind === TEXTS ? undefined : input.kind, text: input.text }),
-        restore({ kind, text }) {
-            const before = input.text;
-            input.show(kind ?? TEXTS, text);
-            return input.text !== before;
+        state: () => ({ ...input.state, query: query.text || undefined }),
+        restore(linked) {
+            const isNew = input.restore(linked);
+            const before = query.text;
+            query.text = linked.query ?? "";
+            return isNew || query.text !== before;
         },
     });
     return tab;

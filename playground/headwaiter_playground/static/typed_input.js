@@ -47,6 +47,16 @@ export function typedInput(name, labels, samples, changed) {
             choice.value = kind;
             area.value = text ?? area.value;
         },
+        /** What the address holds of the input. */
+        get state() {
+            return { kind: kind === TEXTS ? undefined : kind, text: area.value };
+        },
+        /** Show the input of an address, and return whether the text is another one. */
+        restore(linked) {
+            const before = area.value;
+            this.show(linked.kind ?? TEXTS, linked.text);
+            return area.value !== before;
+        },
         /** Offer the kinds that a model takes. */
         useModel(model) {
             const kinds = kindsOf(model);

@@ -136,6 +136,25 @@ def next_frame(page: Page) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+def check_link_and_reload(chromium: Browser, page: Page, selectors: str) -> None:
+    """Check that the address of a page shows the same texts of some elements in another browser, and after a reload."""
+    page.wait_for("location.hash.includes('digest=')")
+    shown = page.texts(selectors)
+    assert any(shown)
+    same = f"""JSON.stringify(
+        Array.from(document.querySelectorAll({json.dumps(selectors)}), found => found.textContent))
+        === JSON.stringify({json.dumps(shown)})"""
+    link = page.evaluate("location.href")
+    other = chromium.open(link)
+    other.wait_for(same)
+    assert other.errors == []
+    other.close()
+    page.evaluate("window.isOld = true")
+    page.send("Page.reload")
+    page.wait_for(f"!window.isOld && document.readyState === 'complete' && {same}")
+    assert page.evaluate("location.href") == link
+
+
 def show_token(page: Page, layer: int = 0, head: int = 0, token: int = 1) -> None:
     """Choose what the tab Attention shows, once it shows the head that the page has chosen."""
     page.wait_for("document.querySelector('#context svg')")

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_client.errors import InvalidInput
-from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, next_frame, table
+from testbed.chromium import Browser, Page
+from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, table
 from tests.support.playground.accessibility import problems
 from tests.support.playground.changing_server import ChangingServer
 
@@ -52,6 +52,18 @@ def test_the_second_head_has_the_same_token_and_the_same_masks(open_tab: OpenTab
     assert any(np.allclose(shown, row, rtol=0, atol=0.51e-4) for row in expected)
     page.choose("#second-head", "")
     assert not page.evaluate("document.querySelector('#second-result').checkVisibility()")
+
+
+def test_a_link_holds_the_second_head(open_tab: OpenTab, chromium: Browser, client: Client) -> None:
+    page = open_comparison(open_tab, client)
+    page.wait_for("location.hash.includes('secondLayer=1&secondHead=2')")
+    check_link_and_reload(chromium, page, "#second-table, #first-lines-title, #second-lines-title")
+    page.choose("#second-head", "3")
+    page.wait_for("location.hash.includes('secondHead=3')")
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('#second-lines-title').textContent === 'Layer 1, head 2'")
+    page.choose("#second-head", "")
+    page.wait_for("!location.hash.includes('second')")
 
 
 def test_without_a_second_head_its_error_is_gone(open_tab: OpenTab) -> None:

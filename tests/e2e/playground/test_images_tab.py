@@ -13,7 +13,7 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from testbed.chromium import Page
+from testbed.chromium import Browser, Page
 from testbed.server_process import running_server
 from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.e2e.playground.test_copied_calls import copied, reply_of
@@ -64,6 +64,27 @@ def shown_weights(page: Page) -> dict[str, str]:
 def expected_weights(row: np.ndarray) -> dict[str, str]:
     names = ["The class token", *(f"Patch in row {row}, column {column}" for row in range(3) for column in range(3))]
     return {name: f"{weight:.4f}" for name, weight in zip(names, row, strict=True)}
+
+
+def test_a_link_holds_what_is_chosen_but_not_the_picture(
+    open_tab: OpenTab, chromium: Browser, vit: Client, tmp_path: Path
+) -> None:
+    path = picture(tmp_path, 60, 40)
+    page = open_images(open_tab, vit, path)
+    for name, value in (("layer", "1"), ("head", "2"), ("token", "4")):
+        page.choose(f"#patch-{name}", value)
+        page.wait_for(f"location.hash.includes('{name}={value}')")
+    title = page.texts("#patch-title")
+    other = chromium.open(page.evaluate("location.href"))
+    other.wait_for("document.querySelector('#images-input')?.checkVisibility()")
+    other.choose_file("#images-input", path)
+    other.wait_for("document.querySelector('#patch-table td')")
+    next_frame(other)
+    assert other.texts("#patch-title") == title
+    assert shown_weights(other) == shown_weights(page)
+    other.close()
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('#patch-title').textContent.endsWith(': The class token, layer 1, head 2')")
 
 
 def test_a_picture_shows_labels_and_attention_of_the_client(open_tab: OpenTab, vit: Client, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from headwaiter_client import Client, FakeEncoder
+from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Browser, Page
-from tests.e2e.playground.conftest import OpenTab, next_frame, page_server, table
+from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, page_server, table
 from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread & the „ice“ is fresh + cold?"
@@ -226,3 +227,26 @@ def test_a_link_to_a_tab_alone_and_texts_of_another_tab(open_tab: OpenTab, chrom
     other.wait_for("document.querySelector('.cosines')")
     assert table(other, "#cosines") == table(page, "#cosines")
     other.close()
+
+
+def test_a_link_holds_the_query_of_the_texts(open_tab: OpenTab, chromium: Browser, client: Client) -> None:
+    page = open_tab(client, "similarity", "the bread\nrain & stone")
+    page.wait_for("document.querySelector('.cosines')")
+    page.type_text("#similarity-query", "wet stone")
+    page.wait_for("location.hash.includes('query=wet+stone') && document.querySelector('#query-ranking td')")
+    check_link_and_reload(chromium, page, "#query-ranking, #cosines")
+
+
+def test_a_link_holds_the_batch_of_the_costs(
+    open_tab: OpenTab, chromium: Browser, client: Client, server: ChangingServer
+) -> None:
+    cost = pb.BatchCost(launch_s=0.001, token_s=1e-5, cell_s=1e-8)
+    server.descriptions["first"].execution.cost.CopyFrom(cost)
+    page = open_tab(client, "cost")
+    page.wait_for("document.querySelector('#cost-table td')")
+    for sequences in ("3", "5"):
+        page.choose("#batch-size", sequences)
+        page.wait_for(f"location.hash.includes('sequences={sequences}')")
+    check_link_and_reload(chromium, page, "#cost-words, #cost-table, #batch-size-value")
+    page.evaluate("history.back()")
+    page.wait_for("document.querySelector('#batch-size-value').textContent === '3'")

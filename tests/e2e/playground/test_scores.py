@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Client
-from testbed.chromium import Page
+from testbed.chromium import Browser, Page
 from testbed.server_process import running_server
-from tests.e2e.playground.conftest import OpenTab, next_frame, table
+from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, table
 from tests.support.e2e.classifiers import export_classifier, save_classifier
 from tests.support.playground.accessibility import problems
 from tests.support.shared_folders import SharedFolders
@@ -103,6 +103,36 @@ def test_a_pair_shows_the_attention_of_client_attend(open_tab: OpenTab, reranker
     assert shown() == [f"{weight:.4f}" for weight in attention.weights[1, 2, begin + 1, :begin]]
     share = attention.weights[1, 2, begin + 1, :begin].sum()
     assert f"They add up to {share:.4f}" in page.texts("#pair-table caption")[0]
+
+
+def test_a_link_holds_the_ranking_and_its_pair(open_tab: OpenTab, chromium: Browser, reranker: Client) -> None:
+    page = open_ranking(open_tab, reranker)
+    page.click("#ranking tbody tr:last-child button")
+    page.choose("#pair-layer", "1")
+    page.wait_for("document.querySelector('#pair-title').textContent.includes('layer 1')")
+    for head in ("1", "2"):
+        page.choose("#pair-head", head)
+        page.wait_for(f"location.hash.includes('head={head}')")
+    page.click("#pair-second button:nth-child(2)")
+    page.wait_for("document.querySelector('#pair-second [aria-pressed=true]')")
+    next_frame(page)
+    title = page.texts("#pair-title")[0]
+    page.wait_for(f"location.hash.includes('token={title.split()[5]}')")
+    check_link_and_reload(
+        chromium, page, "#pair-title, #ranking tr, #ranking [aria-pressed=true], #pair-table td, #pair-head option"
+    )
+    assert page.evaluate("document.querySelector('#rerank-query').value") == QUERY
+    page.evaluate("history.go(-2)")
+    page.wait_for("document.querySelector('#pair-title').textContent.endsWith('layer 1, head 1')")
+
+
+def test_a_link_holds_the_texts_to_classify(open_tab: OpenTab, chromium: Browser, classifier: Client) -> None:
+    page = open_tab(classifier, "classify", "rain falls\nfresh bread")
+    page.wait_for("document.querySelector('#classify-result article')")
+    page.type_text("#classify-second", "on stone")
+    page.wait_for("location.hash.includes('second=on+stone')")
+    check_link_and_reload(chromium, page, "#classify-result")
+    assert page.evaluate("document.querySelector('#classify-second').value") == "on stone"
 
 
 def test_a_document_is_chosen_with_the_keyboard(open_tab: OpenTab, reranker: Client) -> None:
