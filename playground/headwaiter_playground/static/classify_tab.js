@@ -1,7 +1,8 @@
 // The tab Classify: the labels of texts, or of the tokens of texts, with their scores.
-import { byId, element, isBusy, say } from "./dom.js";
+import { byId, element } from "./dom.js";
 import { labelledTokens } from "./labelled_tokens.js";
-import { debounced, loader } from "./loader.js";
+import { loadedCard } from "./loaded_card.js";
+import { debounced } from "./loader.js";
 import { loadedTab } from "./loaded_tab.js";
 import { isSameModel } from "./models.js";
 import { counted } from "./numbers.js";
@@ -23,19 +24,17 @@ const FUNCTIONS = {
 /** Return the tab; it calls `changed` whenever its state has changed. */
 export function classifyTab(models, changed) {
     let model = null;
-    let shown = null; // The model of the last reply.
 
     const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
     const input = typedInput("classify", labels, { [TOKENS]: "1 2 3\n1 2 4" }, () => tab.changed());
 
-    const load = loader(
+    const load = loadedCard(
+        "classify",
         async (signal) => {
             const asked = model;
             const typed = filledLines(input.text);
             const lines = typed.slice(0, MOST_TEXTS);
             if (!lines.length) throw new RangeError("Type a text on each line.");
-            isBusy("classify-result", true);
-            byId("classify-status").textContent = "Computing …";
             const second = byId("classify-second-field").hidden ? "" : byId("classify-second").value.trim();
             const isPair = input.kind === TEXTS && second;
             const sequences = isPair
@@ -46,11 +45,8 @@ export function classifyTab(models, changed) {
             const reply = await models.call(asked, "Classify", { ...sequences, output }, { signal });
             return { model: asked, lines, left: typed.length - lines.length, reply };
         },
-        ({ model: asked, lines, left, reply }) => {
+        ({ lines, left, reply }) => {
             tab.loaded();
-            shown = asked.model;
-            say(byId("classify-error"), "");
-            isBusy("classify-result", false);
             const note = left ? ` The page classifies the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
             const words = FUNCTIONS[reply.head.function] ?? "";
             byId("classify-status").textContent = `${counted(lines.length, "text")}. ${words}${note}`;
@@ -63,25 +59,13 @@ export function classifyTab(models, changed) {
                 return draw(text, reply.head.labels, rows.slice(begin, end), reply.offsets[index]);
             });
             byId("classify-result").replaceChildren(...cards);
-            byId("classify-result").hidden = false;
             changed();
-        },
-        (error) => {
-            isBusy("classify-result", false);
-            byId("classify-status").textContent = "";
-            say(byId("classify-error"), error.message);
         },
     );
 
-    function forget() {
-        shown = null;
-        byId("classify-result").hidden = true;
-        byId("classify-status").textContent = "";
-    }
-
     const tab = loadedTab({
         use(description) {
-            if (shown && !isSameModel(shown, description?.model)) forget();
+            if (load.shown && !isSameModel(load.shown.model.model, description?.model)) load.forget();
             model = description?.head?.labels.length ? description : null;
             if (!model) return;
             input.useModel(model);

@@ -1,8 +1,8 @@
 // A second head beside the first: the same token, the same masks.
 import { linesDrawing } from "./attention_drawings.js";
 import { whatIfRow } from "./attention_maths.js";
-import { byId, element, isBusy, say, setOptions, showTable, table } from "./dom.js";
-import { loader } from "./loader.js";
+import { byId, element, setOptions, showTable, table } from "./dom.js";
+import { loadedCard } from "./loaded_card.js";
 import { fixed } from "./numbers.js";
 import { float32Values } from "./tensors.js";
 
@@ -13,46 +13,29 @@ const NO_HEAD = "";
 export function headComparison(models, redraw) {
     const [layerChoice, headChoice] = ["second-layer", "second-head"].map(byId);
     let first = null; // What the tab shows.
-    let second = null; // The last reply, with what it was asked for.
 
-    const loading = loader(
+    const loading = loadedCard(
+        "second",
         async (signal) => {
             const { shown } = first;
             const [layer, head] = [layerChoice, headChoice].map((choice) => Number(choice.value));
-            isBusy("second-card", true);
             const request = { ...shown.sequence, layers: [layer], heads: [head] };
             const reply = await models.call(shown.model, "Attend", request, { signal });
             return { shown, layer, head, weights: float32Values(reply.weights) };
         },
-        (result) => {
-            second = result;
-            isBusy("second-card", false);
-            say(byId("second-error"), "");
-            redraw();
-        },
-        (error) => {
-            forget();
-            say(byId("second-error"), error.message);
-        },
+        () => redraw(),
+        ({ shown }) => shown === first?.shown,
     );
-
-    function forget() {
-        loading.cancel();
-        second = null;
-        isBusy("second-card", false);
-        say(byId("second-error"), "");
-        byId("second-result").hidden = true;
-    }
 
     function draw({ shown, layer, head, query, row, settings, isFaint, crossOut }) {
         const { tokens } = shown;
+        const second = loading.shown;
         const own = second.weights.subarray(query * tokens.length, (query + 1) * tokens.length);
         const rows = [row, whatIfRow(own, query, settings)];
         const names = [
             [layer, head],
             [second.layer, second.head],
         ].map(([ofLayer, ofHead]) => `Layer ${ofLayer}, head ${ofHead}`);
-        byId("second-result").hidden = false;
         ["first-lines", "second-lines"].forEach((id, index) => {
             const box = byId(id);
             byId(`${id}-title`).textContent = names[index];
@@ -68,7 +51,7 @@ export function headComparison(models, redraw) {
 
     for (const choice of [layerChoice, headChoice])
         choice.addEventListener("change", () => {
-            if (headChoice.value === NO_HEAD) forget();
+            if (headChoice.value === NO_HEAD) loading.forget();
             else if (first) loading.run();
             redraw();
         });
@@ -94,7 +77,7 @@ export function headComparison(models, redraw) {
             if (layerChoice.value === "") layerChoice.value = "0";
             if (headChoice.selectedIndex < 0) headChoice.value = NO_HEAD;
             if (JSON.stringify(this.state) === before) return;
-            if (headChoice.value === NO_HEAD) forget();
+            if (headChoice.value === NO_HEAD) loading.forget();
             else if (first) loading.run();
         },
         /** Show the chosen head beside the first; `state` has what the tab shows. Called while the tab is drawn. */
@@ -103,10 +86,10 @@ export function headComparison(models, redraw) {
             first = state;
             if (headChoice.value === NO_HEAD) return;
             if (isNew) loading.run();
-            if (second?.shown === state.shown) draw(state);
+            if (loading.shown?.shown === state.shown) draw(state);
         },
         forget() {
-            forget();
+            loading.forget();
             first = null;
         },
     };

@@ -1,7 +1,7 @@
 // The tab Images: the labels of a picture, and the attention of one of its patches over the others.
 import { labelledText } from "./classify_tab.js";
-import { byId, isBusy, say } from "./dom.js";
-import { loader } from "./loader.js";
+import { byId } from "./dom.js";
+import { loadedCard } from "./loaded_card.js";
 import { loadedTab } from "./loaded_tab.js";
 import { isSameModel } from "./models.js";
 import { patchAttention } from "./patch_attention.js";
@@ -12,16 +12,14 @@ import { base64, float32Rows } from "./tensors.js";
 export function imagesTab(models, changed) {
     let model = null;
     let file = null; // The picture that the user has chosen.
-    let shown = null; // The model of the last reply.
     const attention = patchAttention(models, changed);
 
-    const load = loader(
+    const load = loadedCard(
+        "images",
         async (signal) => {
             const asked = model;
             const chosen = file;
             if (!chosen) return null;
-            isBusy("images-result", true);
-            byId("images-status").textContent = "Computing …";
             const { bytes, bitmap, isCopy } = await readPicture(chosen, Math.max(asked.image.height, asked.image.width));
             const images = { values: [base64(bytes)] };
             const classifies = asked.tasks.includes("TASK_CLASSIFY");
@@ -30,32 +28,14 @@ export function imagesTab(models, changed) {
         },
         (result) => {
             tab.loaded();
-            say(byId("images-error"), "");
-            isBusy("images-result", false);
-            byId("images-status").textContent = "";
-            if (!result) return;
             const { reply, name, isCopy, bitmap } = result;
-            shown = result.model.model;
             const note = isCopy ? " The file is large, or neither JPEG nor PNG: the model reads a smaller copy." : "";
             byId("images-status").textContent = `${name}: ${bitmap.width} × ${bitmap.height} pixels.${note}`;
             const cards = reply ? [labelledText("Labels", reply.head.labels, float32Rows(reply.scores))] : [];
             byId("images-labels").replaceChildren(...cards);
-            byId("images-result").hidden = false;
             attention.load(result);
         },
-        (error) => {
-            forget();
-            say(byId("images-error"), error.message);
-        },
     );
-
-    function forget() {
-        shown = null;
-        attention.forget();
-        isBusy("images-result", false);
-        byId("images-result").hidden = true;
-        byId("images-status").textContent = "";
-    }
 
     function choose(files) {
         if (!files.length) return;
@@ -65,7 +45,10 @@ export function imagesTab(models, changed) {
 
     const tab = loadedTab({
         use(description) {
-            if (shown && !isSameModel(shown, description?.model)) forget();
+            if (load.shown && !isSameModel(load.shown.model.model, description?.model)) {
+                load.forget();
+                attention.forget();
+            }
             model = description?.takesImages ? description : null;
             if (model) attention.useModel(model);
         },

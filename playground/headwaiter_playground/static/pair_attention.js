@@ -1,8 +1,8 @@
 // The attention across a pair of texts, in one layer and head: what tokens of one text give to tokens of the other.
 import { chipBar } from "./attention_chips.js";
-import { byId, drawing, element, isBusy, say, setOptions, showTable, table } from "./dom.js";
+import { byId, drawing, element, setOptions, showTable, table } from "./dom.js";
 import { layerWeights, mostTokens } from "./layer_weights.js";
-import { loader } from "./loader.js";
+import { loadedCard } from "./loaded_card.js";
 import { fixed, percent } from "./numbers.js";
 import { pairLines } from "./pair_lines.js";
 import { acrossShares, secondBegin } from "./pair_maths.js";
@@ -15,20 +15,21 @@ export function pairAttention(models, changed) {
     const layerChoice = byId("pair-layer");
     const headChoice = byId("pair-head");
     let asked = null; // The pair to show.
-    let shown = null; // The last reply, with what it was asked for.
+    let before = null; // The last reply, with what it was asked for.
+    let begun = null; // Where the second text of a pair begins, with the model and the query for which that holds.
     let token = 1; // The chosen token, by its position in the pair.
     let head = -1; // -1 until one is chosen.
     let linked = null; // The head and the token of an address, for the next reply.
     const bars = [
         chipBar(byId("pair-first"), (position) => choose(position)),
-        chipBar(byId("pair-second"), (position) => choose(shown.begin + position)),
+        chipBar(byId("pair-second"), (position) => choose(loading.shown.begin + position)),
     ];
 
-    const loading = loader(
+    const loading = loadedCard(
+        "pair",
         async (signal) => {
             const { model, query, document } = asked;
             if (!model.attends) throw new RangeError(`${model.model.name} offers no attention weights.`);
-            isBusy("pair-card", true);
             const layer = Number(layerChoice.value);
             const ask = (second, heads) => {
                 const request = { pairs: { first: [query], second: [second] }, layers: [layer], heads };
@@ -36,7 +37,10 @@ export function pairAttention(models, changed) {
             };
             const likely = mostTokens(query + document);
             const result = await layerWeights((heads) => ask(document, heads), model.heads, likely);
-            const alone = await ask("", [0]);
+            if (begun?.model !== model || begun.query !== query) {
+                const [letter, none] = await Promise.all(["a", ""].map((second) => ask(second, [0])));
+                begun = { model, query, begin: secondBegin(letter.tokens, none.tokens) };
+            }
             return {
                 ...result,
                 model,
@@ -45,16 +49,13 @@ export function pairAttention(models, changed) {
                 layer,
                 heads: model.heads,
                 tokens: result.tokens.map(shownToken),
-                begin: secondBegin(result.tokens, alone.tokens),
+                begin: begun.begin,
             };
         },
-        (result) => {
-            const isSamePair = shown && ["query", "document"].every((text) => shown[text] === result[text]);
-            const isSameHead = isSamePair && shown.layer === result.layer;
-            shown = result;
-            isBusy("pair-card", false);
-            say(byId("pair-error"), "");
-            byId("pair-result").hidden = false;
+        (shown) => {
+            const isSamePair = before && ["query", "document"].every((text) => before[text] === shown[text]);
+            const isSameHead = isSamePair && before.layer === shown.layer;
+            before = shown;
             const shares = acrossShares(shown);
             // The head that looks across the most, until the user chooses.
             if (!isSameHead || head < 0) head = shares.indexOf(Math.max(...shares));
@@ -69,10 +70,7 @@ export function pairAttention(models, changed) {
             );
             redraw();
         },
-        (error) => {
-            forget();
-            say(byId("pair-error"), error.message);
-        },
+        ({ query, document }) => query === asked.query && document === asked.document,
     );
 
     function choose(position) {
@@ -81,6 +79,7 @@ export function pairAttention(models, changed) {
     }
 
     const redraw = drawing(byId("panel-rerank"), () => {
+        const { shown } = loading;
         if (!shown) return;
         changed();
         const { tokens, begin, count, layer } = shown;
@@ -118,13 +117,6 @@ export function pairAttention(models, changed) {
         showTable(byId("pair-table"), table(caption, ["position", "token", "weight"], rows, 2));
     });
 
-    function forget() {
-        loading.cancel();
-        shown = null;
-        isBusy("pair-card", false);
-        byId("pair-result").hidden = true;
-    }
-
     layerChoice.addEventListener("change", loading.run);
     headChoice.addEventListener("change", () => {
         head = Number(headChoice.value);
@@ -149,6 +141,9 @@ export function pairAttention(models, changed) {
             loading.run();
         },
         /** Show nothing of the last reply. */
-        forget,
+        forget() {
+            before = null;
+            loading.forget();
+        },
     };
 }

@@ -1,8 +1,9 @@
 // Which tokens of a pair belong to which text, and how much of the attention goes from the first text to the second.
 
 /**
- * Return the position of the first token of a pair's second text: where its tokens begin to differ from those of the same
- * first text with an empty second one. Models that read both texts as one text report no offsets.
+ * Return the position of the first token of a pair's second text, given the tokens of two pairs with the same first text:
+ * one with a second text of one letter, and one with an empty second text. The second text of the pair itself may begin
+ * with what the tokenizer takes for a separator. Models that read both texts as one text report no offsets.
  */
 export function secondBegin(tokens, tokensWithoutSecond) {
     const differs = tokens.findIndex((token, position) => token !== tokensWithoutSecond[position]);

@@ -1,7 +1,7 @@
 // The card of the attention over the patches of a picture, in one layer and head.
-import { byId, drawing, isBusy, say, setOptions, showTable, table } from "./dom.js";
+import { byId, drawing, setOptions, showTable, table } from "./dom.js";
 import { layerWeights } from "./layer_weights.js";
-import { loader } from "./loader.js";
+import { loadedCard } from "./loaded_card.js";
 import { fixed, percent } from "./numbers.js";
 import { patchGrid, seenPart } from "./patch_grid.js";
 import { drawPatches } from "./patch_map.js";
@@ -13,13 +13,12 @@ export function patchAttention(models, changed) {
     const choices = { layer: byId("patch-layer"), head: byId("patch-head"), token: byId("patch-token") };
     const { layer: layerChoice, head: headChoice, token: tokenChoice } = choices;
     let asked = null; // The picture to show.
-    let shown = null; // The last reply, with what it was asked for.
 
-    const loading = loader(
+    const loading = loadedCard(
+        "patch",
         async (signal) => {
             const { model, images, bitmap } = asked;
             if (!model.attends) throw new RangeError(`${model.model.name} offers no attention weights.`);
-            isBusy("patch-card", true);
             const layer = Number(layerChoice.value);
             const grid = patchGrid(model);
             const tokens = grid.prefix + grid.rows * grid.columns;
@@ -29,20 +28,12 @@ export function patchAttention(models, changed) {
                 throw new RangeError(`${model.model.name} has ${count} tokens, which are not the patches of a picture.`);
             return { weights, count, grid, layer, bitmap, part: seenPart(bitmap, model) };
         },
-        (result) => {
-            shown = result;
-            isBusy("patch-card", false);
-            say(byId("patch-error"), "");
-            byId("patch-result").hidden = false;
-            redraw();
-        },
-        (error) => {
-            forget();
-            say(byId("patch-error"), error.message);
-        },
+        () => redraw(),
+        ({ bitmap }) => bitmap === asked.bitmap,
     );
 
     const redraw = drawing(byId("panel-images"), () => {
+        const { shown } = loading;
         if (!shown) return;
         changed();
         const { weights, count, grid, layer, bitmap, part } = shown;
@@ -62,19 +53,12 @@ export function patchAttention(models, changed) {
         showTable(byId("patch-table"), table(`Weights that the token gives: ${title}.`, ["to", "weight"], rows));
     });
 
-    function forget() {
-        loading.cancel();
-        shown = null;
-        isBusy("patch-card", false);
-        byId("patch-result").hidden = true;
-    }
-
     layerChoice.addEventListener("change", () => asked && loading.run());
     for (const choice of [headChoice, tokenChoice]) choice.addEventListener("change", redraw);
     byId("patch-map").addEventListener("click", ({ offsetX, offsetY }) => {
         const patch = byId("patch-map").patchAt?.(offsetX, offsetY);
         if (patch === undefined) return;
-        tokenChoice.value = String(shown.grid.prefix + patch);
+        tokenChoice.value = String(loading.shown.grid.prefix + patch);
         redraw();
     });
     return {
@@ -93,7 +77,7 @@ export function patchAttention(models, changed) {
                 choice.value = String(linked[name] ?? 0);
                 if (choice.selectedIndex < 0) choice.value = "0";
             }
-            if (shown && shown.layer !== Number(layerChoice.value)) loading.run();
+            if (loading.shown && loading.shown.layer !== Number(layerChoice.value)) loading.run();
             else redraw();
             return false;
         },
@@ -105,7 +89,7 @@ export function patchAttention(models, changed) {
         /** Show nothing of the last reply. */
         forget() {
             asked = null;
-            forget();
+            loading.forget();
         },
     };
 }

@@ -3,9 +3,11 @@
 // The server of the page takes bodies of 256 KiB, and base64 has 4 characters for 3 bytes.
 const MOST_BYTES = 180_000;
 const LEAST_QUALITY = 0.3;
+// The server takes pictures of at most so many pixels.
+const MOST_PIXELS = 2 ** 25;
 
 /**
- * Return `{ bytes, bitmap, isCopy }` for a file: as it is if it is small enough, otherwise a smaller JPEG copy, whose
+ * Return `{ bytes, bitmap, isCopy }` for a file: as it is if it is a small JPEG or PNG file, otherwise a smaller JPEG copy, whose
  * sides are still `side` pixels or more. Throws a RangeError if the browser cannot read the file as a picture.
  */
 export async function readPicture(file, side) {
@@ -15,8 +17,9 @@ export async function readPicture(file, side) {
     } catch {
         throw new RangeError(`“${file.name}” is not a picture that this browser reads: choose a JPEG or PNG file.`);
     }
-    const isSent = ["image/jpeg", "image/png"].includes(file.type) && file.size <= MOST_BYTES;
-    if (isSent) return { bytes: new Uint8Array(await file.arrayBuffer()), bitmap, isCopy: false };
+    const isSmall = file.size <= MOST_BYTES && bitmap.width * bitmap.height <= MOST_PIXELS;
+    if (isSmall && ["image/jpeg", "image/png"].includes(file.type))
+        return { bytes: new Uint8Array(await file.arrayBuffer()), bitmap, isCopy: false };
     const factor = Math.min(1, (2 * side) / Math.min(bitmap.width, bitmap.height));
     const canvas = document.createElement("canvas");
     canvas.width = Math.max(1, Math.round(bitmap.width * factor));

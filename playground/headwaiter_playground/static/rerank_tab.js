@@ -1,6 +1,7 @@
 // The tab Rerank: documents by their scores for a query, and the attention across one of the pairs.
-import { byId, element, isBusy, say } from "./dom.js";
-import { debounced, loader } from "./loader.js";
+import { byId, element } from "./dom.js";
+import { loadedCard } from "./loaded_card.js";
+import { debounced } from "./loader.js";
 import { loadedTab } from "./loaded_tab.js";
 import { isSameModel } from "./models.js";
 import { counted } from "./numbers.js";
@@ -17,11 +18,11 @@ const TYPING_PAUSE_MS = 400;
 export function rerankTab(models, changed) {
     const [queryField, documentsField] = ["rerank-query", "rerank-input"].map(byId);
     let model = null;
-    let shown = null; // The last reply, with what it was asked for.
     let chosen = ""; // The document whose pair is shown.
     const attention = pairAttention(models, changed);
 
-    const load = loader(
+    const load = loadedCard(
+        "rerank",
         async (signal) => {
             const asked = model;
             const query = queryField.value.trim();
@@ -29,8 +30,6 @@ export function rerankTab(models, changed) {
             const documents = typed.slice(0, MOST_DOCUMENTS);
             if (!query) throw new RangeError("Type a query.");
             if (!documents.length) throw new RangeError("Type a document on each line.");
-            isBusy("rerank-result", true);
-            byId("rerank-status").textContent = "Computing …";
             const request = { pairs: { first: [query], second: documents }, output: { logits: true } };
             const reply = await models.call(asked, "Classify", request, { signal });
             const scores = Array.from(float32Values(reply.scores));
@@ -38,22 +37,13 @@ export function rerankTab(models, changed) {
             const order = fallingOrder(reply.logits ? Array.from(float32Values(reply.logits)) : scores);
             return { model: asked, query, documents, scores, order, left: typed.length - documents.length };
         },
-        (result) => {
+        (shown) => {
             tab.loaded();
-            shown = result;
-            say(byId("rerank-error"), "");
-            isBusy("rerank-result", false);
             const note = shown.left
                 ? ` The page ranks the first ${MOST_DOCUMENTS} lines; ${shown.left} are left out.`
                 : "";
             byId("rerank-status").textContent = `${counted(shown.documents.length, "document")}.${note}`;
-            byId("rerank-result").hidden = false;
             choose(shown.documents.includes(chosen) ? chosen : shown.documents[shown.order[0]]);
-        },
-        (error) => {
-            isBusy("rerank-result", false);
-            byId("rerank-status").textContent = "";
-            say(byId("rerank-error"), error.message);
         },
     );
 
@@ -61,10 +51,11 @@ export function rerankTab(models, changed) {
         chosen = document;
         changed();
         showRanking();
-        attention.load(shown.model, shown.query, chosen);
+        attention.load(load.shown.model, load.shown.query, chosen);
     }
 
     function showRanking() {
+        const { shown } = load;
         const focused = document.activeElement?.textContent;
         const buttons = shown.order.map((index) => {
             const text = shown.documents[index];
@@ -80,16 +71,12 @@ export function rerankTab(models, changed) {
         if (hadFocus) buttons.find((button) => button.textContent === focused)?.focus();
     }
 
-    function forget() {
-        shown = null;
-        attention.forget();
-        byId("rerank-result").hidden = true;
-        byId("rerank-status").textContent = "";
-    }
-
     const tab = loadedTab({
         use(description) {
-            if (shown && !isSameModel(shown.model.model, description?.model)) forget();
+            if (load.shown && !isSameModel(load.shown.model.model, description?.model)) {
+                load.forget();
+                attention.forget();
+            }
             model = description?.tasks.includes("TASK_RERANK") ? description : null;
             if (model) attention.useModel(model);
         },
@@ -106,7 +93,7 @@ export function rerankTab(models, changed) {
             documentsField.value = text ?? documentsField.value;
             attention.restore(linked);
             chosen = filledLines(documentsField.value)[document] ?? chosen;
-            const isNew = !shown || typed() !== before;
+            const isNew = !load.shown || typed() !== before;
             if (!isNew) choose(chosen);
             return isNew;
         },

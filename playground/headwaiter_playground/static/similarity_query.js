@@ -1,8 +1,9 @@
 // A query against the list of texts: the texts by their cosines with the query.
 import { cosineMatrix } from "./cosines.js";
 import { csv } from "./csv.js";
-import { byId, download, isBusy, say } from "./dom.js";
-import { debounced, loader } from "./loader.js";
+import { byId, download } from "./dom.js";
+import { loadedCard } from "./loaded_card.js";
+import { debounced } from "./loader.js";
 import { scoreTable } from "./score_bars.js";
 import { fallingOrder } from "./score_maths.js";
 import { float32Rows } from "./tensors.js";
@@ -16,14 +17,13 @@ const TEXT_PROMPTS = ["document", "passage", "search_document"];
 export function similarityQuery(models, changed) {
     const field = byId("similarity-query");
     let asked = null; // The model, the texts and the output to ask for.
-    let shown = null; // The last ranking.
 
-    const loading = loader(
+    const loading = loadedCard(
+        "query",
         async (signal) => {
             const { model, texts, output } = asked;
             const query = field.value.trim();
             if (!query) return null;
-            isBusy("query-card", true);
             const vectors = async (values, names) => {
                 const prompt = promptOf(model, names);
                 const request = { texts: { values, ...(prompt && { prompt }) }, output };
@@ -33,14 +33,8 @@ export function similarityQuery(models, changed) {
             const cosines = cosineMatrix([own, ...rows])[0].slice(1);
             return { model, query, texts, cosines, order: fallingOrder(cosines) };
         },
-        (ranking) => {
-            shown = ranking;
+        ({ model, query, texts, cosines, order }) => {
             changed();
-            isBusy("query-card", false);
-            say(byId("query-error"), "");
-            byId("query-result").hidden = !shown;
-            if (!shown) return;
-            const { model, query, texts, cosines, order } = shown;
             const prompts = [QUERY_PROMPTS, TEXT_PROMPTS].map((names) => promptOf(model, names));
             const [forQuery, forTexts] = prompts.map((prompt) => (prompt ? `“${prompt}”` : "none"));
             const note = prompts.some(Boolean) ? ` Prompt of the query: ${forQuery}; of the texts: ${forTexts}.` : "";
@@ -49,22 +43,11 @@ export function similarityQuery(models, changed) {
             const scores = order.map((index) => cosines[index]);
             byId("query-ranking").replaceChildren(scoreTable(caption, ["text", "cosine"], names, scores));
         },
-        (error) => {
-            forget();
-            say(byId("query-error"), error.message);
-        },
     );
-
-    function forget() {
-        loading.cancel();
-        shown = null;
-        isBusy("query-card", false);
-        byId("query-result").hidden = true;
-    }
 
     field.addEventListener("input", debounced(() => asked && loading.run(), TYPING_PAUSE_MS));
     byId("query-csv").addEventListener("click", () => {
-        const { query, texts, cosines, order } = shown;
+        const { query, texts, cosines, order } = loading.shown;
         const rows = order.map((index, rank) => [rank + 1, query, texts[index], cosines[index]]);
         const text = csv([["rank", "query", "text", "cosine"], ...rows]);
         download(new Blob([text], { type: "text/csv" }), "similarity.csv");
@@ -85,7 +68,7 @@ export function similarityQuery(models, changed) {
         /** Show nothing of the last reply. */
         forget() {
             asked = null;
-            forget();
+            loading.forget();
         },
     };
 }

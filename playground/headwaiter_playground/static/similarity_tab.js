@@ -3,8 +3,8 @@ import { cosineShare } from "./colours.js";
 import { cosineMatrix, nearestNeighbours } from "./cosines.js";
 import { byId, drawing, element, say, table } from "./dom.js";
 import { colouredBy, scale } from "./heat_maps.js";
+import { loadedCard } from "./loaded_card.js";
 import { loadedTab } from "./loaded_tab.js";
-import { loader } from "./loader.js";
 import { isSameModel } from "./models.js";
 import { counted, enumWords, fixed } from "./numbers.js";
 import { similarityQuery } from "./similarity_query.js";
@@ -24,14 +24,14 @@ const LEAST_CELL_ON_PHONE = 40;
 /** Return the tab; it calls `changed` whenever its state has changed. */
 export function similarityTab(models, changed) {
     let model = null;
-    let shown = null; // The last reply, with what it was asked for.
 
     const labels = { [TEXTS]: "Texts, one on each line", [TOKENS]: "Token ids, one sequence on each line" };
     const input = typedInput("similarity", labels, { [TOKENS]: "1 2 3\n1 2 4\n5 6" }, () => tab.changed());
 
     const query = similarityQuery(models, changed);
 
-    const load = loader(
+    const load = loadedCard(
+        "similarity",
         async (signal) => {
             const asked = model;
             const pooling = poolingOf(model);
@@ -41,7 +41,6 @@ export function similarityTab(models, changed) {
             const typed = filledLines(input.text);
             const lines = typed.slice(0, MOST_TEXTS);
             if (!lines.length) throw new RangeError("Type a text on each line.");
-            byId("similarity-status").textContent = "Computing …";
             const output = { pooled: true, pooling, dtype: "DATA_TYPE_FLOAT32" };
             const request = { ...requestInput(input.kind, lines), output };
             const reply = await models.call(asked, "Encode", request, { signal });
@@ -57,37 +56,23 @@ export function similarityTab(models, changed) {
         },
         (result) => {
             tab.loaded();
-            shown = result;
-            say(byId("similarity-error"), "");
-            const { left } = shown;
-            const tokens = shown.lengths.reduce((sum, length) => sum + length, 0);
+            const { left } = result;
+            const tokens = result.lengths.reduce((sum, length) => sum + length, 0);
             const note = left ? ` The page compares the first ${MOST_TEXTS} lines; ${left} are left out.` : "";
-            const words = `${counted(shown.texts.length, "text")}, ${counted(tokens, "token")}.`;
+            const words = `${counted(result.texts.length, "text")}, ${counted(tokens, "token")}.`;
             byId("similarity-status").textContent = words + note;
-            say(byId("similarity-caution"), caution(shown.model));
-            byId("similarity-result").hidden = false;
+            say(byId("similarity-caution"), caution(result.model));
             redraw();
             // Of token ids, the page knows no text that a query could be compared with.
-            byId("query-card").hidden = !shown.lines;
-            if (shown.lines) query.load(shown.model, shown.lines, shown.output);
-        },
-        (error) => {
-            forget();
-            say(byId("similarity-error"), error.message);
+            byId("query-card").hidden = !result.lines;
+            if (result.lines) query.load(result.model, result.lines, result.output);
         },
     );
 
-    function forget() {
-        shown = null;
-        query.forget();
-        byId("similarity-result").hidden = true;
-        byId("similarity-status").textContent = "";
-    }
-
     const redraw = drawing(byId("panel-similarity"), () => {
-        if (!shown) return;
+        if (!load.shown) return;
         changed();
-        const { texts, cosines } = shown;
+        const { texts, cosines } = load.shown;
         const name = (index) => `${index + 1} ${texts[index]}`;
         // A matrix of many texts has no room for numbers: they are in the tooltips.
         const least = innerWidth < 760 ? LEAST_CELL_ON_PHONE : LEAST_CELL;
@@ -123,7 +108,10 @@ export function similarityTab(models, changed) {
 
     const tab = loadedTab({
         use(description) {
-            if (shown && !isSameModel(shown.model.model, description?.model)) forget();
+            if (load.shown && !isSameModel(load.shown.model.model, description?.model)) {
+                load.forget();
+                query.forget();
+            }
             model = description;
             if (model) input.useModel(model);
         },

@@ -133,7 +133,17 @@ def test_a_large_picture_is_sent_as_a_smaller_copy(open_tab: OpenTab, vit: Clien
     wrong.write_text("no picture")
     page.choose_file("#images-input", wrong)
     page.wait_for("document.querySelector('#images-error').textContent.includes('wrong.png')")
-    assert not page.evaluate("document.querySelector('#patch-map').checkVisibility()")
+    # The picture before stays below the error.
+    assert page.texts("#images-status") == ["The page still shows the result before."]
+    assert page.evaluate("document.querySelector('#patch-map').checkVisibility()")
+    # The server takes no picture of so many pixels, however small the file is.
+    plain = tmp_path / "plain.png"
+    Image.new("RGB", (6000, 6000), "white").save(plain)
+    assert plain.stat().st_size < 180_000
+    page.choose_file("#images-input", plain)
+    page.wait_for("document.querySelector('#images-status').textContent.includes('6000 × 6000 pixels')")
+    assert "smaller copy" in page.texts("#images-status")[0]
+    assert page.texts("#images-error") == [""]
     # Chromium's canvases have sides of at most 65535 pixels.
     narrow = tmp_path / "narrow.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (3, 70_000, 3), np.uint8)).save(narrow)

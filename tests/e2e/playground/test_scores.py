@@ -1,5 +1,6 @@
 """The tabs Rerank and Classify in Chromium: scores and weights equal those of the client, and fit on each screen."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from headwaiter_client import Client
 from testbed.chromium import Browser, Page
 from testbed.server_process import running_server
 from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, table
+from tests.e2e.playground.test_copied_calls import copied, reply_of
 from tests.support.e2e.classifiers import export_classifier, save_classifier
 from tests.support.playground.accessibility import problems
 from tests.support.shared_folders import SharedFolders
@@ -105,6 +107,27 @@ def test_a_pair_shows_the_attention_of_client_attend(open_tab: OpenTab, reranker
     assert f"They add up to {share:.4f}" in page.texts("#pair-table caption")[0]
 
 
+def test_a_document_may_begin_with_the_text_of_a_separator(open_tab: OpenTab, reranker: Client) -> None:
+    page = open_ranking(open_tab, reranker)
+    page.type_text("#rerank-input", "[SEP] fresh bread")
+    page.wait_for("document.querySelectorAll('#ranking tbody tr').length === 1")
+    tokens = reranker.attend((QUERY, "[SEP] fresh bread")).tokens
+    assert tokens is not None
+    begin = tokens.index("[SEP]") + 1
+    assert tokens[begin] == "[SEP]"
+    page.wait_for(f"document.querySelectorAll('#pair-second bdi').length === {len(tokens) - begin}")
+    assert page.texts("#pair-first bdi") == tokens[:begin]
+    assert page.texts("#pair-second bdi") == tokens[begin:]
+
+
+@pytest.mark.parametrize("form", ["curl", "python"])
+def test_the_copied_calls_run(form: str, open_tab: OpenTab, reranker: Client) -> None:
+    page = open_ranking(open_tab, reranker)
+    reply = reply_of(form, copied(page, form))
+    assert reply["lengths"] == [len(reranker.attend((QUERY, document)).tokens or ()) for document in DOCUMENTS]
+    assert page.evaluate("document.querySelector('#copy-openai').hidden")
+
+
 def test_a_link_holds_the_ranking_and_its_pair(open_tab: OpenTab, chromium: Browser, reranker: Client) -> None:
     page = open_ranking(open_tab, reranker)
     page.click("#ranking tbody tr:last-child button")
@@ -129,7 +152,9 @@ def test_a_link_holds_the_ranking_and_its_pair(open_tab: OpenTab, chromium: Brow
 def test_a_link_holds_the_texts_to_classify(open_tab: OpenTab, chromium: Browser, classifier: Client) -> None:
     page = open_tab(classifier, "classify", "rain falls\nfresh bread")
     page.wait_for("document.querySelector('#classify-result article')")
+    alone = page.texts("#classify-result")[0]
     page.type_text("#classify-second", "on stone")
+    page.wait_for(f"document.querySelector('#classify-result').textContent !== {json.dumps(alone)}")
     page.wait_for("location.hash.includes('second=on+stone')")
     check_link_and_reload(chromium, page, "#classify-result")
     assert page.evaluate("document.querySelector('#classify-second').value") == "on stone"
