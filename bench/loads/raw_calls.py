@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from itertools import count, cycle, pairwise, repeat, takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -65,6 +65,23 @@ def send_all(
     )
 
 
+@contextmanager
+def connected(
+    address: str, connections: int = 1, method: str = ENCODE
+) -> Iterator[Callable[[Iterable[RawRequest], int], Load]]:
+    """Connect to a server, and yield a function that sends requests from a number of requesters, as `send_all`.
+
+    Unlike `send_all`, the function does not connect, so that its time is that of the requests alone.
+    """
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        send = runner.run(_connect(stack, address, method, connections=connections))
+        try:
+            yield lambda requests, requesters: runner.run(load_generator.closed_loop(send, requests, requesters))
+        finally:
+            runner.run(stack.aclose())
+
+
 def closed_loop_beside(
     address: str, sequences: Sequence[Ids], requesters: int, beside: Ids, every_s: float
 ) -> tuple[Load, Load]:
@@ -111,18 +128,25 @@ def _run(
     connections: int = 1,
 ) -> _Result:
     async def connect_and_run() -> _Result:
-        # Otherwise the channels would share a connection.
-        options = [("grpc.use_local_subchannel_pool", 1)]
         async with AsyncExitStack() as stack:
-            senders = []
-            for _ in range(connections):
-                channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
-                await channel.channel_ready()
-                senders.append(sender(channel, method, deadline_s))
-            turns = cycle(senders)
-            return await load(lambda raw, due_s: next(turns)(raw, due_s))
+            return await load(await _connect(stack, address, method, deadline_s, connections))
 
     return asyncio.run(connect_and_run())
+
+
+async def _connect(
+    stack: AsyncExitStack, address: str, method: str, deadline_s: float | None = None, connections: int = 1
+) -> Send[RawRequest]:
+    """Open connections, and return a function that sends each request over the next of them."""
+    # Otherwise the channels would share a connection.
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    senders = []
+    for _ in range(connections):
+        channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
+        await channel.channel_ready()
+        senders.append(sender(channel, method, deadline_s))
+    turns = cycle(senders)
+    return lambda raw, due_s: next(turns)(raw, due_s)
 
 
 def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None) -> Send[RawRequest]:
