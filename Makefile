@@ -132,8 +132,8 @@ proto: $(VENV)/.installed ## Generate Python code and docs/api.md from the .prot
 bench: $(VENV)/.installed ## Run the benchmarks: about 90 minutes on two idle cores
 	$(BIN)/python -m bench $(BENCH)
 
-# Example of a short run of two parts: make gpu-check GPU_CHECK='--quick speed memory'
-gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU: at most 8 minutes
+# Example of a short run of two parts: make gpu-check GPU_CHECK='--quick graphs memory'
+gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU, and what they decide: at most 8 minutes
 	$(BIN)/pip install -q -e '.[cuda]'
 	$(BIN)/python -m bench.gpu $(GPU_CHECK)
 

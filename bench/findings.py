@@ -19,7 +19,7 @@ _COMPARISONS = {"≥": operator.ge, "≤": operator.le, ">": operator.gt, "<": o
 
 
 class OutOfTime(Exception):
-    """The time of the check is up."""
+    """The time of a part of the check is up."""
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,21 @@ class Findings:
         """Add a measurement that is impossible on this machine."""
         self._add(Finding(self.part, name, reason=reason))
 
+    def number(self, name: str) -> float | None:
+        """Return a figure of this part or an earlier one; None if it was not measured."""
+        return next((each.number for each in self.found if each.name == name and each.measured is not None), None)
+
     def require_time(self) -> None:
-        """Raise OutOfTime if the time of the check is up."""
+        """Raise OutOfTime if the time of the part is up."""
         if self.now_s() >= self.end_s:
-            raise OutOfTime("the time of the check is up: run this part alone")
+            raise OutOfTime("the time of this part is up: run this part alone")
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
         """Turn an error into a finding, so that the check continues.
 
         Raises:
-            OutOfTime: the time of the check is up, so the block does not start.
+            OutOfTime: the time of the part is up, so the block does not start.
         """
         self.require_time()
         try:

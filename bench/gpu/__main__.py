@@ -1,9 +1,9 @@
-"""Runs the GPU check on this machine and prints one table of measurements and requirements.
+"""Runs the GPU check on this machine, and prints its figures, what they decide, and which goals hold.
 
-The exit status is 1 if a requirement does not hold, if an error or a lack of time prevented a measurement, or if the
-GPU cannot be used. The GPU and all versions are printed above the table, and the lines to paste into the documentation
-below the table. No measurement starts after 7 minutes, so the most important part runs first. If a call hangs, the
-check ends after 8 minutes and prints what it has measured.
+Each part has a share of 8 minutes, and starts no measurement later; what was left out is an error of the part. After
+each part, its figures and all decisions so far are printed and written. At the end, the lines to paste into the
+documentation follow. If a call hangs, the check ends after 8 minutes. The exit status is 1 if a requirement does not
+hold, if an error or a lack of time prevented a measurement, or if the GPU cannot be used.
 """
 
 import argparse
@@ -18,33 +18,50 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import psutil
 
 from bench.findings import Finding, Findings, findings_table, summary, to_json
-from bench.gpu.attention import attention
+from bench.gpu.batches import batches
+from bench.gpu.calls import calls
 from bench.gpu.correctness import correctness
+from bench.gpu.cuda import versions
+from bench.gpu.decisions import report
 from bench.gpu.documents import document_lines
-from bench.gpu.environment import environment, versions
 from bench.gpu.forms import forms
+from bench.gpu.graphs import graphs
+from bench.gpu.in_process import in_process
+from bench.gpu.kernels import kernels
 from bench.gpu.long_sequences import long_sequences
 from bench.gpu.memory import memory
-from bench.gpu.service import service
+from bench.gpu.rotary import rotary
+from bench.gpu.served import served
 from bench.gpu.settings import BUDGET_S, FULL, QUICK, START_S, Settings
-from bench.gpu.short_batch import short_batch
-from bench.gpu.speed import speed
 from testbed.minilm import CHECKPOINT, ROOT
 
-PARTS: dict[str, Callable[[Settings, Findings], None]] = {
-    "environment": environment,
-    "correctness": correctness,
-    "service": service,
-    "memory": memory,
-    "forms": forms,
-    "long_sequences": long_sequences,
-    "speed": speed,
-    "short_batch": short_batch,
-    "attention": attention,
+
+class Part(NamedTuple):
+    """A part of the check, and its share of the time, in seconds."""
+
+    run: Callable[[Settings, Findings], None]
+    budget_s: float
+
+
+# What decides most comes first. The time that a part leaves goes to the next one; a part that takes more than its share
+# takes it from the last ones.
+PARTS = {
+    "correctness": Part(correctness, 80),
+    "kernels": Part(kernels, 30),
+    "batches": Part(batches, 40),
+    "graphs": Part(graphs, 55),
+    "in_process": Part(in_process, 45),
+    "served": Part(served, 75),
+    "calls": Part(calls, 55),
+    "rotary": Part(rotary, 40),
+    "memory": Part(memory, 15),
+    "long_sequences": Part(long_sequences, 10),
+    "forms": Part(forms, 35),
 }
 # If a call hangs and keeps Python from running too, the process ends this long after the budget.
 _LAST_RESORT_S = 15.0
@@ -63,6 +80,7 @@ def main(
     chosen = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     started_s = now_s()
+    logging.getLogger("headwaiter_client").setLevel(logging.ERROR)  # It warns while a server starts.
     with TemporaryDirectory(prefix="gpu-check-") as folder:
         checkpoint = chosen.model if chosen.model.is_dir() else None
         settings = make_settings(QUICK if chosen.quick else FULL, checkpoint, Path(folder))
@@ -79,7 +97,7 @@ def main(
 
 def _report(findings: Sequence[Finding], run: Mapping[str, str]) -> str:
     machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
-    texts = machine, findings_table(findings), summary(findings), document_lines(findings, run["GPU"])
+    texts = machine, findings_table(findings), summary(findings), document_lines(findings, run["GPU"]), report(findings)
     return "\n\n".join(texts)
 
 
@@ -135,17 +153,19 @@ def _run_parts(
     json: Path,
 ) -> None:
     json.parent.mkdir(parents=True, exist_ok=True)
-    for name, part in PARTS.items():
-        if name in parts:
-            findings = Findings(name, found)
-            part_started_s = now_s()
-            with findings.attempt(name):
-                limited = Findings(name, found, started_s + START_S, now_s)
-                limited.require_time()
-                part(settings, limited)
-            findings.record("duration of this part, s", now_s() - part_started_s)
-            # Write the file after every part, so that earlier findings survive a GPU that hangs.
-            json.write_text(to_json(found, run), encoding="utf-8")
+    budgets_s = sum(PARTS[name].budget_s for name in parts)
+    end_s = started_s
+    for name in (each for each in PARTS if each in parts):
+        findings, before, part_started_s = Findings(name, found), len(found), now_s()
+        end_s = max(end_s, part_started_s) + PARTS[name].budget_s / budgets_s * BUDGET_S
+        with findings.attempt(name):
+            limited = Findings(name, found, min(end_s, started_s + START_S), now_s)
+            limited.require_time()
+            PARTS[name].run(settings, limited)
+        findings.record("duration of this part, s", now_s() - part_started_s)
+        # A run that is cut off later leaves this much.
+        json.write_text(to_json(found, run), encoding="utf-8")
+        print(f"{findings_table(found[before:])}\n\n{report(found)}\n", flush=True)
     Findings("all parts", found).require("duration, s", now_s() - started_s, "≤", BUDGET_S)
     json.write_text(to_json(found, run), encoding="utf-8")
 

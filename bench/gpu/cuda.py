@@ -1,20 +1,35 @@
 """The GPU of the check, as PyTorch and ONNX Runtime see it."""
 
+import os
+import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
+from bench.report.tables import processor
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import require_cuda
+from headwaiter_server.settings.environment import usable_processors
 
-_PROFILED_RUNS = 50
+_PROFILED_RUNS = 10
+
+
+class Kernel(NamedTuple):
+    """A kernel that ran on the GPU: its name, and when it started and ended, in microseconds."""
+
+    name: str
+    started_us: float
+    ended_us: float
 
 
 @cache
@@ -32,11 +47,18 @@ class Gpu:
 
     Attributes:
         device: device that runs PyTorch.
-        server: command that serves a bundle on this GPU; headwaiter-server if empty.
+        server: command that serves a bundle on this GPU. The packages may be in a folder of their own, so there may be
+            no script, and NVIDIA's libraries may be elsewhere, where only PyTorch finds them.
     """
 
     device = torch.device("cuda")
-    server: Sequence[str] = ()
+
+    @property
+    def server(self) -> Sequence[str]:
+        """See the attribute."""
+        folders = [str(folder) for path in sys.path for folder in Path(path or ".").glob("nvidia/*/lib")]
+        search = os.pathsep.join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
+        return ("env", f"LD_LIBRARY_PATH={search}", sys.executable, "-m", "headwaiter_server")
 
     def unavailable_reason(self) -> str:
         """Return why the check cannot run on this machine; empty if it can."""
@@ -88,11 +110,11 @@ class Gpu:
         free, total = torch.cuda.mem_get_info()
         return (total - free) / 2**20
 
-    def kernels_ms(self, run: Callable[[], object]) -> float:
-        """Return the milliseconds that the GPU's kernels take in one run, without copies to and from the GPU.
+    def kernels(self, run: Callable[[], object]) -> tuple[int, list[Kernel]]:
+        """Run a function several times; return this number, and the GPU's kernels in the order of their starts.
 
-        PyTorch's profiler uses CUPTI, which sees all GPU work of this process, including ONNX Runtime's. Kernels run
-        one after another on one stream, so their times can be added.
+        PyTorch's profiler uses CUPTI, which sees all GPU work of this process, including ONNX Runtime's and that of
+        CUDA graphs. Copies between host and GPU are not kernels.
 
         Raises:
             RuntimeError: the profiler saw no kernels.
@@ -100,14 +122,27 @@ class Gpu:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
             for _ in range(_PROFILED_RUNS):
                 run()
-        kernels: list[float] = [
-            event.time_range.elapsed_us()
+        kernels = [
+            Kernel(event.name, event.time_range.start, event.time_range.end)
             for event in profiler.events() or ()
             if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset"))
         ]
         if not kernels:
             raise RuntimeError("PyTorch's profiler saw no kernels of ONNX Runtime: check that CUPTI is installed")
-        return sum(kernels) / _PROFILED_RUNS / 1e3
+        return _PROFILED_RUNS, sorted(kernels, key=lambda kernel: kernel.started_us)
+
+
+def versions(gpu: Gpu) -> dict[str, str]:
+    """Return processor, GPU and library versions by name."""
+    wheels = sorted(f"{each.name} {each.version}" for each in distributions() if each.name.startswith("nvidia-"))
+    return {
+        "processor": f"{processor()}, {usable_processors()} cores",
+        "Python": platform.python_version(),
+        "ONNX Runtime": f"{ort.__version__}, built for CUDA {getattr(ort, 'cuda_version', '') or 'none'}",
+        "PyTorch": str(torch.__version__),
+        "CUDA's libraries from pip": ", ".join(wheels) or "none",
+        **gpu.describe(),
+    }
 
 
 def _driver() -> str:

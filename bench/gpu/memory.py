@@ -2,69 +2,37 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.findings import Findings
+from bench.gpu.decisions import MEMORY
 from bench.gpu.models import minilm_bundle
 from bench.gpu.settings import FASTEST, Settings
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.models.calibration import measure_cost, warm_up
-from headwaiter_server.runtime import graph
+from headwaiter_server.models.calibration import calibrate
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import BatchLimits
-
-_ALLOWED_GROWTH = 1.05
-# The served arena doubles when it grows. The other one allocates what a batch asks for; it gets a tenth of the shapes.
-_SERVED, _OTHER = "kNextPowerOfTwo", "kSameAsRequested"
 
 Lengths = NDArray[np.int32]
 
 
 def memory(settings: Settings, findings: Findings) -> None:
-    """Start like a server, run random shapes, and compare the memory in use before and after."""
-    shapes = settings.effort.shapes
-    warm, after = _warm_and_after(_SERVED, shapes, settings, findings)
-    at_end = f"GPU memory after {shapes:,} random shapes"
-    findings.record("GPU memory after warm-up, MiB", warm)
-    findings.record(f"{at_end}, MiB", after)
-    findings.require(f"{at_end} / after warm-up", after / warm, "≤", _ALLOWED_GROWTH)
-    fewer = max(1, shapes // 10)
-    with findings.attempt(_OTHER):
-        warm, after = _warm_and_after(_OTHER, fewer, settings, findings)
-        findings.record(f"{_OTHER}: GPU memory after warm-up, MiB", warm)
-        findings.record(f"{_OTHER}: GPU memory after {fewer:,} random shapes, MiB", after)
-
-
-def _warm_and_after(strategy: str, shapes: int, settings: Settings, findings: Findings) -> tuple[float, float]:
-    """Return the MiB of a model after its warm-up, and after batches of random shapes."""
+    """Start like a server, CUDA graphs included, run random shapes, and compare the memory before and after."""
     before = _used_mib(settings)
-    with arena_strategy(strategy):
-        model = open_model(minilm_bundle(settings), "cuda", FASTEST, None)
-    limits = warm_up(model, measure_cost(model).limits)
-    warm = _used_mib(settings) - before
-    manifest = model.bundle.manifest
+    model = open_model(minilm_bundle(settings), "cuda", FASTEST, None)
+    limits = calibrate(model, 0).limits
+    findings.record("CUDA graphs", len(model.graph.cuda_graphs or ()))
+    warm, manifest, shapes = _used_mib(settings) - before, model.bundle.manifest, settings.effort.shapes
     for lengths in random_shapes(manifest, limits, shapes):
         findings.require_time()
         model.graph.run(batch_of(lengths, manifest), hidden=False)
-    return warm, _used_mib(settings) - before
-
-
-@contextmanager
-def arena_strategy(strategy: str) -> Iterator[None]:
-    """Let sessions on CUDA that open in the block grow their memory by a strategy, and otherwise be as served."""
-    served = graph._provider_options  # noqa: SLF001 - the server has no setting for the strategy
-
-    def options(*arguments: object) -> tuple[str, dict[str, str]]:
-        name, chosen = served(*arguments)  # type: ignore[arg-type]
-        return name, {**chosen, "arena_extend_strategy": strategy}
-
-    with patch.object(graph, "_provider_options", options):
-        yield
+    after = _used_mib(settings) - before
+    findings.record("GPU memory after warm-up, MiB", warm)
+    findings.record(f"GPU memory after {shapes:,} random shapes, MiB", after)
+    findings.require(MEMORY, after / warm, "≤", 1.05)
 
 
 def batch_of(lengths: Lengths, manifest: Manifest) -> PackedBatch:

@@ -20,19 +20,20 @@ def median_seconds(name: str, run: Callable[[], object], settings: Settings, rou
     return statistics.median(settings.gpu.seconds(name, run) for _ in range(rounds))
 
 
-def rounds_of(runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings) -> dict[str, Rounds]:
+def rounds_of(
+    runs: Mapping[str, Callable[[], object]], settings: Settings, findings: Findings, rounds: int
+) -> dict[str, Rounds]:
     """Time each function once in every round, after a warm-up round, and return the seconds.
 
     If a function raises an error, the error becomes a finding, and the function has no result.
     """
     taken = {name: Rounds() for name in runs}
-    rounds = settings.effort.rounds + 1
-    for ran in range(rounds):
+    for ran in range(rounds + 1):
         for name, run in runs.items():
             if len(taken[name]) == ran:
                 with findings.attempt(name):
                     taken[name].append(settings.gpu.seconds(name, run))
-    return {name: Rounds(each[1:]) for name, each in taken.items() if len(each) == rounds}
+    return {name: Rounds(each[1:]) for name, each in taken.items() if len(each) == rounds + 1}
 
 
 def encoder_flops(config: EncoderConfig, lengths: Iterable[int]) -> int:

@@ -147,7 +147,7 @@ def test_variable_length_attention_in_pytorch_gets_the_bounds_of_sequences(
 
 def assert_equals_single_sequences(encoder: Encoder, layout: type[pytorch.Padded | pytorch.VariableLength]) -> None:
     sequences = [ids.astype(np.int64) for ids in random_sequences(encoder.config, (5, 1, 48, 13))]
-    runner = pytorch.Runner(encoder, layout, SETTINGS)
+    runner = pytorch.Runner(encoder, layout, SETTINGS, torch.float32)
     expected = concatenate(run_in_pytorch(encoder, list(sequences))).pooled
     assert expected is not None
     assert_close(runner.run([sequences[:3], sequences[3:]]), expected)
@@ -167,8 +167,7 @@ def test_a_failing_run_does_not_stop_the_timing_of_other_runs() -> None:
             run_out_of_memory()
 
     findings = Findings("speed")
-    settings = replace(SETTINGS, effort=replace(EFFORT, rounds=3))
-    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, settings, findings)
+    taken = rounds_of({"fails": fail_later, "runs": lambda: ran.append("runs")}, SETTINGS, findings, 3)
     assert ran == ["fails", "runs", "fails", "runs", "runs", "runs"]
     assert {name: len(seconds) for name, seconds in taken.items()} == {"runs": 3}
     assert [(line.name, line.is_error) for line in findings.found] == [("fails", True)]

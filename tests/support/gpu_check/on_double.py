@@ -6,7 +6,8 @@ python -m tests.support.gpu_check.on_double rehearse FOLDER BUNDLE CHECKPOINT
     Run the check three times: all parts, then without enough memory, then on a GPU that hangs. Each run writes its
     findings to FOLDER. The models are those of `one_model`.
 python -m tests.support.gpu_check.on_double all FOLDER
-    Run all parts with the real models, reduced, with servers, and with processes that write the graphs of all forms.
+    Run all parts with the real models, reduced, with servers, with the times of this machine, and with processes that
+    write the graphs of all forms; graphs are timed although their answers are wrong.
 python -m tests.support.gpu_check.on_double check PART
     Run one part with the real models, reduced.
 python -m tests.support.gpu_check.on_double serve ARGUMENTS
@@ -15,6 +16,7 @@ python -m tests.support.gpu_check.on_double serve ARGUMENTS
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,13 +31,14 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from typing_extensions import override
 
 from bench.gpu import __main__ as check
-from bench.gpu.cuda import Gpu, cuda_unavailable_reason
+from bench.gpu import batches, calls, rotary
+from bench.gpu.cuda import Gpu, Kernel, cuda_unavailable_reason
 from bench.gpu.forms import FORMS
 from bench.gpu.settings import Effort, Settings
 from headwaiter_export.bundle import verification
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server import cli
-from headwaiter_server.runtime import model
+from headwaiter_server.runtime import cuda_graphs, model
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from tests.support.cuda_double.controls import Controls
 from tests.support.gpu_check.rehearsal import EFFORT, Faults, RehearsalGpu, one_model, pytorch_on_cpu, short_calibration
@@ -45,6 +48,7 @@ _TWO_KERNELS = "local and global layers, as ModernBERT"
 _NO_SERVER = ("false",)
 _SERVER = (sys.executable, "-m", "tests.support.gpu_check.on_double", "serve")
 HANG_BUDGET_S = 4.0
+_NO_BUDGET_S = 3600.0
 # Less than the arena's first region.
 _LARGEST_ALLOCATION = 1 << 10
 
@@ -71,11 +75,21 @@ class DoubleGpu(RehearsalGpu):
         return self.controls.bytes_in_use() / 2**20
 
     @override
-    def kernels_ms(self, run: Callable[[], object]) -> float:
-        """Return the number of kernels, as if each took 1 ms."""
+    def kernels(self, run: Callable[[], object]) -> tuple[int, list[Kernel]]:
+        """Return a kernel of 1 µs for each launch."""
         before = self.controls.launches()
         run()
-        return float(self.controls.launches() - before)
+        return 1, [Kernel("launch", start, start + 1) for start in range(self.controls.launches() - before)]
+
+
+class TimedDoubleGpu(DoubleGpu):
+    """The double's first device, with the times of this machine."""
+
+    @override
+    def seconds(self, name: str, run: Callable[[], object]) -> float:
+        started_s = time.perf_counter()
+        run()
+        return time.perf_counter() - started_s
 
 
 @contextmanager
@@ -84,6 +98,7 @@ def numbers_not_checked() -> Iterator[None]:
     with (
         patch.object(verification, "violation", lambda *_: None),
         patch.object(model, "check_golden", lambda *_, **__: _NO_DIFFERENCE),
+        patch.object(cuda_graphs, "same_bits", lambda *_: True),
         short_calibration(),
     ):
         yield
@@ -112,10 +127,10 @@ def rehearse(folder: Path, bundle: Path, checkpoint: Path) -> int:
     with one_model(bundle, read_checkpoint(checkpoint).encoder, FORMS[_TWO_KERNELS]):
         run(gpu, [], folder / "all.json")
         gpu.controls.limit_allocations(_LARGEST_ALLOCATION)
-        run(gpu, ["environment"], folder / "memory.json")
+        run(gpu, ["kernels"], folder / "memory.json")
         gpu.controls.limit_allocations(0)
         gpu.controls.hang()
-        return run(gpu, ["environment"], folder / "hang.json", budget_s=HANG_BUDGET_S)
+        return run(gpu, ["kernels"], folder / "hang.json", budget_s=HANG_BUDGET_S)
 
 
 def main() -> int:
@@ -127,10 +142,16 @@ def main() -> int:
             return cli.main()
     if command == "rehearse":
         return rehearse(*map(Path, arguments))
-    gpu = DoubleGpu(_SERVER)
     if command == "all":
-        return run(gpu, [], Path(arguments[0]) / "all.json", replace(EFFORT, processes=2))
-    return run(gpu, arguments, Path(os.devnull))
+        with (
+            patch.object(batches, "check_answers"),
+            patch.object(rotary, "check_answers"),
+            patch.object(calls, "_FRONT_ENDS", "2"),
+        ):
+            effort, findings = replace(EFFORT, processes=2), Path(arguments[0]) / "all.json"
+            # The budgets are those of a GPU on an idle host.
+            return run(TimedDoubleGpu(_SERVER), [], findings, effort, now_s=lambda: 0.0, budget_s=_NO_BUDGET_S)
+    return run(DoubleGpu(_SERVER), arguments, Path(os.devnull))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ same replacement. Everything else is the code of the check and of the server.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,8 +25,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from typing_extensions import override
 
-from bench.gpu import correctness, forms, long_sequences, models, pytorch
-from bench.gpu.cuda import Gpu
+from bench.gpu import calls, correctness, forms, long_sequences, models
+from bench.gpu.cuda import Gpu, Kernel
 from bench.gpu.routes import VARIABLE
 from bench.gpu.settings import Effort
 from bench.loads.traces import LogNormal
@@ -38,26 +38,12 @@ from headwaiter_export.graphs.packed_cuda import bias_heads
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_server import cli
 from headwaiter_server.models import calibration
-from headwaiter_server.runtime import graph
+from headwaiter_server.runtime import cuda_graphs, graph
+from headwaiter_server.runtime.batch_timing import time_batch
+from headwaiter_server.runtime.cuda_graphs import Upload
+from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS
 from tests.support.contrib_ops import CONTRIB_OPS
-from tests.support.oracle import Array, softmax
-
-
-class MultiHeadAttention(OpRun):
-    """Causal attention over padded sequences [B, N, H·d]."""
-
-    op_domain = "com.microsoft"
-
-    def _run(
-        self, query: Array, key: Array, value: Array, num_heads: int, scale: float, unidirectional: int
-    ) -> tuple[Array]:
-        assert unidirectional == 1
-        batch, tokens, _ = query.shape
-        q, k, v = (
-            rows.astype(np.float64).reshape(batch, tokens, num_heads, -1).swapaxes(1, 2) for rows in (query, key, value)
-        )
-        scores = np.where(np.tri(tokens, dtype=bool), q @ k.swapaxes(2, 3) * scale, -np.inf)
-        return ((softmax(scores) @ v).swapaxes(1, 2).reshape(query.shape).astype(query.dtype),)
+from tests.support.oracle import Array
 
 
 class GatherElements(OpRun):
@@ -76,8 +62,8 @@ class Faults:
         operators: operators in place of those of onnx's evaluator, and of the domain com.microsoft.
         kernel: the kernel that attention prints.
         memory_tokens: most tokens of a batch that fit into memory.
-        optimized: changes the optimised graph.
-        seconds: how long a run takes, by the start of its name; 1 s for others.
+        changed: whether replays of CUDA graphs change values after the server's own checks.
+        seconds: how long a run takes, by a part of its name; 1 s for others.
         used_mib: memory in use at each measurement; after the last number, the first comes again.
         server: command of the server.
         profiler_error: the error of the profiler; empty if it works.
@@ -87,9 +73,9 @@ class Faults:
     operators: list[Any] = field(default_factory=lambda: OPERATORS)
     kernel: str = "EFFICIENT_ATTENTION"
     memory_tokens: int = 1 << 30
-    optimized: Callable[[onnx.GraphProto], object] = lambda graph: None
+    changed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
-    used_mib: Sequence[float] = (100.0, 200.0, 201.0)
+    used_mib: Sequence[float] = (*[100.0] * 5, 200.0, 200.0)
     profiler_error: str = ""
     server: Sequence[str] = (sys.executable, "-m", "tests.support.gpu_check.rehearsal")
 
@@ -100,9 +86,13 @@ class RehearsalGpu(Gpu):
     device = torch.device("cpu")
 
     def __init__(self, faults: Faults) -> None:
-        self.server = faults.server
         self._faults = faults
         self._used_mib = cycle(faults.used_mib)
+
+    @property
+    @override
+    def server(self) -> Sequence[str]:
+        return self._faults.server
 
     @override
     def unavailable_reason(self) -> str:
@@ -119,7 +109,7 @@ class RehearsalGpu(Gpu):
     @override
     def seconds(self, name: str, run: Callable[[], object]) -> float:
         run()
-        return next((seconds for start, seconds in self._faults.seconds.items() if name.startswith(start)), 1.0)
+        return next((seconds for part, seconds in self._faults.seconds.items() if part in name), 1.0)
 
     @override
     def without_copies(
@@ -132,11 +122,11 @@ class RehearsalGpu(Gpu):
         return next(self._used_mib)
 
     @override
-    def kernels_ms(self, run: Callable[[], object]) -> float:
+    def kernels(self, run: Callable[[], object]) -> tuple[int, list[Kernel]]:
         if self._faults.profiler_error:
             raise RuntimeError(self._faults.profiler_error)
         run()
-        return 0.01
+        return 1, [Kernel("gemm", 0.0, 60.0), Kernel("flash_fwd", 60.0, 80.0), Kernel("LayerNorm", 85.0, 100.0)]
 
 
 class _Node:
@@ -151,7 +141,7 @@ class RehearsalSession:
     def __init__(self, graph: str | bytes, faults: Faults) -> None:
         source: Any = graph
         self._evaluator = ReferenceEvaluator(source, new_ops=faults.operators)
-        self._faults = faults
+        self.faults = faults
         self._prints = os.environ.get(VARIABLE) == "1"
         model = (
             onnx.load_from_string(graph) if isinstance(graph, bytes) else onnx.load(source, load_external_data=False)
@@ -165,16 +155,39 @@ class RehearsalSession:
         return [_Node(value) for value in self._evaluator.proto_.graph.output]
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array], options: object = None) -> list[Array]:
-        rows = next(feeds[name] for name in ("input_ids", "features", "query", "by_distance") if name in feeds)
-        if len(rows) > self._faults.memory_tokens:
+        rows = next(feeds[name] for name in ("input_ids", "features") if name in feeds)
+        if len(rows) > self.faults.memory_tokens:
             raise RuntimeError("Failed to allocate memory for requested buffer of size 4294967296")
         if self._prints:
             for _ in range(self._operators.count("PackedMultiHeadAttention")):
-                line = f"Operator=PackedMultiHeadAttention Node=n DataType=fp16 SdpaKernel={self._faults.kernel}\n"
+                line = f"Operator=PackedMultiHeadAttention Node=n DataType=fp16 SdpaKernel={self.faults.kernel}\n"
                 os.write(1, f"\x1b[36m{line}\x1b[0m".encode())
         with np.errstate(over="ignore", invalid="ignore"):
             outputs: Any = self._evaluator.run(list(names), dict(feeds))
         return list(outputs)
+
+
+# The server's own checks of a CUDA graph run it at most this often.
+_CHECKED_RUNS = 3
+
+
+class RehearsalReplay:
+    """A CUDA graph that does what an ordinary run does."""
+
+    def __init__(self, session: RehearsalSession, device: int, number: int, inputs: object, outputs: Iterable[str]):
+        self._session, self._outputs, self._runs = session, list(outputs), 0
+
+    def upload(self, inputs: Mapping[str, Array]) -> Upload:
+        source: Any = self
+        content: Any = inputs
+        return Upload(source, content, inputs)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        values = self._session.run(self._outputs, feeds)
+        self._runs += 1
+        if self._session.faults.changed and self._runs > _CHECKED_RUNS:
+            values = [each + 1 for each in values]
+        return dict(zip(self._outputs, values, strict=True))
 
 
 @contextmanager
@@ -185,16 +198,14 @@ def no_gpu(faults: Faults) -> Iterator[None]:
     def open_on_provider(model: str | bytes, provider: str, options: Any, *device: Any) -> Any:
         if provider != "cuda":
             return open_session(model, "cpu", options, *device)
-        if options.optimized_model_filepath:
-            assert isinstance(model, str)
-            optimized = onnx.load(model, load_external_data=False)
-            faults.optimized(optimized.graph)
-            onnx.save(optimized, options.optimized_model_filepath)
         return RehearsalSession(model, faults)
 
     with (
         patch.object(graph, "require_cuda", lambda *device: None),
         patch.object(graph, "_open_on_provider", open_on_provider),
+        patch.object(cuda_graphs, "Replay", RehearsalReplay),
+        patch.object(calls, "_FRONT_ENDS", "2"),
+        patch.object(calibration, "GRAPH_TOKENS", GRAPH_TOKENS[:1]),
         short_calibration(),
     ):
         yield
@@ -202,8 +213,16 @@ def no_gpu(faults: Faults) -> Iterator[None]:
 
 @contextmanager
 def short_calibration() -> Iterator[None]:
-    """Calibrate for moments, with small batches."""
+    """Calibrate for moments, with small batches; each CUDA graph seems to be faster than an ordinary run."""
+    seconds = count(1_000_000, -1)
+
+    def faster_each_time(*arguments: Any) -> float:
+        time_batch(*arguments)
+        return float(next(seconds))
+
     with (
+        patch.object(calibration, "time_batch", faster_each_time),
+        patch.object(calibration, "_COMPARED_RUNS", 1),
         patch.dict(calibration._BUDGETS_S, cuda=0.1),
         patch.dict(calibration._LARGEST_BUDGET_TOKENS, cuda=512),
         patch.object(calibration, "_SHAPES_S", 0.1),
@@ -212,7 +231,7 @@ def short_calibration() -> Iterator[None]:
         yield
 
 
-OPERATORS: list[Any] = [*CONTRIB_OPS, MultiHeadAttention, GatherElements]
+OPERATORS: list[Any] = [*CONTRIB_OPS, GatherElements]
 
 
 def reduced(config: EncoderConfig) -> EncoderConfig:
@@ -233,9 +252,14 @@ EFFORT = Effort(
     requests=10,
     shapes=5,
     form_tokens=128,
-    attention_tokens=(8, 32),
     processes=0,
     full_batch_tokens=128,
+    small_batch_tokens=64,
+    traces=2,
+    batch_rounds=1,
+    calls_s=0.2,
+    callers=(1, 128),
+    load_processes=2,
     lengths=LogNormal(12, 2, 64),
     reduce=reduced,
 )
@@ -276,11 +300,8 @@ def one_model(bundle: Path, encoder: Encoder, form: EncoderConfig | None = None)
 
 @contextmanager
 def pytorch_on_cpu() -> Iterator[None]:
-    """Leave out what PyTorch can only do on a GPU, and compilation, which takes half a minute."""
-    with (
-        patch.object(pytorch.Runner, "compile", lambda runner: None),
-        patch("torch.nn.attention.varlen.varlen_attn", varlen_attn),
-    ):
+    """Leave out what PyTorch can only do on a GPU."""
+    with patch("torch.nn.attention.varlen.varlen_attn", varlen_attn):
         yield
 
 
