@@ -97,7 +97,13 @@ def main(
 
 def _report(findings: Sequence[Finding], run: Mapping[str, str]) -> str:
     machine = "\n".join(f"- {name}: {value}" for name, value in run.items() if value)
-    texts = machine, findings_table(findings), summary(findings), document_lines(findings, run["GPU"]), report(findings)
+    texts = (
+        machine,
+        findings_table(findings),
+        summary(findings),
+        document_lines(findings, run["GPU"]),
+        report(findings, run["GPU"]),
+    )
     return "\n\n".join(texts)
 
 
@@ -165,7 +171,7 @@ def _run_parts(
         findings.record("duration of this part, s", now_s() - part_started_s)
         # A run that is cut off later leaves this much.
         json.write_text(to_json(found, run), encoding="utf-8")
-        print(f"{findings_table(found[before:])}\n\n{report(found)}\n", flush=True)
+        print(f"{findings_table(found[before:])}\n\n{report(found, run['GPU'])}\n", flush=True)
     Findings("all parts", found).require("duration, s", now_s() - started_s, "≤", BUDGET_S)
     json.write_text(to_json(found, run), encoding="utf-8")
 

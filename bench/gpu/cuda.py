@@ -57,8 +57,8 @@ class Gpu:
     def server(self) -> Sequence[str]:
         """See the attribute."""
         folders = [str(folder) for path in sys.path for folder in Path(path or ".").glob("nvidia/*/lib")]
-        search = os.pathsep.join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])
-        return ("env", f"LD_LIBRARY_PATH={search}", sys.executable, "-m", "headwaiter_server")
+        search = filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")])
+        return ("env", f"LD_LIBRARY_PATH={os.pathsep.join(search)}", sys.executable, "-m", "headwaiter_server")
 
     def unavailable_reason(self) -> str:
         """Return why the check cannot run on this machine; empty if it can."""

@@ -45,14 +45,14 @@ def compare(value: float, other: float) -> str:
     return f"{format_number(value)} {'<' if value < other else '≥'} {format_number(other)}"
 
 
-def report(findings: Sequence[Finding]) -> str:
-    """Return the decisions, and which goals hold."""
+def report(findings: Sequence[Finding], gpu: str) -> str:
+    """Return the decisions, and which goals hold, on a GPU."""
     found = {each.name: each for each in findings if each.measured is not None}
-    lines = ["Decisions:\n"]
+    lines = [f"Decisions, measured on {gpu}:\n"]
     for subject in PLACES:
         decision = found.get(_decision(subject))
         lines.append(f"- {subject}: {decision.measured if decision else 'open, because figures are missing'}")
-    lines.append("\nGoals:\n")
+    lines.append(f"\nGoals, measured on {gpu}:\n")
     for name in GOALS:
         goal = found.get(name)
         told = f"{format_number(goal.number)} {goal.sign} {goal.bound}: {goal.verdict}" if goal else "not measured"

@@ -55,4 +55,4 @@ def rotary(settings: Settings, findings: Findings) -> None:
     if speedups:
         choice = _OPERATOR if min(speedups) >= 1 else _STANDARD
         figures = ", ".join(map(format_number, speedups))
-        decide(findings, "rotary positions", f"{choice}, it has {figures} times the throughput of {_STANDARD}")
+        decide(findings, "rotary positions", f"{choice}, throughput of {_OPERATOR} / of {_STANDARD}: {figures}")

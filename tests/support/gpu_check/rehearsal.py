@@ -237,7 +237,8 @@ OPERATORS: list[Any] = [*CONTRIB_OPS, GatherElements]
 def reduced(config: EncoderConfig) -> EncoderConfig:
     """Return a tiny configuration of the same kind, of at most 64 tokens and one layer of each kind."""
     layers = 2 if config.local_layers else 1
-    tiny = replace(config, layers=layers, max_tokens=64, window=min(config.window, 8))
+    local = tuple(layer for layer in config.local_layers if layer < layers)
+    tiny = replace(config, layers=layers, local_layers=local, max_tokens=64, window=min(config.window, 8))
     if not config.takes_tokens:
         return tiny
     return replace(tiny, vocabulary_size=512, d_model=32, heads=2, head_dim=16, value_dim=16, d_ff=64)
