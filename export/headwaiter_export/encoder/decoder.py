@@ -54,11 +54,12 @@ class Decoder(nn.Module):
         if self._input is DecoderInput.TARGET and tokens is not None:
             return self.embedding.arrange(table(tokens), layout, tokens)
         assert self._start_id is not None
-        moved = torch.full_like(layout.positions, self._start_id)
-        if tokens is not None:
+        if tokens is None:
+            moved = torch.full_like(layout.positions, self._start_id)
+        else:
             # In a batch, the token before a first row is that of another sequence: the start token replaces it.
             before = torch.cat((tokens[:1], tokens[:-1]))
-            moved = torch.where(layout.positions == 0, moved, before)
+            moved = torch.where(layout.positions == 0, self._start_id, before)
         return self.embedding.arrange(table(moved), layout, moved)
 
     def forward(self, table: nn.Module, tokens: Tensor | None, source: Tensor, layout: AttentionLayout) -> Tensor:

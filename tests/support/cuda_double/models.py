@@ -104,7 +104,9 @@ OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
         ),
         "experts": Form("fp32", {"experts": 4, "active_experts": 2, "max_tokens": 64}),
         # The layers of the encoder, and the attention to them, have no mask.
-        "decoder": Form("fp16", {"decoder": DecoderConfig(layers=1, d_ff=16, start_id=2), "max_tokens": 512}),
+        "decoder": Form(
+            "fp16", {"decoder": DecoderConfig(layers=1, d_ff=16, start_id=2), "pooling": "last", "max_tokens": 512}
+        ),
         # One query for each sequence.
         "first-row": Form(
             "fp16",
