@@ -96,6 +96,7 @@ class EncoderGraph:
 
     Attributes:
         turn: runs each batch of a load, to keep other models' batches off the device meanwhile.
+        on_gpu: whether a GPU runs the graph.
         sparse: whether `run` also returns the entries of pooled vectors.
         cuda_graphs: the CUDA graphs of small batches, at first none; None if the session cannot have any.
     """
@@ -127,10 +128,10 @@ class EncoderGraph:
         self._outputs = {node.name for node in session.get_outputs()}
         self._takes_target = any(name.startswith(TARGET) for name in self._inputs)
         self._session = session
-        self._on_gpu = gpu is not None
+        self.on_gpu = gpu is not None
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._is_padded = "attention_mask" in self._inputs
-        self._uses_shape_buckets = self._on_gpu and not self._is_padded
+        self._uses_shape_buckets = self.on_gpu and not self._is_padded
         self._small_outputs = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
         self._has_cuda_graphs = has_cuda_graphs
         if has_cuda_graphs and gpu is not None and self._small_outputs and not (self._is_padded or self._takes_target):
@@ -235,7 +236,7 @@ class EncoderGraph:
         """
         inputs = batch.inputs if batch.inputs is not None else self.prepare(batch).inputs
         assert inputs is not None
-        if self._on_gpu:
+        if self.on_gpu:
             ignore_captures_elsewhere()
         if isinstance(inputs, Upload) and not hidden:
             return self._outputs_of(batch, inputs.run())
@@ -245,7 +246,7 @@ class EncoderGraph:
         # A graph has no hidden rows, and its shape more dummies than necessary.
         feeds = self._feeds(batch) if isinstance(inputs, Upload) else inputs
         options = run_options() if self._has_cuda_graphs else None
-        shrinks = self.attends_in_blocks or (self._is_padded and not self._on_gpu)
+        shrinks = self.attends_in_blocks or (self._is_padded and not self.on_gpu)
         if shrinks and batch.query_blocks >= _SHRINKING_BLOCKS:
             options = options or ort.RunOptions()
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -48,6 +49,26 @@ def test_calibration_recovers_the_cost_and_its_budget_is_within_three_percent_of
     largest = {"cpu": 4096, "cuda": 65_536}[provider]
     assert _rate(cost, measured.limits.tokens) >= 0.97 * _rate(cost, largest)
     assert _rate(cost, measured.limits.tokens // 2) < 0.97 * _rate(cost, largest)
+
+
+def test_other_programs_on_the_cores_change_neither_the_cost_of_a_cpu_nor_its_budget(tmp_path: Path) -> None:
+    alone, beside = (simulated_model(tmp_path, GATHERED) for _ in range(2))
+    random = Random(0)
+    beside[1].next_stolen_s = lambda: random.expovariate(1 / 0.1)
+    measured = []
+    for model, graph in (alone, beside):
+        with patch("headwaiter_server.runtime.batch_timing.time", graph):
+            measured.append(measure_cost(model))
+    assert beside[1].stolen_s > alone[1].now_s
+    assert measured[1] == measured[0]
+
+
+def test_a_gpu_is_timed_by_the_clock_because_its_batches_take_no_cpu_time(tmp_path: Path) -> None:
+    model, graph = simulated_model(tmp_path, GATHERED, provider="cuda")
+    graph.next_stolen_s = lambda: 1e-3
+    with patch("headwaiter_server.runtime.batch_timing.time", graph):
+        launch_s = measure_cost(model).cost.launch_s
+    assert launch_s == pytest.approx(GATHERED.launch_s + 1e-3, rel=1e-3)
 
 
 def _rate(cost: CostModel, tokens: int) -> float:

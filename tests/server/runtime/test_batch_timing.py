@@ -25,6 +25,7 @@ class SimulatedGraph:
     """
 
     turn = staticmethod(at_once)
+    on_gpu = True
 
     def __init__(self, seconds: Callable[[PackedBatch], float]) -> None:
         self.now_s = 0.0

@@ -37,6 +37,7 @@ class Graph:
 
     pools = True
     variable_length = False
+    on_gpu = False
     turn = staticmethod(at_once)
 
     def prepare(self, batch: PackedBatch) -> PackedBatch:
