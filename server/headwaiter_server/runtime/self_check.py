@@ -18,9 +18,10 @@ from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.numeric_tolerances import Difference, difference
 from headwaiter_server.runtime.packing import PackedBatch, pack
 
-# Maximum size of a batch of golden inputs: large enough to mix sequences, small enough to take little memory.
-_GOLDEN_TOKENS = 1024
-_GOLDEN_CELLS = 1 << 20
+# Maximum size of a batch of golden inputs: large enough to mix sequences, and no larger than usual batches of a CPU,
+# because ONNX Runtime keeps the memory of the largest batch.
+_GOLDEN_TOKENS = 512
+_GOLDEN_CELLS = 1 << 18
 # Most tokens of the golden inputs whose results are compared beside others.
 _FEW_TOKENS = 128
 
