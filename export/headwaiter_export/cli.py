@@ -40,7 +40,9 @@ SPARSE = "splade"
 # The flags of a module with code of its own, as arguments of `export_module`.
 _MODULE_FLAGS = ("max_tokens", "vocabulary_size", "feature_width", "pooling", "normalize", "labels")
 # Packages of the extra `export` that this command imports.
-_REQUIRED_PACKAGES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch")
+_REQUIRED_PACKAGES = (
+    *("onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "safetensors", "tokenizers", "torch", "transformers"),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,6 +23,7 @@ from headwaiter_export.checkpoints.modules_json import (
 )
 from headwaiter_export.checkpoints.onnx_paths import settings_folder
 from headwaiter_export.checkpoints.reader import LoadedModel, MakeEncoder, ReadWeights, read_checkpoint
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -216,7 +217,8 @@ def _read_without_family(
     text = None
     if IDS in file.inputs:
         has_modules = modules != Modules(folder)
-        text = read_text_without_family(modules, config_json, encoder.config, lines, has_modules=has_modules)
+        saved = read_checkpoint_tokenizer(modules.transformer, config_json)
+        text = read_text_without_family(modules, saved, encoder.config, lines, has_modules=has_modules)
     return LoadedModel(encoder, text, assumptions=tuple(lines))
 
 

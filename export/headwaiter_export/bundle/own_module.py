@@ -176,5 +176,4 @@ def _read_text(path: Path, config: EncoderConfig) -> TextConfig:
     if not path.is_dir():
         return read_tokenizer(path, config)
     prompts = CheckpointJson.read_if_present(path / "config_sentence_transformers.json")
-    config_json = CheckpointJson.read_if_present(path / "config.json")
-    return with_prompts(read_tokenizer(path / TOKENIZER, config), prompts, config_json, None, None, pooled=True)
+    return with_prompts(read_tokenizer(path / TOKENIZER, config), prompts)

@@ -25,7 +25,7 @@ from headwaiter_export.checkpoints.modules_json import (
     read_weights,
 )
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
-from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer, read_checkpoint_tokenizer
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -60,7 +60,7 @@ class LibraryModel:
     choices: dict[str, Any]
     assumptions: list[str]
     _modules: Modules
-    _config_json: CheckpointJson
+    _tokenizer: CheckpointTokenizer | None
     _has_modules: bool
     image: ImageFormat | None = None
     _texts: list[TextConfig | None] = field(default_factory=list)
@@ -79,7 +79,7 @@ class LibraryModel:
             return None
         if not self._texts:
             text = read_text_without_family(
-                self._modules, self._config_json, encoder.config, self.assumptions, has_modules=self._has_modules
+                self._modules, self._tokenizer, encoder.config, self.assumptions, has_modules=self._has_modules
             )
             self._texts.append(text)
         return self._texts[0]
@@ -87,7 +87,7 @@ class LibraryModel:
 
 def read_text_without_family(
     modules: Modules,
-    config_json: CheckpointJson,
+    saved: CheckpointTokenizer | None,
     config: EncoderConfig,
     assumptions: list[str],
     *,
@@ -95,10 +95,10 @@ def read_text_without_family(
 ) -> TextConfig | None:
     """Read the tokenizer and the prompts of a model without a family; the arguments are those of `read_text`."""
     folder = modules.transformer
-    text = read_text(folder, config_json, config, assumptions, has_modules=has_modules)
+    text = read_text(folder, saved, config, assumptions, has_modules=has_modules)
     if text is None or modules.prompts is None:
         return text
-    text = with_prompts(text, modules.prompts, config_json, None, None, pooled=modules.pools_prompt)
+    text = with_prompts(text, modules.prompts, unpooled=None if modules.pools_prompt else saved)
     if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):
         raise CheckpointError(
             f"the pooling of {folder.parent} has include_prompt False, and other modules or poolings beside it: "
@@ -120,7 +120,7 @@ def read_library_model(
     `max_tokens` are the most tokens of a sequence; None for as many as config.json allows, but at most 8,192.
 
     Raises:
-        CheckpointError: transformers is not installed or cannot read the checkpoint, or a setting is not supported.
+        CheckpointError: transformers cannot read the checkpoint, or a setting is not supported.
         ConfigError: the model gives logits alone, and a pooling or unit length was chosen.
     """
     has_modules = is_present(folder / "modules.json")
@@ -154,7 +154,7 @@ def read_library_model(
             "normalize": modules.normalize if normalize is None else normalize,
             "after_pooling": tuple(each.module for each in modules.after_pooling),
         }
-        return LibraryModel(rows, None, choices, assumptions, modules, config_json, has_modules, image)
+        return LibraryModel(rows, None, choices, assumptions, modules, None, has_modules, image)
     if module.config.is_encoder_decoder:
         module = _encoder_of(module, config_json, modules, head)
         assumptions.append("hidden rows are those of the encoder; the decoder is left out")
@@ -172,32 +172,25 @@ def read_library_model(
         "normalize": chosen is not Pooling.NONE and modules.normalize if normalize is None else normalize,
         "after_pooling": () if chosen is Pooling.NONE else tuple(each.module for each in modules.after_pooling),
     }
+    saved = read_checkpoint_tokenizer(folder, config_json)
     if head is not None:
-        choices["token_types"] = _token_types(module, folder, config_json)
-    return LibraryModel(module, head, choices, assumptions, modules, config_json, has_modules)
+        choices["token_types"] = _token_types(module, saved)
+    return LibraryModel(module, head, choices, assumptions, modules, saved, has_modules)
 
 
 def _encoders(kind: str) -> set[str]:
     """Return the classes without a head of a model type, which may have any name, such as BertGenerationEncoder."""
-    try:
-        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-    except ImportError:
-        return set()  # `_load` says so.
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
     names = MODEL_MAPPING_NAMES.get(kind, ())
     return {names} if isinstance(names, str) else {*names}
 
 
 def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no_family: Exception) -> nn.Module:
     """Return the module of transformers in float32."""
-    kind = config_json.values["model_type"]
-    try:
-        import transformers
-    except ImportError:
-        raise CheckpointError(
-            f"{config_json.path} has the model type {kind!r}, whose code is in transformers: pip install transformers, "
-            "and export again"
-        ) from None
-    if kind not in transformers.CONFIG_MAPPING:
+    import transformers
+
+    if config_json.values["model_type"] not in transformers.CONFIG_MAPPING:
         raise no_family
     # Of DPR's two encoders, AutoModel reads only that of questions.
     named = [each for each in config_json.strings("architectures") if each.endswith("Encoder")]
@@ -322,10 +315,9 @@ def _runs(module: nn.Module, ids: Tensor) -> bool:
     return True
 
 
-def _token_types(module: nn.Module, folder: Path, config_json: CheckpointJson) -> int:
+def _token_types(module: nn.Module, saved: CheckpointTokenizer | None) -> int:
     """Return the number of token types, if the tokenizer gives the module types; otherwise 0."""
-    reference = reference_tokenizer(folder, config_json)
     takes = "token_type_ids" in inspect.signature(module.forward).parameters
-    if not takes or reference is None or "token_type_ids" not in reference.model_input_names:
+    if not takes or saved is None or not saved.gives_token_types:
         return 0
     return int(getattr(module.config, "type_vocab_size", 0))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
+from headwaiter_export.checkpoints.json_files import CheckpointError, is_present
 from headwaiter_export.checkpoints.modules_json import Modules
 from headwaiter_export.checkpoints.texts import TextConfig
-from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer
 from headwaiter_export.checkpoints.weights import check_precision, read_pickle
 from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Pooling
@@ -74,18 +74,15 @@ def check_m3(folder: Path, modules: Modules, pooling: Pooling | None, *, normali
         )
 
 
-def with_m3_rules(text: TextConfig | None, config_json: CheckpointJson) -> TextConfig:
+def with_m3_rules(text: TextConfig | None, saved: CheckpointTokenizer | None, folder: Path) -> TextConfig:
     """Return a configuration of texts with the tokens that have no weight.
 
     Raises:
-        CheckpointError: there is no tokenizer, or transformers, which names these tokens, is not installed.
+        CheckpointError: there is no tokenizer.
     """
-    folder = config_json.path.parent
-    if text is None:
+    if text is None or saved is None:
         raise CheckpointError(f"{folder} has {_WEIGHTS_FILE} and no tokenizer.json: add the tokenizer")
-    reference = reference_tokenizer(folder, config_json)
-    if reference is None:
-        raise CheckpointError(f"{folder} has {_WEIGHTS_FILE}: reading it needs transformers: pip install transformers")
+    reference = saved.reference
     names = (reference.special_tokens_map.get(kind) for kind in _UNWEIGHTED)
     ids = sorted({reference.convert_tokens_to_ids(name) for name in names if name is not None})
     return replace(text, unweighted_ids=tuple(ids))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from headwaiter_export.checkpoints.families.family import Family
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.texts import DOCUMENT, QUERY, Prompt, TextConfig, transformer_settings
-from headwaiter_export.checkpoints.tokenizers.comparison import reference_tokenizer
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 
@@ -24,7 +24,7 @@ _EXPANSION_FIELDS = {"strategy", "attend", "token", "length"}
 def with_tasks(
     text: TextConfig,
     config: EncoderConfig,
-    config_json: CheckpointJson,
+    saved: CheckpointTokenizer,
     mask: CheckpointJson,
     family: Family,
     route: str | None = None,
@@ -34,7 +34,7 @@ def with_tasks(
     Args:
         text: the configuration of texts with its prompts; a prompt that is missing is added, and has no text.
         config: the configuration of the encoder.
-        config_json: content of config.json.
+        saved: the tokenizer of the checkpoint.
         mask: settings of MultiVectorMask.
         family: the family of the checkpoint.
         route: the route of a Router, which is then the task of texts without a prompt.
@@ -42,8 +42,7 @@ def with_tasks(
     Raises:
         CheckpointError: a setting cannot be reproduced.
     """
-    folder = config_json.path.parent
-    settings = transformer_settings(folder)
+    settings = transformer_settings(saved.folder)
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = {name: Prompt(name, "", 0) for name in (QUERY, DOCUMENT)} | {each.name: each for each in text.prompts}
     limits = dict.fromkeys(prompts, text.max_tokens)
@@ -56,7 +55,7 @@ def with_tasks(
         prompts[name] = replace(prompt, skiplist_ids=skipped if name != QUERY or skips_queries else ())
     if settings.values.get("query_expansion") is not None:
         expansion = _read_expansion(settings)
-        expansion_id = _expansion_id(expansion, settings, reference_tokenizer(folder, config_json))
+        expansion_id = _expansion_id(expansion, settings, saved.reference)
         length = expansion["length"]
         if expansion["strategy"] == "fixed":
             limits[QUERY] = length
@@ -113,8 +112,6 @@ def _read_expansion(settings: CheckpointJson) -> dict[str, Any]:
 
 def _expansion_id(expansion: dict[str, Any], settings: CheckpointJson, reference: Any) -> int:
     """Return the id of the token that expands queries: by default, the mask or the end token of the tokenizer."""
-    if reference is None:
-        raise settings.error("query_expansion", "reading it needs transformers: pip install transformers")
     if reference.padding_side != "right":
         raise settings.error("query_expansion", "the tokenizer pads on the left; the export knows only the right side")
     token = expansion.get("token") or reference.mask_token or reference.eos_token

@@ -11,8 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
-from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, reference_tokenizer, shortened
+from headwaiter_export.checkpoints.json_files import CheckpointError, is_present, refuse_errors
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer
+from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, shortened
 from headwaiter_proto.manifest_pb2 import PairTemplate
 from headwaiter_proto.rules.pairs import text_of_pair
 
@@ -27,25 +28,21 @@ _LONG_TEXTS = ("word " * 200, "word " * 40_000)
 _COMPARED_ADDED_TOKENS = 50
 
 
-def read_pair_template(folder: Path, config_json: CheckpointJson, tokenizer: Tokenizer, prompt: str) -> PairTemplate:
+def read_pair_template(saved: CheckpointTokenizer, prompt: str) -> PairTemplate:
     """Return the chat template of a checkpoint as the text around two texts.
 
     Args:
-        folder: folder of the tokenizer.
-        config_json: content of config.json.
-        tokenizer: the tokenizer of the bundle, whose ids are compared with those of transformers.
+        saved: the tokenizer of the checkpoint.
         prompt: the message with the role "system"; empty for none.
 
     Raises:
-        CheckpointError: transformers is missing or cannot use the template, the text around two texts depends on the
+        CheckpointError: transformers cannot use the template, the text around two texts depends on the
             texts or on the time, or the ids of a pair differ.
     """
+    folder, tokenizer, reference = saved.folder, saved.tokenizer, saved.reference
     further = folder / "additional_chat_templates" / "default.jinja"
     if is_present(further):
         raise CheckpointError(f"{further} is a second chat template of the same name: remove one of the two")
-    reference = reference_tokenizer(folder, config_json)
-    if reference is None:
-        raise CheckpointError(f"{folder} has a chat template, which transformers renders: pip install transformers")
     if "attention_mask" not in reference.model_input_names:
         # sentence-transformers then does not put the end of the template back after it shortened a pair.
         raise CheckpointError(

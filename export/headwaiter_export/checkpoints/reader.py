@@ -46,7 +46,7 @@ from headwaiter_export.checkpoints.modules_json import (
 from headwaiter_export.checkpoints.multi_vector import TASK_FIELDS, with_tasks
 from headwaiter_export.checkpoints.sound_format import read_sound_format
 from headwaiter_export.checkpoints.texts import TextConfig, filled_texts, read_text, with_prompts
-from headwaiter_export.checkpoints.tokenizers.classes import find_tokenizer, gives_token_types
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer, read_checkpoint_tokenizer
 from headwaiter_export.checkpoints.vocabulary_head import fold_vocabulary_head, read_vocabulary_head
 from headwaiter_export.checkpoints.weights import check_precision, ignored_index, read_tensors, take_tensor
 from headwaiter_export.checkpoints.word_scores import PairQuestion, fold_words, logit_score_ids, word_score_head
@@ -208,12 +208,14 @@ def read_checkpoint(
         normalize=normalize,
         vocabulary_head=use.vocabulary_head,
         head=head,
-        token_types=_token_types(folder, config_json, family) if head and not m3_folder else 0,
     )
     check_widths(after_pooling, config.pooling_width)
     check_widths(modules.row_modules, config.width)
     if modules.truncated_width is not None and pooling is not Pooling.NONE:
         config = _truncated(config, modules.truncated_width, normalize=scales_again, assumptions=assumptions)
+    saved = read_checkpoint_tokenizer(folder, config_json) if isinstance(family.input, TokenInput) else None
+    if head and not m3_folder:
+        config = replace(config, token_types=_token_types(config_json, family, saved))
     if config.decodes_rows:
         assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     assumptions += _input_assumptions(whole_json, config_json, family, config)
@@ -230,7 +232,7 @@ def read_checkpoint(
     chat_settings = modules.cross_encoder if modules.logit_score is not None else None
     text = read_text(
         folder,
-        config_json,
+        saved,
         config,
         assumptions,
         chat_settings,
@@ -243,10 +245,10 @@ def read_checkpoint(
     if text is None and modules.mask is not None:
         raise CheckpointError(f"{folder} has no tokenizer.json: a model of several vectors needs the tokenizer")
     prompts_json = task_prompts(config_json, modules.prompts) if family.has_adapters else modules.prompts
-    if text is not None and prompts_json is not None:
-        text = with_prompts(text, prompts_json, config_json, route, adapter, pooled=modules.pools_prompt)
+    if text is not None and saved is not None and prompts_json is not None:
+        text = with_prompts(text, prompts_json, route, adapter, None if modules.pools_prompt else saved)
         if modules.mask is not None:
-            text, config = with_tasks(text, config, config_json, modules.mask, family, route)
+            text, config = with_tasks(text, config, saved, modules.mask, family, route)
         if text.pooling_skips_prompt and (config.after_pooling or config.concatenated):
             other = "the model has several poolings" if config.concatenated else "the vectors have truncate_dim"
             other = f"{after_pooling[0].folder.name} follows" if after_pooling else other
@@ -254,16 +256,16 @@ def read_checkpoint(
                 f"the pooling has include_prompt False, and {other}: the export supports only one of the two; remove "
                 "the prompts to serve texts without prompts"
             )
-    if text is not None and family.fills_texts:
+    if text is not None and saved is not None and family.fills_texts:
         if modules != Modules(folder):
             raise CheckpointError(
                 f"{folder} has texts that must be filled up, which sentence-transformers does not: export this folder "
                 "without modules.json"
             )
-        text = filled_texts(text, folder, config_json)
+        text = filled_texts(text, saved)
         assumptions.append(f"padding tokens fill up texts to {text.max_tokens} tokens, as in the training of SigLIP")
     if m3_folder is not None:
-        text = with_m3_rules(text, config_json)
+        text = with_m3_rules(text, saved, folder)
         if text.default_prompt:
             assumptions.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
     if text is not None:
@@ -435,12 +437,11 @@ def _is_known_class(name: object, prefix: str) -> bool:
     return isinstance(name, str) and name.rpartition(".")[2] in {prefix + kind for kind in _CUSTOM_KINDS}
 
 
-def _token_types(folder: Path, config_json: CheckpointJson, family: Family) -> int:
+def _token_types(config_json: CheckpointJson, family: Family, saved: CheckpointTokenizer | None) -> int:
     """Return the number of token types that sequences of a checkpoint can have; 0 if all tokens have the same type."""
-    if not isinstance(family.input, TokenInput):
+    if not isinstance(family.input, TokenInput) or (saved is not None and not saved.gives_token_types):
         return 0
-    types = family.input.token_types(config_json)
-    return types if find_tokenizer(folder, config_json) is None or gives_token_types(folder, config_json) else 0
+    return family.input.token_types(config_json)
 
 
 def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any) -> EncoderConfig:

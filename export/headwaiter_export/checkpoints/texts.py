@@ -7,23 +7,19 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Tokenizer, normalizers
 
-from headwaiter_export.checkpoints.families.model_types import TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.needed_files import TRANSFORMER_SETTINGS
 from headwaiter_export.checkpoints.pair_template import read_pair_template, template_of_question
-from headwaiter_export.checkpoints.tokenizers.classes import build_tokenizer, find_tokenizer, read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import (
     check_against_transformers,
     check_tokenizer,
     contradictions,
-    library_tokenizer,
-    reference_tokenizer,
 )
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_proto.manifest_pb2 import PairTemplate
@@ -139,7 +135,7 @@ class TextConfig:
 
 def read_text(
     folder: Path,
-    config_json: CheckpointJson,
+    saved: CheckpointTokenizer | None,
     config: EncoderConfig,
     assumptions: list[str],
     chat_settings: CheckpointJson | None = None,
@@ -150,7 +146,7 @@ def read_text(
     has_modules: bool = False,
     pools_itself: bool = False,
 ) -> TextConfig | None:
-    """Read the tokenizer of a checkpoint and its limit; return None without a tokenizer.
+    """Return the tokenizer that a checkpoint has, `saved`, with its limit; None without a tokenizer.
 
     Lines about what is missing, and about the limit, are added to `assumptions`. A model that reads pairs as chats has
     `chat_settings`, the content of config_sentence_transformers.json. A model that reads pairs in a question
@@ -179,33 +175,27 @@ def read_text(
     _checked_settings(settings, fields, known_fields)
     if not config.takes_tokens:
         return None
-    path, tokenizer = _read_tokenizer(folder, config_json)
-    if path is None or tokenizer is None:
+    if saved is None:
         assumptions.append(
             f"{folder} has neither tokenizer.json nor a known vocab.txt: the bundle will accept token ids, but no texts"
         )
         return None
-    text = _text_config(tokenizer, path, config)
+    tokenizer = saved.tokenizer
+    text = _text_config(tokenizer, saved.path, config)
+    limit, source = _text_limit(saved, settings)
+    if limit >= config.max_tokens:
+        limit, source = config.max_tokens, "the maximum of the model"
     if chat_settings is not None:
-        template = _chat_template(folder, config_json, tokenizer, chat_settings, assumptions)
+        template = _chat_template(saved, chat_settings, assumptions)
     elif question is not None:
         template = template_of_question(question, tokenizer)
-    if not check_against_transformers(tokenizer, folder, config_json, pairs=pairs and template is None):
-        assumptions.append(
-            "token ids were not compared with those of AutoTokenizer, because transformers is not installed: "
-            "pip install transformers, and export again"
-        )
-    assumptions += contradictions(tokenizer, path)
-    # The class of such a tokenizer, EsmTokenizer, is Python code.
-    is_python = path.suffix == ".txt" and isinstance(tokenizer.model, models.WordLevel)
+    check_against_transformers(saved, pairs=pairs and template is None)
+    assumptions += contradictions(saved)
     if settings.is_true("do_lower_case"):
-        _check_lower_case(settings, has_normalizer=not is_python and template is None)
+        _check_lower_case(settings, has_normalizer=not saved.is_python and template is None)
         _add_lower_case(tokenizer)
         assumptions.append("texts become lower case (do_lower_case of sentence-transformers)")
         text = replace(text, tokenizer=tokenizer.to_str())
-    limit, source = _text_limit(folder, settings)
-    if limit >= config.max_tokens:
-        limit, source = config.max_tokens, "the maximum of the model"
     if template is not None:
         tokens = len(tokenizer.encode(text_of_pair(template, ("", "")), add_special_tokens=False))
         if tokens >= limit:
@@ -219,32 +209,11 @@ def read_text(
         max_tokens=int(limit),
         pairs=pairs,
         pair_template=template,
-        first_text_keeps_more=pairs and is_python,
+        first_text_keeps_more=pairs and saved.is_python,
     )
 
 
-def _read_tokenizer(folder: Path, config_json: CheckpointJson) -> tuple[Path | None, Tokenizer | None]:
-    """Return the file of the vocabulary and the tokenizer; None if a checkpoint has none that runs without Python."""
-    if config_json.values.get("model_type") in TOKENIZER_CLASSES:
-        path = find_tokenizer(folder, config_json)
-        return path, None if path is None else build_tokenizer(path, config_json)
-    path = folder / "tokenizer.json"
-    if path.is_file() and find_spec("transformers") is None:
-        # Beside an ONNX file.
-        return path, read_tokenizer_file(path)
-    # A model type without a family has a class that only transformers builds.
-    files = (folder / name for name in ("tokenizer.json", "vocab.txt"))
-    path = next((each for each in files if each.is_file()), None)
-    return path, None if path is None else library_tokenizer(folder, config_json)
-
-
-def _chat_template(
-    folder: Path,
-    config_json: CheckpointJson,
-    tokenizer: Tokenizer,
-    prompts: CheckpointJson,
-    assumptions: list[str],
-) -> PairTemplate:
+def _chat_template(saved: CheckpointTokenizer, prompts: CheckpointJson, assumptions: list[str]) -> PairTemplate:
     """Read the text around pairs, with the default prompt of the checkpoint."""
     texts = _prompt_texts(prompts)
     prompt = ""
@@ -253,12 +222,12 @@ def _chat_template(
     if others := [name for name, text in texts.items() if text != prompt]:
         used = prompts.values["default_prompt_name"] if prompt else "no prompt"
         assumptions.append(f"all pairs have {used}; left out: {', '.join(others)}")
-    sentence = transformer_settings(folder)
+    sentence = transformer_settings(saved.folder)
     for field in _LOGIT_SCORE_FIELDS:
         if not sentence.values.get(field):
             # Without modality_config, sentence-transformers would not use the chat template.
             raise CheckpointError(f"{sentence.path} has no {field}: save the model again")
-    return read_pair_template(folder, config_json, tokenizer, prompt)
+    return read_pair_template(saved, prompt)
 
 
 def read_tokenizer(path: Path, config: EncoderConfig) -> TextConfig:
@@ -322,9 +291,9 @@ def _add_lower_case(tokenizer: Tokenizer) -> None:
     tokenizer.normalizer = normalizers.Sequence(steps)
 
 
-def _text_limit(folder: Path, sentence: CheckpointJson) -> tuple[float, str]:
+def _text_limit(saved: CheckpointTokenizer, sentence: CheckpointJson) -> tuple[float, str]:
     """Return the most tokens of a text that the checkpoint allows, infinity without a limit, and the limit's source."""
-    tokenizer = CheckpointJson.read_if_present(folder / "tokenizer_config.json")
+    tokenizer = CheckpointJson.read_if_present(saved.folder / "tokenizer_config.json")
     older = "max_len" if "model_max_length" not in tokenizer.values else "model_max_length"
     for source, field in ((sentence, "max_seq_length"), (tokenizer, older)):
         limit = source.limit(field)
@@ -333,16 +302,13 @@ def _text_limit(folder: Path, sentence: CheckpointJson) -> tuple[float, str]:
     return math.inf, ""
 
 
-def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) -> TextConfig:
+def filled_texts(text: TextConfig, saved: CheckpointTokenizer) -> TextConfig:
     """Return a text configuration whose default prompt appends padding tokens, up to the most tokens of a text.
 
     Raises:
-        CheckpointError: the tokenizer has no padding token, pads on the left, or masks padding tokens; or transformers
-            is not installed.
+        CheckpointError: the tokenizer has no padding token, pads on the left, or masks padding tokens.
     """
-    reference = reference_tokenizer(folder, config_json)
-    if reference is None:
-        raise CheckpointError(f"{folder}: reading the padding of texts needs transformers: pip install transformers")
+    folder, reference = saved.folder, saved.reference
     if reference.pad_token_id is None or reference.padding_side != "right":
         raise CheckpointError(f"{folder}: the tokenizer must have a padding token, and padding_side 'right'")
     if "attention_mask" in reference.model_input_names:
@@ -357,22 +323,19 @@ def filled_texts(text: TextConfig, folder: Path, config_json: CheckpointJson) ->
 def with_prompts(
     text: TextConfig,
     prompts_json: CheckpointJson,
-    config_json: CheckpointJson,
-    route: str | None,
-    adapter: str | None,
-    *,
-    pooled: bool,
+    route: str | None = None,
+    adapter: str | None = None,
+    unpooled: CheckpointTokenizer | None = None,
 ) -> TextConfig:
     """Return a text configuration with the checkpoint's prompts.
 
     Args:
         text: the configuration without prompts.
         prompts_json: content of config_sentence_transformers.json.
-        config_json: content of config.json.
         route: the route of a Router. Texts of the routes "query" and "document" have the prompt of the same name or
             none by default, as in `encode_query` and `encode_document`.
         adapter: the adapter in the weights: a prompt of this name is the default if the file names no default.
-        pooled: whether pooling includes the rows of prompts.
+        unpooled: the tokenizer, if pooling leaves out the rows of prompts; None if pooling includes them.
 
     Raises:
         CheckpointError: a prompt is not a string or too long, or the default prompt is unknown.
@@ -385,13 +348,12 @@ def with_prompts(
         default = route if route in texts else ""
     tokenizer = Tokenizer.from_str(text.tokenizer)
     prompts = tuple(_read_prompt(name, words, tokenizer, text.max_tokens) for name, words in texts.items())
-    if not pooled and any(texts.values()):
-        reference = reference_tokenizer(config_json.path.parent, config_json)
-        # Without transformers, an added token that is special counts, also if no setting names it.
-        added = tokenizer.get_added_tokens_decoder().items()
-        special = {*reference.all_special_ids} if reference else {number for number, token in added if token.special}
+    if unpooled is not None:
+        special = {*unpooled.reference.all_special_ids}
         prompts = tuple(replace(each, tokens=_skipped_rows(each.text, tokenizer, special)) for each in prompts)
-    return replace(text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and not pooled)
+    return replace(
+        text, prompts=prompts, default_prompt=default, pooling_skips_prompt=bool(prompts) and unpooled is not None
+    )
 
 
 def _prompt_texts(prompts_json: CheckpointJson) -> Mapping[str, str]:

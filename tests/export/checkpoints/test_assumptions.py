@@ -1,7 +1,6 @@
 """The export says what it takes for granted, and what it leaves out of a checkpoint."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,6 @@ def test_the_limit_of_texts_is_used_and_its_source_is_named(
     assert list(loaded.assumptions) == [NO_POOLING, f"texts have at most {limit} tokens, {source}", POOLER]
     assert loaded.text is not None
     assert loaded.text.max_tokens == limit
-
-
-def test_token_ids_that_were_not_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert any("transformers is not installed" in line for line in assumptions(folder))
 
 
 def contradictions(folder: Path) -> list[str]:

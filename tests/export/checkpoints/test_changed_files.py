@@ -1,7 +1,6 @@
 """A checkpoint with any field of any file changed gives what transformers gives, or is refused in one line."""
 
 import json
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError, Checkpoint
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import read_text
 from headwaiter_export.checkpoints.tokenizers import comparison
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
@@ -26,22 +26,7 @@ from tests.support.export.changed_files import changed_file, changed_files
 from tests.support.export.family_examples import TEXT_EXAMPLES, save_example
 from tests.support.export.language_model_reranker import expected_scores, save_reranker, scores
 from tests.support.export.tokenizer_cases import ADDED, DECLARED
-from tests.support.export.tokenizer_folders import (
-    ALBERT_TOKENS,
-    BERT_TOKENS,
-    byte_level_bpe,
-    compiled_normalizer,
-    gemma,
-    llama,
-    mpnet,
-    qwen2,
-    random_texts,
-    t5,
-    unigram,
-    with_added,
-    word_level,
-    word_piece,
-)
+from tests.support.export.tokenizer_folders import random_texts, with_added, word_level, word_piece
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -117,16 +102,6 @@ _TOKENIZERS: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
             "added_tokens.json": {"Addy": 400, "[NEWY]": 401},
         },
     ),
-    "RoBERTa": (
-        lambda: with_added(byte_level_bpe()),
-        "roberta",
-        {"tokenizer_config.json": {"add_prefix_space": False, "trim_offsets": True, "mask_token": "<mask>"}},
-    ),
-    "XLM-RoBERTa": (
-        lambda: with_added(unigram(compiled_normalizer())),
-        "xlm-roberta",
-        {"tokenizer_config.json": {"add_prefix_space": True, "sp_model_kwargs": {}}},
-    ),
     "kept": (
         lambda: with_added(word_level(lowercase=True)),
         "bert",
@@ -139,35 +114,6 @@ _TOKENIZERS: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
                 "model_input_names": ["input_ids"],
             }
         },
-    ),
-    "ALBERT": (
-        lambda: unigram(compiled_normalizer(), ALBERT_TOKENS),
-        "albert",
-        {"tokenizer_config.json": {"do_lower_case": True, "keep_accents": False, "remove_space": True}},
-    ),
-    "DeBERTa": (
-        lambda: unigram(special_tokens=BERT_TOKENS),
-        "deberta-v2",
-        {"tokenizer_config.json": {"do_lower_case": False, "split_by_punct": False, "unk_id": 3}},
-    ),
-    "MPNet": (mpnet, "mpnet", {"tokenizer_config.json": {"do_lower_case": True, "strip_accents": None}}),
-    "CamemBERT": (unigram, "camembert", {"tokenizer_config.json": {"additional_special_tokens": ["[NEW]"]}}),
-    "T5": (
-        t5,
-        "t5",
-        {
-            "tokenizer_config.json": {
-                "extra_ids": 10,
-                "additional_special_tokens": [f"<extra_id_{number}>" for number in range(10)],
-            }
-        },
-    ),
-    "Qwen3": (qwen2, "qwen3", {"tokenizer_config.json": {"eos_token": "<|im_end|>", "unk_token": None}}),
-    "Gemma 3": (gemma, "gemma3_text", {"tokenizer_config.json": {"add_bos_token": True, "mask_token": "<mask>"}}),
-    "Llama": (
-        llama,
-        "llama",
-        {"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer", "legacy": False, "add_prefix_space": True}},
     ),
 }
 _MODULES = ("Transformer", "Pooling", "LayerNorm", "Normalize")
@@ -341,7 +287,7 @@ def test_a_changed_configuration_of_a_decoder_with_a_head(name: str, tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "every_run"), _parts([*_TOKENIZERS], every_run=("BERT", "Qwen3", "T5")))
+@pytest.mark.parametrize(("name", "every_run"), _parts([*_TOKENIZERS], every_run=("BERT",)))
 def test_a_changed_tokenizer(name: str, every_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build, model_type, files = _TOKENIZERS[name]
     write_json(tmp_path / "config.json", {"model_type": model_type})
@@ -353,9 +299,9 @@ def test_a_changed_tokenizer(name: str, every_run: bool, tmp_path: Path, monkeyp
 
     def actual() -> Results:
         with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, "transformers", None)  # else the export compares ids itself
+            patch.setattr("headwaiter_export.checkpoints.texts.check_against_transformers", lambda *_, **__: None)
             patch.setattr(comparison, "cost_problem", lambda _: None)
-            text = read_text(tmp_path, config_json, config, [])
+            text = read_text(tmp_path, read_checkpoint_tokenizer(tmp_path, config_json), config, [])
         assert text is not None
         tokenizer = Tokenizer.from_str(text.tokenizer)
         ids = [encoding.ids for encoding in tokenizer.encode_batch(_TEXTS)]
@@ -389,7 +335,7 @@ def test_a_changed_module(file: str, every_run: bool, tmp_path: Path, monkeypatc
 
     def actual() -> Results:
         with monkeypatch.context() as patch:
-            patch.setattr("headwaiter_export.checkpoints.texts.check_against_transformers", lambda *_, **__: True)
+            patch.setattr("headwaiter_export.checkpoints.texts.check_against_transformers", lambda *_, **__: None)
             loaded = read_checkpoint(tmp_path)
         assert loaded.text is not None
         tokenizer = Tokenizer.from_str(loaded.text.tokenizer)

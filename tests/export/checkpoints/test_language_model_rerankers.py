@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from headwaiter_export.checkpoints import pair_template
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
 from tests.support.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
@@ -122,9 +121,3 @@ def test_a_table_that_differs_from_the_tied_one_is_refused(tmp_path: Path) -> No
 def test_the_problem_type_of_a_classifier_changes_no_score(tmp_path: Path) -> None:
     save_reranker(tmp_path, problem_type="regression")
     assert_close(scores(tmp_path), expected_scores(tmp_path))
-
-
-def test_a_chat_template_needs_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_reranker(tmp_path)
-    monkeypatch.setattr(pair_template, "reference_tokenizer", lambda *_: None)
-    assert_checkpoint_refused(tmp_path, "pip install transformers")

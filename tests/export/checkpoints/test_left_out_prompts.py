@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, processors
 
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.checkpoints import write_json
 from tests.support.export.compared_models import expected_text_vectors, save_embedder, text_vectors
 from tests.support.export.helpers import assert_close, edit_json
@@ -61,10 +60,3 @@ def test_the_vectors_equal_those_of_sentence_transformers(
         assert answered[1:].all()
         assert answered[0] or template == "$A" or pooling == "max"
         assert_close(one[answered], other[answered])
-
-
-def test_prompts_are_left_out_without_transformers_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, "[CLS] $A [SEP] [SEP]", "mean", "rain ")
-    text = read_checkpoint(tmp_path).text
-    monkeypatch.setattr("headwaiter_export.checkpoints.texts.reference_tokenizer", lambda *_: None)
-    assert read_checkpoint(tmp_path).text == text

@@ -1,23 +1,20 @@
 """A bundle's tokenizer gives the ids of `AutoTokenizer`, or the export refuses the checkpoint and names the setting."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer, normalizers
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, normalizers
+from transformers import AutoTokenizer, BertTokenizer
 
-from headwaiter_export.checkpoints.families.family import TokenInput
-from headwaiter_export.checkpoints.families.model_types import FAMILIES, TOKENIZER_CLASSES
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import TextConfig, read_text
 from headwaiter_export.checkpoints.tokenizers import comparison
-from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer, read_tokenizer_file
 from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
 from tests.support.checkpoints import save_tokenizer, write_json
@@ -30,13 +27,11 @@ from tests.support.export.tokenizer_folders import (
     edited,
     json_of,
     random_texts,
-    t5,
     unigram,
     with_token_type,
     word_level,
     word_piece,
 )
-from tests.support.tiers import exhaustive
 
 VOCABULARY_SIZE = 1000
 _NORMALIZERS: dict[str, Any] = {
@@ -52,7 +47,8 @@ _NORMALIZERS: dict[str, Any] = {
 def read(folder: Path, vocabulary_size: int = VOCABULARY_SIZE) -> TextConfig | None:
     """Read the tokenizer of a folder that has no weights."""
     config = EncoderConfig(vocabulary_size=vocabulary_size, d_model=8, heads=1, layers=1, d_ff=8, max_tokens=64)
-    return read_text(folder, CheckpointJson.read(folder / "config.json"), config, [])
+    saved = read_checkpoint_tokenizer(folder, CheckpointJson.read(folder / "config.json"))
+    return read_text(folder, saved, config, [])
 
 
 def assert_refused(folder: Path, *facts: str, vocabulary_size: int = VOCABULARY_SIZE) -> None:
@@ -74,10 +70,9 @@ def reference_ids(folder: Path, texts: list[str]) -> list[list[int]]:
 
 
 def differences(folder: Path, count: int = 200) -> list[tuple[str, list[int], list[int]]]:
-    """Export without transformers, and return the random texts whose ids differ from AutoTokenizer's, with both ids."""
+    """Return the random texts whose ids in a bundle differ from AutoTokenizer's, with both ids."""
     texts = random_texts(count)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setitem(sys.modules, "transformers", None)
         # The cost of these tokenizers is the subject of another test.
         monkeypatch.setattr(comparison, "cost_problem", lambda _: None)
         found = bundle_ids(folder, texts)
@@ -85,36 +80,9 @@ def differences(folder: Path, count: int = 200) -> list[tuple[str, list[int], li
     return [(text, found, expected) for text, found, expected in rows if found != expected]
 
 
-@pytest.fixture
-def no_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let imports of transformers fail, as where it is not installed."""
-    monkeypatch.setitem(sys.modules, "transformers", None)
-
-
-@pytest.mark.parametrize("count", [200, *exhaustive(5000)])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_ids_equal_those_of_auto_tokenizer(case: Case, count: int, tmp_path: Path) -> None:
-    assert differences(save_case(case, tmp_path), count) == []
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"added_tokens_decoder": {}},
-        {"added_tokens_decoder": {}, "mask_token": "<mask>"},
-        {"added_tokens_decoder": {}, "mask_token": {"__type": "AddedToken", "content": "<mask>", "special": True}},
-    ],
-)
-@pytest.mark.parametrize("name", ["Unigram", "Unigram of CamemBERT", "WordPiece of MPNet", "byte-level BPE"])
-def test_offsets_of_the_mask_equal_those_of_auto_tokenizer(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
-    build, model_type, files = CASES[name]
-    settings = {**files.get("tokenizer_config.json", {}), **settings}
-    folder = save_case((build, model_type, {**files, "tokenizer_config.json": settings}), tmp_path)
-    text, sentence = read(folder), "a  <mask> b"
-    assert text is not None
-    expected = AutoTokenizer.from_pretrained(str(folder))(sentence, return_offsets_mapping=True)["offset_mapping"]
-    assert Tokenizer.from_str(text.tokenizer).encode(sentence).offsets == [tuple(each) for each in expected]
+def test_ids_equal_those_of_auto_tokenizer(case: Case, tmp_path: Path) -> None:
+    assert differences(save_case(case, tmp_path)) == []
 
 
 @pytest.mark.parametrize("case", LINES.values(), ids=LINES)
@@ -136,24 +104,36 @@ def test_ids_of_a_vocabulary_in_lines_equal_those_of_auto_tokenizer(case: Case, 
         *("Qwen3", "Gemma 3", "Llama 2", "T5"),
     ],
 )
-@pytest.mark.usefixtures("no_transformers")
 def test_a_tokenizer_of_each_kind_is_cheap_enough(name: str, tmp_path: Path) -> None:
     assert read(save_case(CASES[name], tmp_path)) is not None
 
 
-def test_every_family_of_texts_has_a_tokenizer_class() -> None:
-    assert {name for name, family in FAMILIES.items() if isinstance(family.input, TokenInput)} == set(TOKENIZER_CLASSES)
-
-
-def test_a_family_whose_tokenizer_cannot_be_built_is_refused_unless_the_checkpoint_names_another(
-    tmp_path: Path,
-) -> None:
+def test_a_class_that_transformers_cannot_build_is_refused_unless_the_checkpoint_names_another(tmp_path: Path) -> None:
     save_case((word_piece, "roformer", {}), tmp_path)
-    assert_refused(tmp_path, "tokenizer_class", "PreTrainedTokenizerFast")
+    assert_refused(tmp_path, "config.json", "model_type 'roformer'", "rjieba", "tokenizer_class")
 
 
-def test_a_vocabulary_in_lines_of_another_class_is_not_a_tokenizer(tmp_path: Path) -> None:
-    assert read(save_case((word_piece, "roformer", {}), tmp_path, lines=True)) is None
+def test_a_vocabulary_in_lines_that_transformers_cannot_use_is_refused(tmp_path: Path) -> None:
+    save_case((word_piece, "roformer", {}), tmp_path, lines=True)
+    assert_refused(tmp_path, str(tmp_path), "rjieba", "remove its files")
+
+
+@pytest.mark.parametrize("case", [(unigram, "xlm-roberta", {}), (word_piece, "bert", config("BertJapaneseTokenizer"))])
+def test_a_vocabulary_in_lines_of_a_class_that_a_bundle_cannot_hold_is_not_a_tokenizer(
+    case: Case, tmp_path: Path
+) -> None:
+    assert read(save_case(case, tmp_path, lines=True)) is None
+
+
+def test_the_bundle_keeps_what_the_file_has_of_steps_that_change_no_ids(tmp_path: Path) -> None:
+    tokenizer = word_piece()
+    tokenizer.decoder = decoders.Fuse()
+    found = read(save_case((lambda: tokenizer, "bert", {}), tmp_path))
+    assert found is not None
+    assert json.loads(found.tokenizer)["decoder"] == {"type": "Fuse"}
+    kept = read(save_case(CASES["CLIP, kept"], tmp_path / "clip"))
+    assert kept is not None
+    assert [json.loads(kept.tokenizer)[step] for step in ("decoder", "post_processor")] == [None, None]
 
 
 @pytest.mark.parametrize("kind", ["tokenizer.json", "vocab.txt"])
@@ -171,18 +151,10 @@ def test_a_file_that_the_settings_name_is_refused(setting: str, tmp_path: Path) 
     assert_refused(tmp_path, f"{setting} '../other'")
 
 
-def test_a_t5_as_transformers_saves_it_has_the_ids_of_auto_tokenizer(tmp_path: Path) -> None:
-    save_case((t5, "t5", {}), tmp_path)
+def test_a_tokenizer_as_transformers_saves_it_has_the_ids_of_auto_tokenizer(tmp_path: Path) -> None:
+    save_case(CASES["T5"], tmp_path)
     AutoTokenizer.from_pretrained(str(tmp_path)).save_pretrained(tmp_path)
     assert differences(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "settings", [{"extra_ids": 50}, {"additional_special_tokens": ["[NEW]"]}, {"extra_ids": "all"}]
-)
-@pytest.mark.usefixtures("no_transformers")
-def test_a_t5_without_its_sentinels_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    assert_refused(save_case((t5, "t5", config(**settings)), tmp_path), "extra_ids")
 
 
 def test_a_distilbert_without_settings_is_lower_cased(tmp_path: Path) -> None:
@@ -214,21 +186,25 @@ def test_lower_case_is_refused_with_a_tokenizer_of_proteins(folder: Path) -> Non
     save_case(LINES["ESM"], folder, lines=True)
     edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
     config = EncoderConfig(vocabulary_size=VOCABULARY_SIZE, d_model=8, heads=1, layers=1, d_ff=8, max_tokens=64)
+    saved = read_checkpoint_tokenizer(folder, CheckpointJson.read(folder / "config.json"))
     with pytest.raises(CheckpointError) as error:
-        read_text(folder, CheckpointJson.read(folder / "config.json"), config, [], has_modules=True)
+        read_text(folder, saved, config, [], has_modules=True)
     assert_mentions(error.value, "do_lower_case True", "EsmTokenizer")
 
 
-def test_a_difference_from_auto_tokenizer_is_refused_with_the_text_and_both_ids(
+def test_ids_that_a_class_changes_in_python_are_refused_with_the_text_and_both_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = save_case(CASES["WordPiece uncased"], tmp_path)
-    other = AutoTokenizer.from_pretrained(str(save_case(CASES["WordPiece, accents kept"], tmp_path / "other")))
-    texts = check_texts(())
-    pairs = zip(texts, bundle_ids(folder, texts), other(texts)["input_ids"], strict=True)
-    text, found, expected = next(pair for pair in pairs if pair[1] != pair[2])
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: other)
-    assert_refused(folder, str(folder), repr(text), str(found), str(expected), transformers.__version__)
+    folder, (text, *_) = save_case(CASES["WordPiece uncased"], tmp_path), check_texts(())
+    ids, encode = bundle_ids(folder, [text])[0], BertTokenizer._encode_plus
+
+    def reversed_ids(*arguments: Any, **options: Any) -> Any:
+        encoded = encode(*arguments, **options)
+        encoded["input_ids"] = [ids[::-1] for ids in encoded["input_ids"]]
+        return encoded
+
+    monkeypatch.setattr(BertTokenizer, "_encode_plus", reversed_ids)
+    assert_refused(folder, str(folder), repr(text), str(ids), str(ids[::-1]), transformers.__version__)
 
 
 def test_ids_of_added_tokens_are_those_of_the_file_as_by_auto_tokenizer(tmp_path: Path) -> None:
@@ -239,7 +215,6 @@ def test_ids_of_added_tokens_are_those_of_the_file_as_by_auto_tokenizer(tmp_path
     assert differences(folder, 200) == []
 
 
-@pytest.mark.usefixtures("no_transformers")
 @pytest.mark.parametrize(
     "change",
     [
@@ -256,40 +231,57 @@ def test_a_panic_of_the_library_is_one_line(change: dict[str, Any], tmp_path: Pa
 def test_a_tokenizer_that_transformers_cannot_use_is_refused(tmp_path: Path) -> None:
     folder = save_case(CASES["WordPiece uncased"], tmp_path)
     edit_json(folder / "tokenizer_config.json", padding_side="top")
-    assert_refused(folder, str(folder), "AutoTokenizer", "top")
+    assert_refused(folder, "tokenizer_config.json", "padding_side 'top'", "AutoTokenizer", transformers.__version__)
 
 
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, ["tokenizer_class 'BertJapaneseTokenizer'", "BertTokenizer"]),
-        ({"tokenizer_class": 1}, ["tokenizer_class 1", "BertTokenizer"]),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, ["tokenizer_class 'BertJapaneseTokenizer'"]),
+        ({"tokenizer_class": 1}, ["tokenizer_class 1"]),
         ({"tokenizer_class": "RobertaTokenizer"}, ["tokenizer.json", "WordPiece", "RobertaTokenizer", "BPE"]),
+        ({"tokenizer_class": "T5Tokenizer"}, ["tokenizer_class 'T5Tokenizer'"]),
         ({"auto_map": {"AutoTokenizer": ["code.A", None]}}, ["auto_map"]),
         ({"init_inputs": ["x"]}, ["init_inputs ['x']"]),
         ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, ["fast_tokenizer_files"]),
         ({"split_special_tokens": True}, ["split_special_tokens True"]),
         ({"truncation_side": "left"}, ["truncation side 'left'", "truncation_side", "'right'"]),
-        ({"truncation_side": None}, ["truncation side None"]),
-        ({"model_specific_special_tokens": {"a_token": "bread"}}, ["model_specific_special_tokens"]),
-        ({"do_lower_case": "yes"}, ["do_lower_case 'yes'", "true or false"]),
-        ({"strip_accents": 1}, ["strip_accents 1", "true or false"]),
-        ({"cls_token": None}, ["cls_token"]),
-        ({"cls_token": 5}, ["cls_token 5", "string"]),
-        ({"unk_token": {"content": "[UNK]", "lstrip": 1}}, ["unk_token", "lstrip"]),
-        ({"unk_token": "absent"}, ["tokenizer.json"]),
-        ({"additional_special_tokens": "[NEW]"}, ["additional_special_tokens '[NEW]'"]),
+        ({"truncation_side": None}, ["truncation_side None"]),
+        ({"do_lower_case": "yes"}, ["do_lower_case 'yes'", "bool"]),
+        ({"strip_accents": 1}, ["strip_accents 1", "bool"]),
+        ({"cls_token": 5}, ["cls_token 5", "str"]),
+        ({"unk_token": {"content": "[UNK]", "lstrip": 1}}, ["unk_token"]),
+        ({"additional_special_tokens": "[NEW]"}, ["additional_special_tokens '[NEW]'", "list"]),
         ({"added_tokens_decoder": {"x": "y"}}, ["added_tokens_decoder"]),
+        ({"model_max_length": "all"}, ["model_max_length 'all'"]),
+    ],
+)
+def test_a_setting_that_cannot_be_applied_is_named(settings: dict[str, Any], facts: list[str], tmp_path: Path) -> None:
+    folder = save_case(CASES["WordPiece uncased"], tmp_path)
+    edit_json(folder / "tokenizer_config.json", **settings)
+    assert_refused(folder, "tokenizer_config.json", *facts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({"unk_token": "absent"}, ["tokenizer.json"]),
         ({"extra_special_tokens": [f"[{i}]" for i in range(VOCABULARY_SIZE)]}, [f"{VOCABULARY_SIZE} ids"]),
     ],
 )
-@pytest.mark.usefixtures("no_transformers")
-def test_a_setting_that_the_export_cannot_apply_is_named(
-    settings: dict[str, Any], facts: list[str], tmp_path: Path
-) -> None:
+def test_tokens_that_do_not_fit_are_refused(settings: dict[str, Any], facts: list[str], tmp_path: Path) -> None:
     folder = save_case(CASES["WordPiece uncased"], tmp_path)
     edit_json(folder / "tokenizer_config.json", **settings)
     assert_refused(folder, *facts)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_file", "model_max_length", "split_special_tokens"])
+def test_a_setting_beside_the_tokens_of_the_older_file_is_named(name: str, tmp_path: Path) -> None:
+    folder = save_case(CASES["WordPiece, older token files"], tmp_path)
+    edit_json(folder / "special_tokens_map.json", **{name: 12})
+    assert_refused(folder, "special_tokens_map.json", f"{name} 12", "tokenizer_config.json")
+    edit_json(folder / "tokenizer_config.json", added_tokens_decoder={})
+    assert read(folder) is not None  # transformers ignores the older file.
 
 
 def test_the_end_that_tokenizer_json_drops_is_that_of_auto_tokenizer(tmp_path: Path) -> None:
@@ -297,7 +289,7 @@ def test_the_end_that_tokenizer_json_drops_is_that_of_auto_tokenizer(tmp_path: P
     truncation = {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}
     edited(word_piece(), truncation=truncation).save(str(folder / "tokenizer.json"))
     assert AutoTokenizer.from_pretrained(str(folder)).truncation_side == "left"
-    assert_refused(folder, "tokenizer.json", "left", "truncation_side")
+    assert_refused(folder, str(folder), "left", "truncation_side")
     edit_json(folder / "tokenizer_config.json", truncation_side="right")
     assert AutoTokenizer.from_pretrained(str(folder)).truncation_side == "right"
     assert read(folder) is not None
@@ -333,8 +325,9 @@ def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(
     monkeypatch.chdir(tmp_path)
     Path("path/to").mkdir(parents=True)
     folder = save_case(CASES["WordPiece, declared tokens"], Path("path/to/checkpoint"))
-    edit_json(folder / "tokenizer_config.json", tokenizer_class="LxmertTokenizer", model_max_length=20)
-    assert_refused(folder, "tokenizer_class 'LxmertTokenizer'", "docs/models.md")
+    code = {"AutoTokenizer": [None, "code.A"]}
+    edit_json(folder / "tokenizer_config.json", model_max_length=20, auto_map=code)
+    assert_refused(folder, "auto_map", "docs/models.md")
     texts = random_texts(50)
     expected = reference_ids(folder, texts)
     (block,) = (block for block in blocks(MODELS, "python") if "PreTrainedTokenizerFast" in block)

@@ -106,47 +106,6 @@ FAMILIES_WITH_HEADS: dict[tuple[str, str], Family] = {
 }
 # Families by `model_type`, for language models whose decoder scores words.
 WORD_FAMILIES: dict[str, Family] = {name: with_words(family) for name, family in _T5.items()}
-# The class of the tokenizer, for a checkpoint that names none.
-TOKENIZER_CLASSES = {
-    "bert": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "ernie": "BertTokenizer",
-    "megatron-bert": "BertTokenizer",
-    "rembert": "RemBertTokenizer",
-    "data2vec-text": "RobertaTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "albert": "AlbertTokenizer",
-    "deberta": "DebertaTokenizer",
-    "deberta-v2": "DebertaV2Tokenizer",
-    "esm": "EsmTokenizer",
-    # A class for Chinese that this export cannot build; a checkpoint must name another one.
-    "roformer": "RoFormerTokenizer",
-    "xlm-roberta-xl": "TokenizersBackend",
-    "modernbert": "TokenizersBackend",
-    "nomic_bert": "BertTokenizer",
-    "gte": "XLMRobertaTokenizer",
-    "jina_embeddings_v3": "XLMRobertaTokenizer",
-    # transformers knows no class for this model type; a checkpoint must name one.
-    "new": "",
-    "qwen2": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "gemma": "GemmaTokenizer",
-    "gemma2": "GemmaTokenizer",
-    "gemma3_text": "GemmaTokenizer",
-    "t5": "T5Tokenizer",
-    "mt5": "T5Tokenizer",
-    "umt5": "TokenizersBackend",
-    "mistral": "TokenizersBackend",
-    # transformers knows no class for these model types, and keeps tokenizer.json unless the checkpoint names a class.
-    "llama": "PreTrainedTokenizer",
-    "eurobert": "PreTrainedTokenizer",
-    **dict.fromkeys(("clip_text_model", "siglip_text_model", "siglip2_text_model"), "PreTrainedTokenizer"),
-    "roberta": "RobertaTokenizer",
-    "bart": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-}
 _JINA_V2_REPOSITORY = "jinaai/jina-bert-implementation--"
 # BEiT and data2vec with use_mean_pooling false, which pool the class row.
 _OF_CLASS_ROW = {"beit": BEIT_OF_CLASS_ROW, "data2vec-vision": DATA2VEC_VISION_OF_CLASS_ROW}

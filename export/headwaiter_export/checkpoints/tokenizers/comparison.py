@@ -1,32 +1,18 @@
-"""Compare a tokenizer with the one that `transformers` builds, if `transformers` is installed."""
+"""Check that a bundle can hold a tokenizer, and that it then gives the ids of `transformers`."""
 
-import json
-import shutil
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
-from headwaiter_export.checkpoints.tokenizers.classes import read_tokenizer_file
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer, library_name, unusable
 from headwaiter_export.checkpoints.tokenizers.cost import cost_problem
 from headwaiter_server.runtime.errors import panics_as_errors
 
 # Texts or pairs of texts, an attribute of their encodings, and the values that are expected.
 _Comparison = tuple[Sequence[str] | Sequence[tuple[str, str]], str, list[list[int]]]
-# The files that `AutoTokenizer` needs, and the fields of config.json by which it chooses a class.
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
-_CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 # Added tokens beyond this number are not compared: some tokenizers have thousands of unused ones.
 _COMPARED_ADDED_TOKENS = 50
 _MAX_QUOTED_CHARACTERS = 200
@@ -75,23 +61,18 @@ def check_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
         )
 
 
-def check_against_transformers(
-    tokenizer: Tokenizer, folder: Path, config_json: CheckpointJson, *, pairs: bool = False
-) -> bool:
-    """Compare the ids of a few hundred texts with those of `AutoTokenizer`; return false without `transformers`.
+def check_against_transformers(saved: CheckpointTokenizer, *, pairs: bool = False) -> None:
+    """Compare the ids of a few hundred texts with those of `transformers`, whose classes may also do work in Python.
 
-    `AutoTokenizer` gets a copy of the tokenizer's files: beside code, it asks the user whether to run the code.
     With `pairs`, also compare the ids and the token types of each text with the next one.
 
     Raises:
         CheckpointError: the ids of a text differ, or `transformers` cannot use the tokenizer.
     """
-    reference = reference_tokenizer(folder, config_json)
-    if reference is None:
-        return False
+    folder, tokenizer, reference = saved.folder, saved.tokenizer, saved.reference
     added = [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
     texts = check_texts(added[:_COMPARED_ADDED_TOKENS])
-    with refuse_errors(lambda reason: _unusable(folder, reason)):
+    with refuse_errors(lambda reason: unusable(folder, reason)):
         comparisons: list[_Comparison] = [(texts, "ids", reference(texts, verbose=False)["input_ids"])]
         if pairs:
             answer, both = reference(texts[:-1], texts[1:], verbose=False), list(pairwise(texts))
@@ -105,15 +86,15 @@ def check_against_transformers(
             if ids != expected_ids:
                 raise CheckpointError(
                     f"{folder}: the text {shortened(repr(text))} has token {attribute} {shortened(str(ids))} in the "
-                    f"bundle, but {shortened(str(expected_ids))} with {_reference_name()}: save the tokenizer as "
+                    f"bundle, but {shortened(str(expected_ids))} with {library_name()}: save the tokenizer as "
                     "PreTrainedTokenizerFast, as docs/models.md shows"
                 )
-    return True
 
 
-def contradictions(tokenizer: Tokenizer, path: Path) -> list[str]:
+def contradictions(saved: CheckpointTokenizer) -> list[str]:
     """Return a line for each setting of a checkpoint that the tokenizer, like `AutoTokenizer`, does not follow."""
-    settings, lines = CheckpointJson.read_if_present(path.parent / "tokenizer_config.json"), []
+    tokenizer, path, lines = saved.tokenizer, saved.path, []
+    settings = CheckpointJson.read_if_present(saved.folder / "tokenizer_config.json")
     tokens = tokenizer.encode("a").tokens
     for name, found, place in (("bos_token", tokens[:1], "begin"), ("eos_token", tokens[-1:], "end")):
         token, wanted = settings.values.get(name), settings.values.get(f"add_{name}")
@@ -123,7 +104,7 @@ def contradictions(tokenizer: Tokenizer, path: Path) -> list[str]:
                 f"{_CONTRADICTION}: {settings.path.name} has add_{name} {wanted}, and texts "
                 f"{'do not ' if wanted else ''}{place} with {shortened(repr(content))}, as in transformers 5"
             )
-    if path.suffix == ".json" and _differs(read_tokenizer_file(path), tokenizer):
+    if saved.alone is not None and _differs(saved.alone, tokenizer):
         lines.append(
             f"{_CONTRADICTION}: {path.name} alone gives other ids than transformers 5, which builds the tokenizer from "
             "its class and from the settings beside the file"
@@ -142,44 +123,6 @@ def _differs(alone: Tokenizer, tokenizer: Tokenizer) -> bool:
         return True
 
 
-def reference_tokenizer(folder: Path, config_json: CheckpointJson) -> Any | None:
-    """Return the tokenizer that `AutoTokenizer` makes of a copy of the files; None without `transformers`.
-
-    Raises:
-        CheckpointError: `transformers` cannot read the tokenizer.
-    """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        return None
-    with refuse_errors(lambda reason: _unusable(folder, reason)), TemporaryDirectory() as copy:
-        _copy_tokenizer(folder, config_json, Path(copy))
-        return AutoTokenizer.from_pretrained(copy, local_files_only=True, trust_remote_code=False)
-
-
-def library_tokenizer(folder: Path, config_json: CheckpointJson) -> Tokenizer | None:
-    """Return the tokenizer of `AutoTokenizer` itself; None without `transformers`, or if it is Python code.
-
-    Raises:
-        CheckpointError: `transformers` cannot read the tokenizer.
-    """
-    backend = getattr(reference_tokenizer(folder, config_json), "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        return None
-    with refuse_errors(lambda reason: _unusable(folder, reason)):
-        return Tokenizer.from_str(backend.to_str())
-
-
-def _reference_name() -> str:
-    from transformers import __version__
-
-    return f"AutoTokenizer of transformers {__version__}"
-
-
-def _unusable(folder: Path, reason: str) -> str:
-    return f"{folder}: {_reference_name()} cannot use the tokenizer ({shortened(reason)}): save the tokenizer again"
-
-
 def check_texts(added_tokens: Iterable[str]) -> list[str]:
     """Return texts for checks: phrases in many scripts and forms, and the added tokens in several contexts."""
     texts = [form for phrase in _PHRASES for form in (phrase, phrase.upper(), phrase.lower(), f" {phrase}\n")]
@@ -187,14 +130,6 @@ def check_texts(added_tokens: Iterable[str]) -> list[str]:
     for token in added_tokens:
         texts += [token, f"a{token}b", f"a {token} b", f"  {token}  {token}", token.upper(), token.lower()]
     return list(dict.fromkeys(texts))
-
-
-def _copy_tokenizer(folder: Path, config_json: CheckpointJson, copy: Path) -> None:
-    for name in _TOKENIZER_FILES:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, copy / name)
-    fields = {name: config_json.values[name] for name in _CLASS_FIELDS if name in config_json.values}
-    (copy / "config.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def shortened(quoted: str) -> str:
