@@ -464,7 +464,7 @@ def _encoder_config(config_json: CheckpointJson, family: Family, **decided: Any)
             if field in config_json.values
         },
         "activation": _read_activation(config_json, family),
-        "norm_eps": family.norm_eps or config_json.values.get(family.norm_eps_field, family.default_norm_eps),
+        "norm_eps": family.norm_eps or config_json.values[family.norm_eps_field],
     }
     try:
         return EncoderConfig(**choices, **decided)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.export.family_checkpoints import assert_equals_transformers
 from tests.support.export.family_examples import save_example
@@ -18,18 +16,6 @@ from tests.support.export.hub_checkpoints import save_nomic
 
 def save(folder: Path, name: str) -> transformers.PreTrainedModel:
     return save_feature_model(folder, name) if name == "Whisper" else save_example(folder, name)
-
-
-@pytest.mark.parametrize("model_type", [*FAMILIES, *FEATURE_FAMILIES])
-def test_the_aliases_of_a_family_are_those_of_transformers(model_type: str) -> None:
-    family = {**FAMILIES, **FEATURE_FAMILIES}[model_type]
-    if model_type == "new":  # transformers has no class for it
-        assert not family.aliases
-        return
-    config_class = CONFIG_MAPPING[model_type]
-    if family.config_fields:
-        config_class = config_class.sub_configs["vision_config"]
-    assert family.aliases == config_class.attribute_map
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Each field of each configuration is changed: the encoder follows the change, or the export names the field.
 """
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def other_value(field: str, value: Any) -> Any:
     if not value:
         return 1 if isinstance(value, int) else 0.5
     return 2 * value
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("ViT", "hidden_act"), ("DINOv3ViT", "key_bias"), ("AST", "layer_norm_eps")]
+)
+def test_a_field_that_is_left_out_has_the_default_of_transformers(name: str, field: str, tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path, name)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != field}))
+    values = draw_input(model)
+    assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,6 @@ WHISPER = Family(
         "feed_forward_norm": "final_layer_norm",
     },
     ignored_prefixes=("encoder.conv1.", "encoder.conv2.", "decoder.", "proj_out."),
-    aliases={
-        **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), "encoder_attention_heads"),
-        "hidden_size": "d_model",
-        "num_hidden_layers": "encoder_layers",
-    },
     fixed_fields={**VIT.fixed_fields, "feature_projection": False, "key_bias": False},
     norm_eps=1e-5,
 )

@@ -95,7 +95,6 @@ BEIT = replace(
     fixed_fields={**VIT.fixed_fields, "key_bias": False, "final_norm": False},
     ignored_prefixes=("embeddings.mask_token", "pooler.", "layernorm.", "lm_head."),
     ignored_suffixes=(".relative_position_index",),
-    default_values={"layer_norm_eps": 1e-12},
     default_pooling=Pooling.PATCH_MEAN,
     own_modules=lambda _, encoder_json: (norm_of_vectors(encoder_json),),
     read_stored=_without_missing_norm,

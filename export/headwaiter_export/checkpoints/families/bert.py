@@ -117,7 +117,6 @@ XLM_ROBERTA_XL = replace(
         "feed_forward_norm": "LayerNorm",
     },
     fixed_fields=_PRE_NORM,
-    default_norm_eps=1e-5,
 )
 MEGATRON_BERT = replace(
     BERT,
@@ -212,7 +211,6 @@ DISTILBERT = Family(
     },
     ignored_prefixes=("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
     norm_eps=1e-12,
-    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     sequence_head=SequenceHead("classifier", "pre_classifier", HeadActivation.RELU),
     vocabulary_head=VocabularyNames("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
 )

@@ -45,8 +45,6 @@ CLIP_TEXT = Family(
     ignored_prefixes=("embeddings.position_ids", "text_projection."),
     fixed_fields={"mask": Mask.CAUSAL, "norm": Norm.PRE, "final_norm": True, "embedding_norm": False},
     default_pooling=Pooling.LAST,
-    default_norm_eps=1e-5,
-    default_values={"hidden_act": "quick_gelu", "projection_dim": 512, "eos_token_id": 49407},
     own_modules=_projection,
     end_id_field="eos_token_id",
     # Configurations that were written before transformers 4.29 have this value, and another id in the tokenizer.
@@ -67,8 +65,6 @@ SIGLIP_TEXT = replace(
     module_names={**CLIP_TEXT.module_names, "after_pooling.0.linear": "head"},
     ignored_prefixes=("embeddings.position_ids", "head."),
     fixed_fields={name: value for name, value in CLIP_TEXT.fixed_fields.items() if name != "mask"},
-    default_norm_eps=1e-6,
-    default_values={"hidden_act": "gelu_pytorch_tanh"},
     own_modules=_siglip_head,
     end_id_field="",
     largest_id_value=None,

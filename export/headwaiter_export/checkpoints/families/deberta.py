@@ -259,19 +259,12 @@ DEBERTA_V2 = Family(
     # Only the first layer has these modules.
     shared_module_names={"convolution.linear": "encoder.conv.conv", "convolution.norm": "encoder.conv.LayerNorm"},
     ignored_prefixes=("embeddings.position_ids", "pooler.", "cls.", "lm_predictions.", "mask_predictions."),
-    default_norm_eps=1e-7,
     default_values={
         "conv_kernel_size": 0,
         "conv_act": "tanh",
-        "type_vocab_size": 0,
-        "position_biased_input": True,
-        "relative_attention": False,
-        "pos_att_type": None,
         "position_buckets": -1,
-        "max_relative_positions": -1,
         "norm_rel_ebd": "none",
         "share_att_key": False,
-        "pooler_hidden_act": "gelu",
     },
     sequence_head=SequenceHead("classifier", "pooler.dense", activation_field="pooler_hidden_act"),
 )

@@ -160,8 +160,6 @@ LLAMA = Family(
         "gated": True,
     },
     norm_eps_field="rms_norm_eps",
-    default_norm_eps=1e-6,
-    default_values={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
     sequence_head=_HEAD,
     is_causal=(True, False),
 )
@@ -170,7 +168,6 @@ MISTRAL = replace(
     input=MistralInput(theta=10_000.0),
     boolean_fields={},
     fixed_fields={**LLAMA.fixed_fields, **NO_BIASES},
-    default_values={"hidden_act": "silu", "num_key_value_heads": 8, "sliding_window": 4096},
     required_fields={"layer_types": None},
 )
 QWEN3 = replace(
@@ -178,21 +175,10 @@ QWEN3 = replace(
     input=QwenInput(theta=10_000.0),
     boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
     fixed_fields={**LLAMA.fixed_fields, "up_bias": False, "down_bias": False, "query_key_norm": True},
-    default_values={
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "use_sliding_window": False,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
-    },
 )
-_NOT_IN_QWEN2 = ("attention_bias", "head_dim")
 QWEN2 = replace(
     QWEN3,
     boolean_fields={},
     fixed_fields={**LLAMA.fixed_fields, **NO_BIASES, "query_bias": True, "key_bias": True, "value_bias": True},
-    default_values={name: value for name, value in QWEN3.default_values.items() if name not in _NOT_IN_QWEN2},
 )
-EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), default_norm_eps=1e-5, sequence_head=None)
+EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), sequence_head=None)

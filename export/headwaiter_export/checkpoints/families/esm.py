@@ -94,10 +94,7 @@ ESM = Family(
     ignored_prefixes=("embeddings.position_ids", "pooler.", "lm_head.", "contact_head."),
     # Other positions are those of `EsmInput.sizes`.
     fixed_fields={"norm": Norm.PRE, "final_norm": True, "positions": Positions.ROTARY, "rotary_float32": True},
-    default_values={
-        "hidden_act": "gelu",
-        "position_embedding_type": "absolute",
-    },
+    default_values={"hidden_act": "gelu"},
     required_fields={"is_folding_model": False, **dict.fromkeys(("rope_parameters", "rope_scaling", "head_dim"))},
     # transformers multiplies embeddings by the mask of attention.
     changes_unattended_rows=True,

@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from headwaiter_export.checkpoints.activations import ACTIVATIONS
+from headwaiter_export.checkpoints.families.config_defaults import class_aliases, class_defaults
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
 from headwaiter_export.checkpoints.weights import take_tensor
 from headwaiter_export.config.after_pooling import PooledModule
@@ -35,6 +36,8 @@ USUAL_SIZES: dict[str, str] = {
 NO_BIASES: dict[str, bool] = dict.fromkeys(
     ("query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "down_bias"), False
 )
+# The sizes of an encoder's input, which most families have.
+_INPUT_SIZES = ("vocab_size", "max_position_embeddings")
 _POSITIONS = "embeddings.position_embeddings"
 _TYPES = "embeddings.token_type_embeddings.weight"
 
@@ -160,13 +163,14 @@ class Family(TensorNames):
         default_pooling: pooling of a checkpoint that names no pooling.
         norm_eps: epsilon of the norms if the family ignores layer_norm_eps in config.json, otherwise None.
         norm_eps_field: field of config.json that holds the epsilon of the norms.
-        default_norm_eps: epsilon of the norms if config.json lacks this field.
         required_fields: fields of config.json that have only one supported value.
         layer_scales: modules inside a layer, and the tensors by which their outputs are multiplied (LayerScale).
         config_fields: fields of config.json that may hold the encoder's configuration as an object; the first that is
             present counts. Empty if config.json itself is the configuration.
-        default_values: values of fields that the configuration may leave out.
-        aliases: other names of fields, as in `attribute_map` of the configuration's class in transformers.
+        config_type: model type in transformers whose configuration has the fields of the family; empty for the type in
+            config.json.
+        has_default_sizes: whether the configuration may leave out the sizes of the encoder.
+        default_values: values of fields that the configuration may leave out, and that its class in transformers lacks.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         vocabulary_head: names of the head of the masked language model; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
@@ -198,13 +202,13 @@ class Family(TensorNames):
     default_pooling: Pooling = Pooling.MEAN
     norm_eps: float | None = None
     norm_eps_field: str = "layer_norm_eps"
-    default_norm_eps: float = 1e-12
     required_fields: Mapping[str, object] = field(default_factory=dict)
     layer_scales: Mapping[str, str] = field(default_factory=dict)
     optional_size_fields: Mapping[str, str] = field(default_factory=dict)
     config_fields: tuple[str, ...] = ()
+    config_type: str = ""
+    has_default_sizes: bool = False
     default_values: Mapping[str, Any] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
     sequence_head: SequenceHead | None = None
     vocabulary_head: VocabularyNames | None = None
     activations: Mapping[str, Activation] = field(default_factory=lambda: ACTIVATIONS)
@@ -227,7 +231,8 @@ class Family(TensorNames):
             CheckpointError: the configuration is not an object, a field has two values, or its code has a value that
                 the family lacks.
         """
-        config_json = self.translate(config_json).with_aliases(self.aliases)
+        model_type = self.config_type or config_json.values["model_type"]
+        config_json = self.translate(config_json).with_aliases(class_aliases(model_type))
         named = [name for name in self.config_fields if config_json.values.get(name) is not None]
         if named and not isinstance(config_json.values[named[0]], dict):
             raise config_json.error(named[0], "it must be an object")
@@ -236,7 +241,11 @@ class Family(TensorNames):
             # The part that describes the encoder does not describe the head.
             of_head = {name: config_json.values[name] for name in _HEAD_FIELDS if name in config_json.values}
             values = {name: value for name, value in values.items() if name not in _HEAD_FIELDS} | of_head
-        return replace(config_json, values={**self.default_values, **values})
+        defaults = {**class_defaults(model_type, *self.config_fields[-1:]), **self.default_values}
+        if not self.has_default_sizes:
+            sizes = {*_INPUT_SIZES, *self.size_fields.values()} - self.default_values.keys()
+            defaults = {name: value for name, value in defaults.items() if name not in sizes}
+        return replace(config_json, values={**defaults, **values})
 
     @override
     def tensor_name(self, name: str) -> str:
@@ -264,23 +273,19 @@ class TokenInput:
         positions = config_json.size("max_position_embeddings")
         if not self.positions_follow_padding:
             return {**sizes, "max_tokens": positions}
-        pad_id = _pad_id(config_json)
+        pad_id = config_json.size("pad_token_id", least=0)
         return {**sizes, "max_tokens": positions - pad_id - 1, "pad_id": pad_id}
 
     def token_types(self, config_json: CheckpointJson) -> int:
         """Return the number of token types; 0 if all tokens have the same type."""
-        types = config_json.size("type_vocab_size", least=0) if "type_vocab_size" in config_json.values else 2
-        return types if self.has_types and types > 1 else 0
+        types = config_json.size("type_vocab_size", least=0) if self.has_types else 0
+        return types if types > 1 else 0
 
     def fold_tensors(self, tensors: dict[str, Tensor], config_json: CheckpointJson, config: EncoderConfig) -> None:
         """Remove the unused rows of the position table, and add the vector of the only token type to the others."""
         name, unused = f"{_POSITIONS}.weight", config.pad_id or 0
         table = take_tensor(tensors, name, (unused + config.learned_positions, config.embedding_width))[unused:]
         tensors[name] = with_only_type(table, tensors, config) if self.has_types else table
-
-
-def _pad_id(config_json: CheckpointJson) -> int:
-    return config_json.size("pad_token_id", least=0) if "pad_token_id" in config_json.values else 1
 
 
 def keep_shared_words(tensors: dict[str, Tensor], shared: str, copies: Iterable[str]) -> None:

@@ -127,15 +127,6 @@ GEMMA = replace(
     activations={**ACTIVATIONS, "gelu": Activation.GELU_TANH},
     boolean_fields={name: field for name, field in LLAMA.boolean_fields.items() if field == "attention_bias"},
     fixed_fields={**LLAMA.fixed_fields, "up_bias": False, "down_bias": False},
-    default_values={
-        "hidden_act": "gelu_pytorch_tanh",
-        "attention_bias": False,
-        "num_key_value_heads": 16,
-        "head_dim": 256,
-        "use_bidirectional_attention": None,
-        "pad_token_id": 0,
-        "tie_word_embeddings": True,
-    },
     is_causal=(True,),
 )
 _SANDWICH_NAMES = {
@@ -150,27 +141,12 @@ GEMMA2 = replace(
     activation_field="hidden_activation",
     layer_module_names={**LLAMA.layer_module_names, **_SANDWICH_NAMES},
     fixed_fields={**GEMMA.fixed_fields, "norm": Norm.SANDWICH},
-    default_values={
-        "hidden_activation": "gelu_pytorch_tanh",
-        "attention_bias": False,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "use_bidirectional_attention": None,
-        "pad_token_id": 0,
-        "tie_word_embeddings": True,
-    },
 )
 _NOT_IN_GEMMA3 = "attn_logit_softcapping"
 GEMMA3 = replace(
     GEMMA2,
     input=Gemma3Input(theta=1_000_000.0, local_theta=10_000.0),
     fixed_fields={**GEMMA2.fixed_fields, "query_key_norm": True},
-    default_values={
-        **{name: value for name, value in GEMMA2.default_values.items() if name != _NOT_IN_GEMMA3},
-        "sliding_window_pattern": 6,
-    },
+    default_values={"sliding_window_pattern": 6},
     required_fields={_NOT_IN_GEMMA3: None},
 )

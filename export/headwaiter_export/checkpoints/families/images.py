@@ -272,7 +272,6 @@ DINOV2 = replace(
         "feed_forward_norm": "norm2",
     },
     layer_scales={"attention.output": "layer_scale1.lambda1", "feed_forward.down": "layer_scale2.lambda1"},
-    default_norm_eps=1e-6,
     boolean_fields={**VIT.boolean_fields, "gated": "use_swiglu_ffn"},
     translate=_with_silu,
     sequence_head=SequenceHead("classifier", poolings=(Pooling.CLS, Pooling.PATCH_MEAN)),
@@ -316,7 +315,6 @@ DINOV3 = replace(
     },
     fixed_fields={**VIT.fixed_fields, "positions": Positions.ROTARY_GRID},
     required_fields={"rope_theta": 100.0},
-    default_norm_eps=1e-5,
     translate=VIT.translate,
     sequence_head=None,
 )
@@ -329,17 +327,7 @@ SIGLIP_VISION = Family(
     input=_SIGLIP_INPUT,
     tensor_prefix="vision_model.",
     size_fields=VIT.size_fields,
-    default_values={
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_channels": 3,
-        "image_size": 224,
-        "patch_size": 16,
-        "hidden_act": "gelu_pytorch_tanh",
-        "layer_norm_eps": 1e-6,
-    },
+    has_default_sizes=True,
     activation_field="hidden_act",
     module_names={
         "embedding.tokens": "embeddings.patch_embedding",
@@ -401,12 +389,6 @@ CLIP_VISION = replace(
         tokens=("embeddings.class_embedding",),
         projection_bias=False,
     ),
-    default_values={
-        **SIGLIP_VISION.default_values,
-        "patch_size": 32,
-        "hidden_act": "quick_gelu",
-        "layer_norm_eps": 1e-5,
-    },
     module_names={
         "embedding.tokens": "embeddings.patch_embedding",
         "embedding.positions.table": "embeddings.position_embedding",

@@ -49,11 +49,11 @@ from headwaiter_export.checkpoints.families.nomic_gte_jina import (
     NOMIC_BERT,
     NOMIC_EXPERTS,
 )
-from headwaiter_export.checkpoints.families.t5 import MT5, T5, UMT5, with_sequence_head, with_token_head, with_words
+from headwaiter_export.checkpoints.families.t5 import T5, UMT5, with_sequence_head, with_token_head, with_words
 from headwaiter_export.checkpoints.families.wav2vec2 import HUBERT, WAV2VEC2, WAVLM, with_ctc_head
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 
-_T5 = {"t5": T5, "mt5": MT5, "umt5": UMT5}
+_T5 = {"t5": T5, "mt5": T5, "umt5": UMT5}
 # Families of texts.
 FAMILIES: dict[str, Family] = {
     "bert": BERT,

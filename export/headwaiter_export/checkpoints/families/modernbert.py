@@ -78,9 +78,7 @@ def _local_layers(config_json: CheckpointJson) -> list[int]:
     """Return the numbers of the layers that attend locally."""
     layers = config_json.size("num_hidden_layers")
     if config_json.values.get("layer_types") is None:
-        period = (
-            config_json.size("global_attn_every_n_layers") if "global_attn_every_n_layers" in config_json.values else 3
-        )
+        period = config_json.size("global_attn_every_n_layers")
         return [number for number in range(layers) if number % period]
     return read_layer_types(config_json)
 
@@ -127,8 +125,7 @@ MODERNBERT = Family(
         "gated": True,
     },
     norm_eps_field="norm_eps",
-    default_norm_eps=1e-5,
-    default_values={"classifier_activation": "gelu", "classifier_pooling": "cls"},
+    default_values={"global_attn_every_n_layers": 3},
     sequence_head=SequenceHead(
         "classifier",
         "head.dense",

@@ -110,7 +110,7 @@ _GTE = replace(
     fixed_fields={**ROTARY_FIELDS, "gated": True, "up_bias": False},
 )
 GTE_OR_ITS_CODE = replace(_GTE, outer_prefix="new.", custom_classes="Gte", translate=gte_json)
-NEW = replace(GTE_OR_ITS_CODE, custom_classes="New", translate=new_json)
+NEW = replace(GTE_OR_ITS_CODE, custom_classes="New", config_type="gte", translate=new_json)
 JINA_V3 = replace(
     _GTE,
     input=SplitHalfInput(theta=20_000.0, fused={"mixer.Wqkv": QKV}),
@@ -128,8 +128,14 @@ JINA_V3 = replace(
         "feed_forward_norm": "norm2",
     },
     fixed_fields=ROTARY_FIELDS,
-    default_norm_eps=1e-5,
     sequence_head=SequenceHead("classifier.out_proj", "classifier.dense", HeadActivation.TANH),
 )
 # The code of jina-embeddings-v3, whose model type is that of XLM-RoBERTa.
-JINA_V3_CODE = replace(JINA_V3, custom_classes="XLMRoberta", translate=jina_json, sequence_head=None, has_adapters=True)
+JINA_V3_CODE = replace(
+    JINA_V3,
+    custom_classes="XLMRoberta",
+    config_type="jina_embeddings_v3",
+    translate=jina_json,
+    sequence_head=None,
+    has_adapters=True,
+)

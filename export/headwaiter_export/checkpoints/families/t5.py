@@ -135,27 +135,12 @@ T5 = Family(
         "rms_norm": True,
         "embedding_norm": False,
     },
-    aliases={
-        "hidden_size": "d_model",
-        "num_attention_heads": "num_heads",
-        "num_hidden_layers": "num_layers",
-        "head_dim": "d_kv",
-    },
     norm_eps_field="layer_norm_epsilon",
-    default_norm_eps=1e-6,
-    default_values={
-        "d_kv": 64,
-        "feed_forward_proj": "relu",
-        # The length of the training. The encoder itself has no maximum.
-        "n_positions": 512,
-        "relative_attention_num_buckets": 32,
-        "relative_attention_max_distance": 128,
-        "eos_token_id": 1,
-    },
+    # The encoder has no maximum: n_positions is the length of the training.
+    default_values={"d_kv": 64, "n_positions": 512},
 )
-MT5 = replace(T5, default_values={**T5.default_values, "feed_forward_proj": "gated-gelu"})
 UMT5 = replace(
-    MT5,
+    T5,
     input=T5Input(has_types=False, own_distances=True),
     layer_module_names={**T5.layer_module_names, "attention.distances": _LAYER_BIAS},
     shared_module_names={},

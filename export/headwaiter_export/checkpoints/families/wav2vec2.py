@@ -190,18 +190,7 @@ WAV2VEC2 = Family(
     ignored_prefixes=("masked_spec_embed", "quantizer.", "project_q.", "project_hid.", "projector.", "lm_head."),
     fixed_fields={"positions": Positions.NONE},
     # The model has no limit of its own: 1,500 rows are 30 seconds.
-    default_values={
-        "n_positions": 1500,
-        "conv_dim": [512] * 7,
-        "conv_kernel": [10, 3, 3, 3, 3, 2, 2],
-        "conv_stride": [5, 2, 2, 2, 2, 2, 2],
-        "feat_extract_norm": "group",
-        "feat_extract_activation": "gelu",
-        "num_conv_pos_embeddings": 128,
-        "num_conv_pos_embedding_groups": 16,
-        "classifier_proj_size": 256,
-    },
-    default_norm_eps=1e-5,
+    default_values={"n_positions": 1500},
     required_fields={**_REQUIRED, "feat_proj_layer_norm": True},
     sequence_head=SequenceHead("classifier", poolings=(Pooling.MEAN,)),
 )
@@ -215,7 +204,6 @@ WAVLM = replace(
         "attention.gated_distances": "attention.gated_distances",
         "attention.gated_distances.linear": "attention.gru_rel_pos_linear",
     },
-    default_values={**HUBERT.default_values, "num_buckets": 320, "max_bucket_distance": 800},
     required_fields=WAV2VEC2.required_fields,
 )
 
