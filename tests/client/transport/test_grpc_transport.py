@@ -176,12 +176,18 @@ def test_a_client_does_not_wait_beyond_its_deadline_for_an_overloaded_server(cal
 
 
 @pytest.mark.parametrize(
-    ("replicas", "code", "details"),
-    [(2, grpc.StatusCode.UNAVAILABLE, []), (1, grpc.StatusCode.RESOURCE_EXHAUSTED, [_retry_info(1)])],
+    ("replicas", "code", "details", "timeout_s"),
+    # A call waits for replicas that are unavailable until its time is up.
+    [(2, grpc.StatusCode.UNAVAILABLE, [], 0.2), (1, grpc.StatusCode.RESOURCE_EXHAUSTED, [_retry_info(1)], 5.0)],
     ids=["unavailable", "overloaded"],
 )
 async def test_retries_add_at_most_a_fifth_to_the_load_when_all_calls_fail(
-    server: FakeServer, other: FakeServer, replicas: int, code: grpc.StatusCode, details: list[Message]
+    server: FakeServer,
+    other: FakeServer,
+    replicas: int,
+    code: grpc.StatusCode,
+    details: list[Message],
+    timeout_s: float,
 ) -> None:
     servers = [server, other][:replicas]
     refused = 0
@@ -194,7 +200,7 @@ async def test_retries_add_at_most_a_fifth_to_the_load_when_all_calls_fail(
             fake.requests.clear()
             fake.refuse(code, "no", *details)
         for _ in range(10):
-            calls = (client.encode(["a"], timeout_s=0.2) for _ in range(10))
+            calls = (client.encode(["a"], timeout_s=timeout_s) for _ in range(10))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             refused += sum(isinstance(outcome, Unavailable | Overloaded) for outcome in outcomes)
     assert refused == 100  # No call failed with another error.
