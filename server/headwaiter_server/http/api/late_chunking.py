@@ -4,6 +4,7 @@ So each vector knows the context of the other texts: Günther et al., "Late Chun
 Long-Context Embedding Models", 2024. The field is that of Jina's interface. Pure functions.
 """
 
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -30,12 +31,17 @@ def _join_texts(question: Question) -> None:
     """Put one text in place of the texts, and note where each of them begins and ends."""
     texts, joined, spans = question.encode.texts, "", []
     for text in texts.values:
-        if joined and text and not (joined[-1].isspace() or text[0].isspace()):
+        if joined and text and not (_parts_words(joined[-1]) or _parts_words(text[0])):
             joined += _SEPARATOR
         spans.append((len(joined), len(joined) + len(text)))
         joined += text
     texts.values[:] = [joined]
     question.options["spans"] = spans
+
+
+def _parts_words(character: str) -> bool:
+    # Python counts more control characters among the white space; tokenizers drop these.
+    return character in "\t\n\r" or unicodedata.category(character).startswith("Z")
 
 
 def _adapt(question: Question, manifest: Manifest) -> None:
@@ -58,20 +64,28 @@ def _check_texts_have_rows(question: Question, reply: Reply) -> None:
         InvalidInput: a text has none, because it is empty or the tokenizer drops all its characters.
     """
     assert isinstance(reply, pb.EncodeResponse)
-    for index, own in enumerate(_rows_of_texts(question, reply)):
-        if not own.any():
-            raise InvalidInput("of input has no tokens: leave the text out", field="input", sequence=index)
+    counts = np.bincount(_texts_of_rows(question, reply) + 1, minlength=len(question.options["spans"]) + 1)
+    if without := np.flatnonzero(counts[1:] == 0).tolist():
+        raise InvalidInput("of input has no tokens: leave the text out", field="input", sequence=without[0])
 
 
-def _rows_of_texts(question: Question, reply: pb.EncodeResponse) -> list[NDArray[np.bool_]]:
-    """Return for each text which rows of the joined text belong to the text's own tokens."""
-    begin, end = (np.array(each) for each in (reply.offsets[0].begin, reply.offsets[0].end))
-    return [(first <= begin) & (begin < end) & (end <= last) for first, last in question.options["spans"]]
+def _texts_of_rows(question: Question, reply: pb.EncodeResponse) -> NDArray[np.int64]:
+    """Return the index of the text to which the token of each row belongs; -1 for tokens of none."""
+    (joined,), tokens = question.encode.texts.values, reply.offsets[0]
+    # The token of a word may begin with the white space before the word, which belongs to no text or to another one.
+    words = [joined[begin:end] for begin, end in zip(tokens.begin, tokens.end, strict=True)]
+    begin = np.array([end - len(word.lstrip() or word) for word, end in zip(words, tokens.end, strict=True)])
+    end = np.array([begin + len(word.rstrip() or word) for word, begin in zip(words, tokens.begin, strict=True)])
+    first, last = np.array(question.options["spans"]).T
+    # Of texts that begin at the same place, all but the last are empty.
+    texts = np.searchsorted(first, begin, side="right") - 1
+    return np.where((begin < end) & (end <= last[texts]), texts, -1)
 
 
 def _write(question: Question, reply: pb.EncodeResponse) -> bytes:
     rows, output = float_rows(reply.hidden), question.encode.output
-    means = np.array([pool(rows[own], pb.POOLING_MEAN) for own in _rows_of_texts(question, reply)])
+    texts = _texts_of_rows(question, reply)
+    means = np.array([pool(rows[texts == i], pb.POOLING_MEAN) for i in range(len(question.options["spans"]))])
     kept = means[:, : output.dimensions or None]
     return write_embeddings(question, reply, normalize_pooled(kept, normalized=output.normalize))
 
