@@ -34,10 +34,11 @@ def _read_ranges(value: Any, name: str) -> Any:
     for number in (*lists[0], *lists[1]):
         if type(number) not in (int, float):
             raise InvalidInput(f"{name} has {shown(number)}: {wanted}", field=name)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         ranges = np.array(lists, np.float64).astype(np.float32)
-    if not np.isfinite(ranges).all() or not (ranges[0] <= ranges[1]).all():
-        problem = f"{name} has a lowest number above the highest one, or a number that float32 cannot hold"
+        widths = ranges[1] - ranges[0]
+    if not (widths >= 0).all() or not np.isfinite(widths).all():
+        problem = f"{name} has a lowest number above the highest one, or a number or a range that float32 cannot hold"
         raise InvalidInput(f"{problem}: {wanted}", field=name)
     return ranges.tolist()
 

@@ -67,7 +67,10 @@ def test_bits_of_a_width_that_is_no_multiple_of_eight_end_with_zeros() -> None:
 
 @pytest.mark.parametrize(
     "ranges",
-    [1, [], [[0, 1]], [0, 1], [[0], [1, 2]], [[0], ["1"]], [[0], [True]], [[2], [1]], [[0], [1e39]], [[0], [1], [2]]],
+    [
+        *(1, [], [[0, 1]], [0, 1], [[0], [1, 2]], [[0], ["1"]], [[0], [True]], [[0], [1], [2]]),
+        *([[2], [1]], [[0], [1e39]], [[1e39], [1e39]], [[-3e38], [3e38]]),
+    ],
 )
 def test_ranges_that_are_no_ranges_are_refused(ranges: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
