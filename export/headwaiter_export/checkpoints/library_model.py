@@ -4,8 +4,7 @@ The tokenizer, the pooling, the modules after it and the labels of a head are re
 """
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,11 @@ from headwaiter_export.checkpoints.modules_json import (
     read_weights,
 )
 from headwaiter_export.checkpoints.texts import TextConfig, read_text, with_prompts
-from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import CheckpointTokenizer, read_checkpoint_tokenizer
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import (
+    CheckpointTokenizer,
+    read_checkpoint_tokenizer,
+    without_messages,
+)
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
@@ -200,7 +203,7 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
         if head.per_token:
             auto = transformers.AutoModelForTokenClassification
     with (
-        _without_messages(transformers.logging),
+        without_messages(),
         refuse_errors(lambda reason: f"{folder}: transformers cannot read the model ({reason}): save it again"),
     ):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -260,20 +263,6 @@ def _encoder_of(module: Any, config_json: CheckpointJson, modules: Modules, head
     if not isinstance(_embedding(encoder), nn.Embedding):
         raise config_json.error("model_type", "its encoder takes no token ids")
     return encoder
-
-
-@contextmanager
-def _without_messages(log: Any) -> Iterator[None]:
-    """Suppress warnings and progress bars of transformers: what matters is an error here."""
-    verbosity, has_bar = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(verbosity)
-        if has_bar:
-            log.enable_progress_bar()
 
 
 def _max_tokens(module: nn.Module, embedding: nn.Embedding, chosen: int | None, assumptions: list[str]) -> int:

@@ -263,6 +263,39 @@ def test_a_setting_that_cannot_be_applied_is_named(settings: dict[str, Any], fac
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("added_tokens.json", b"[1"),
+        ("added_tokens.json", b'{"[NEW]": "x"}'),
+        ("chat_template.jinja", b"\xff"),
+        ("tokenizer_config.json", b'{"tokenizer_class": "BertTokenizer", "do_lower_case": "x", "strip_accents": "x"}'),
+    ],
+)
+def test_a_file_that_cannot_be_applied_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+    folder = save_case(CASES["WordPiece uncased"], tmp_path)
+    (folder / name).write_bytes(content)
+    assert_refused(folder, str(folder / name))
+
+
+def test_a_link_to_a_missing_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder = save_case(CASES["WordPiece uncased"], tmp_path)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to("missing")
+    assert_refused(folder, str(folder / "tokenizer.json"), "missing")
+
+
+def test_transformers_prints_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = save_case(CASES["WordPiece uncased"], tmp_path)
+    # The type of GTE's code, which transformers lacks.
+    edit_json(folder / "config.json", model_type="new")
+    assert read(folder) is not None
+    assert caplog.messages == []
+    # The callers of the export still see warnings.
+    AutoTokenizer.from_pretrained(str(folder))
+    assert "model of type `new`" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("settings", "facts"),
     [
         ({"unk_token": "absent"}, ["tokenizer.json"]),

@@ -6,7 +6,8 @@ other parts from the settings beside it and from their own defaults, whatever to
 
 import json
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,12 +15,13 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, refuse_errors
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
 from headwaiter_export.checkpoints.tokenizers.esm import esm_tokenizer
 
 _SETTINGS, _TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 # The files that `AutoTokenizer` needs, and the fields of config.json by which it chooses a class.
-_FILES = ("tokenizer.json", "vocab.txt", _SETTINGS, _TOKENS_MAP, "added_tokens.json", "chat_template.jinja")
+_OPTIONAL_FILES = (_SETTINGS, _TOKENS_MAP, "added_tokens.json", "chat_template.jinja")
+_FILES = ("tokenizer.json", "vocab.txt", *_OPTIONAL_FILES)
 _CLASS_FIELDS = ("model_type", "tokenizer_class", "transformers_version")
 _CHOOSE_CLASS = f"correct it, or choose another tokenizer_class in {_SETTINGS}"
 # Settings of tokenizer_config.json that must be absent or empty, and what to do otherwise.
@@ -71,6 +73,8 @@ def read_checkpoint_tokenizer(folder: Path, config_json: CheckpointJson) -> Chec
         CheckpointError: a file is damaged, or has a setting that `transformers` or the export cannot apply.
     """
     file, lines = folder / "tokenizer.json", folder / "vocab.txt"
+    if is_present(file) and not file.is_file():
+        raise CheckpointError(f"{file} is missing, or no regular file: save it again, or remove the entry")
     if not file.is_file() and not lines.is_file():
         return None
     _check_settings(folder)
@@ -130,10 +134,26 @@ def library_name() -> str:
     return f"AutoTokenizer of transformers {__version__}"
 
 
-def unusable(folder: Path, reason: str) -> str:
-    """Return a message that `transformers` cannot use a tokenizer."""
+@contextmanager
+def without_messages() -> Iterator[None]:
+    """Suppress warnings and progress bars of transformers: what matters is an error here."""
+    from transformers import logging
+
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()
+
+
+def unusable(path: Path, reason: str) -> str:
+    """Return a message that `transformers` cannot use a tokenizer, or one of its files."""
     return (
-        f"{folder}: {library_name()} cannot use the tokenizer ({reason:.200}): save the tokenizer again, or remove "
+        f"{path}: {library_name()} cannot use the tokenizer ({reason:.200}): save the tokenizer again, or remove "
         "its files to serve token ids alone"
     )
 
@@ -165,7 +185,7 @@ def _read_reference(folder: Path, config_json: CheckpointJson) -> Any:
                 file, field = found
                 source = config_json if file == "config.json" else CheckpointJson.read(folder / file)
                 raise source.error(field, f"{library_name()} cannot use it ({error!s:.200}): {_CHOOSE_CLASS}") from None
-            raise CheckpointError(unusable(folder, str(error))) from None
+            raise CheckpointError(unusable(folder / _found_file(copy), str(error))) from None
 
 
 def _found_setting(copy: Path) -> tuple[str, str] | None:
@@ -183,12 +203,25 @@ def _found_setting(copy: Path) -> tuple[str, str] | None:
     return None
 
 
+def _found_file(copy: Path) -> str:
+    """Return the name of the file without which `AutoTokenizer` can read a copy; empty if it cannot."""
+    for name in _OPTIONAL_FILES:
+        if (copy / name).is_file():
+            content = (copy / name).read_bytes()
+            (copy / name).unlink()
+            with suppress(CheckpointError):
+                _from_pretrained(copy)
+                return name
+            (copy / name).write_bytes(content)
+    return ""
+
+
 def _from_pretrained(folder: Path) -> Any:
     """Return the tokenizer of a folder; the message of an error is the reason alone."""
     # The import takes seconds.
     from transformers import AutoTokenizer
 
-    with refuse_errors(str):
+    with refuse_errors(str), without_messages():
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
