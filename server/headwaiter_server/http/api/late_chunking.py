@@ -113,6 +113,7 @@ LATE_CHUNKED_EMBEDDINGS = replace(
         _LATE_CHUNKING,
         *(each for each in EMBEDDINGS.fields if each.name not in _OTHER_FIELDS),
         Field("truncate", one_of({False: None, "NONE": None}), about="Only false or NONE: no text loses tokens."),
+        Field("truncation", one_of({"error": None}), about="Only error: no text loses tokens."),
     ),
     output=pb.OutputOptions(hidden=True, offsets=True),
     wanted=ROWS,
