@@ -28,19 +28,18 @@ _TYPES = Field("embedding_types", FORMS, FORMS_PLACE, ABOUT_FORMS)
 
 
 def _write_embed_v2(question: Question, reply: pb.EncodeResponse) -> bytes:
-    vectors = {"embeddings": write_vectors(question, float_rows(reply.pooled)), "response_type": "embeddings_by_type"}
-    return _write(question, reply, vectors, "2")
+    return _write(question, reply, _by_type(question, reply), "2")
 
 
 def _write_embed_v1(question: Question, reply: pb.EncodeResponse) -> bytes:
     if question.options.get("forms"):
-        vectors = {
-            "embeddings": write_vectors(question, float_rows(reply.pooled)),
-            "response_type": "embeddings_by_type",
-        }
-    else:
-        vectors = {"embeddings": write_form(question, float_rows(reply.pooled)), "response_type": "embeddings_floats"}
-    return _write(question, reply, vectors, "1")
+        return _write(question, reply, _by_type(question, reply), "1")
+    vectors = write_form(question, float_rows(reply.pooled))
+    return _write(question, reply, {"embeddings": vectors, "response_type": "embeddings_floats"}, "1")
+
+
+def _by_type(question: Question, reply: pb.EncodeResponse) -> dict[str, Any]:
+    return {"embeddings": write_vectors(question, float_rows(reply.pooled)), "response_type": "embeddings_by_type"}
 
 
 def _write(question: Question, reply: pb.EncodeResponse, vectors: dict[str, Any], version: str) -> bytes:

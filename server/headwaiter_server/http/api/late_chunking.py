@@ -58,13 +58,14 @@ def _adapt(question: Question, manifest: Manifest) -> None:
 
 
 def _check_texts_have_rows(question: Question, reply: Reply) -> None:
-    """Check that each text has tokens.
+    """Check that each text has tokens, and note to which text each row belongs.
 
     Raises:
         InvalidInput: a text has none, because it is empty or the tokenizer drops all its characters.
     """
     assert isinstance(reply, pb.EncodeResponse)
-    counts = np.bincount(_texts_of_rows(question, reply) + 1, minlength=len(question.options["spans"]) + 1)
+    question.options["texts_of_rows"] = texts = _texts_of_rows(question, reply)
+    counts = np.bincount(texts + 1, minlength=len(question.options["spans"]) + 1)
     if without := np.flatnonzero(counts[1:] == 0).tolist():
         raise InvalidInput("of input has no tokens: leave the text out", field="input", sequence=without[0])
 
@@ -84,7 +85,7 @@ def _texts_of_rows(question: Question, reply: pb.EncodeResponse) -> NDArray[np.i
 
 def _write(question: Question, reply: pb.EncodeResponse) -> bytes:
     rows, output = float_rows(reply.hidden), question.encode.output
-    texts = _texts_of_rows(question, reply)
+    texts = question.options["texts_of_rows"]
     means = np.array([pool(rows[texts == i], pb.POOLING_MEAN) for i in range(len(question.options["spans"]))])
     kept = means[:, : output.dimensions or None]
     return write_embeddings(question, reply, normalize_pooled(kept, normalized=output.normalize))
