@@ -11,7 +11,7 @@ from headwaiter_server.runtime.attention_routes import PADDED_LENGTH_STEP
 from headwaiter_server.runtime.batch_timing import (
     TYPICAL_TOKENS,
     Lengths,
-    made_up_sequence,
+    made_up_batch,
     may_run,
     time_batch,
     time_budgets,
@@ -23,7 +23,6 @@ from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.memory import cell_values, padded_width
 from headwaiter_server.runtime.model import Model
-from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS, MAX_BATCH_SEQUENCES, graph_batches
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
@@ -115,14 +114,14 @@ def capture_cuda_graphs(model: Model) -> None:
             if not lengths:
                 continue
             ordinary_ms = fastest_ms(lengths)
-            shape = graph.capture(_batch(manifest, lengths))
+            shape = graph.capture(made_up_batch(manifest, lengths))
             graph_ms = fastest_ms(lengths)
             compared.append(f"{sum(lengths)} tokens {graph_ms:.2f} instead of {ordinary_ms:.2f} ms")
             if graph_ms >= ordinary_ms:
                 graph.cuda_graphs.drop(shape)
                 break
             for others in graph_batches(tokens, manifest.max_tokens):
-                graph.capture(_batch(manifest, others))
+                graph.capture(made_up_batch(manifest, others))
         for check in graph.cuda_graphs.checks():
             graph.turn(check)
     except Exception as error:  # noqa: BLE001 - whatever fails, the model runs without graphs
@@ -139,10 +138,6 @@ def _smallest_batch(manifest: Manifest, tokens: int) -> Lengths:
     length = min(length, manifest.max_tokens)
     sequences = -(-fewest // length)
     return (length,) * sequences if length * sequences <= tokens else ()
-
-
-def _batch(manifest: Manifest, lengths: Lengths) -> PackedBatch:
-    return pack([made_up_sequence(manifest, length) for length in lengths])
 
 
 def measure_cost(model: Model, token_cap: int = 0) -> Calibration:

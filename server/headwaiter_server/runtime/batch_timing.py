@@ -10,7 +10,7 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.target import takes_target
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.isolation import batches_of
-from headwaiter_server.runtime.packing import pack
+from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES
 
 # Token budgets are compared on batches of typical sequences, which have this length.
@@ -38,7 +38,7 @@ def time_batch(graph: EncoderGraph, manifest: Manifest, lengths: Lengths, *, hid
     a random number of time slices, which hides how the time depends on the shape of the batch.
     """
     clock = time.perf_counter if graph.on_gpu else time.thread_time
-    batch = graph.prepare(pack([made_up_sequence(manifest, length) for length in lengths]))
+    batch = graph.prepare(made_up_batch(manifest, lengths))
 
     def run() -> float:
         started_s = clock()
@@ -200,7 +200,12 @@ def _relative_cost(lengths: Lengths) -> float:
     return sum(lengths) + attention_cells(lengths) / _CELLS_PER_TOKEN
 
 
-def made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
+def made_up_batch(manifest: Manifest, lengths: Lengths) -> PackedBatch:
+    """Return a batch of made-up sequences of the given lengths."""
+    return pack([_made_up_sequence(manifest, length) for length in lengths])
+
+
+def _made_up_sequence(manifest: Manifest, length: int) -> NDArray[np.generic]:
     """Return a sequence of a given length that a model accepts, half of it a target if the model has targets."""
     is_target = (np.arange(length) >= length // 2).astype(np.int64)
     if manifest.vocabulary_size:

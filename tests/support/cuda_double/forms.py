@@ -15,12 +15,12 @@ from google.protobuf import json_format
 
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.batch_timing import Lengths, made_up_sequence
+from headwaiter_server.runtime.batch_timing import Lengths, made_up_batch
 from headwaiter_server.runtime.bundle import MANIFEST
 from headwaiter_server.runtime.graph import EncoderGraph, open_session, session_options
 from headwaiter_server.runtime.memory import cell_values
 from headwaiter_server.runtime.model import _packed_attention
-from headwaiter_server.runtime.packing import PackedBatch, pack
+from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.runtime.shape_buckets import MAX_BATCH_SEQUENCES, most_padded_tokens
 from tests.support.cuda_double.log import write_mark
 
@@ -64,8 +64,7 @@ def _run_on_devices(name: str, folder: Path, precision: str, devices: int, log: 
         graph = EncoderGraph(session, device, _packed_attention(manifest, PRECISIONS[precision]))
         # All devices get the same inputs.
         batches = batches or {
-            batch: graph.prepare(pack([made_up_sequence(manifest, length) for length in lengths]))
-            for batch, lengths in _lengths(manifest).items()
+            batch: graph.prepare(made_up_batch(manifest, lengths)) for batch, lengths in _lengths(manifest).items()
         }
         chosen = dict(list(batches.items())[: None if device < _DEVICES_WITH_LIMITS else 2])
         label = f"{name} {precision} {device}"
