@@ -26,9 +26,11 @@ from headwaiter_server.scheduling.queued_request import Batch, shape_of
 
 # One batch runs while the next one is packed.
 _MAX_BATCHES = 2
-# A worker wants its next batch this long before the predicted end of the running batch: just enough time to plan and to
-# pack, except for batches of tens of thousands of tokens. Planning earlier would miss requests that arrive meanwhile.
+# A worker wants its next batch this long before the predicted end of the running batch, and longer for each token of
+# the running batch: just enough time to plan and to pack another batch of this size. Planning earlier would miss
+# requests that arrive meanwhile.
 _LEAD_S = 0.002
+_LEAD_TOKEN_S = 1e-7
 # The predicted remaining time of a batch that already runs longer than predicted.
 _OVERDUE_S = 0.001
 # A batch of a model that is being loaded, and the closing of a session, may take this long; nothing predicts it.
@@ -98,6 +100,7 @@ class Worker:
         self._clock = clock
         # The end of the last batch, and the predicted end of the running one.
         self._ended_s = self._predicted_end_s = 0.0
+        self._lead_s = _LEAD_S
         self._thread = WorkerThread("device", clock)
         self._packing = ThreadPoolExecutor(1, thread_name_prefix="packing")
 
@@ -120,7 +123,7 @@ class Worker:
         """
         if len(self._batches) >= _MAX_BATCHES:
             return float("inf")
-        return max(0.0, self.busy_s(now_s) - _LEAD_S)
+        return max(0.0, self.busy_s(now_s) - self._lead_s)
 
     def run(self, session: Session, sequences: Batch, predicted_s: float) -> "asyncio.Future[BatchResult | None]":
         """Pack a batch, and run it in a session after the worker's earlier batches.
@@ -135,6 +138,7 @@ class Worker:
         is_idle = not self._batches
         packing = None if is_idle else self._packing.submit(self._pack, session, sequences)
         self._batches.append((session, sequences, predicted_s))
+        self._lead_s = _LEAD_S + _LEAD_TOKEN_S * sum(sequence.length_tokens for sequence in sequences)
         if is_idle:
             self._note_started(self._clock())
         limit_s = run_limit_s(predicted_s)

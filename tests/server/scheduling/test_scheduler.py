@@ -2,13 +2,18 @@
 
 import asyncio
 import math
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
-from tests.support.server.fakes import INFINITE, POISON, QUEUE, Harness, halves, sums
+from headwaiter_server.scheduling.worker import Session, Worker
+from tests.support.server.fakes import INFINITE, POISON, PROBE, QUEUE, FakeDevice, Harness, ManualClock, halves, sums
 
 
 async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of_its_sequences(
@@ -143,6 +148,21 @@ async def test_a_batch_is_planned_just_before_the_device_is_done_also_after_a_la
     assert harness.scheduler.estimated_wait_s(harness.queue) == pytest.approx(0.25 + 0.75, rel=0.05)
     harness.device.release()
     assert [sums(outcome) for outcome in await asyncio.gather(second, third)] == [[2], [3]]
+
+
+async def test_the_batch_behind_a_large_batch_is_planned_earlier_because_planning_and_packing_take_longer() -> None:
+    clock, device = ManualClock(), FakeDevice()
+    device.hold()
+    worker = Worker(clock)
+    sequence: Any = SimpleNamespace(
+        values=np.arange(50_000), length_tokens=50_000, is_wanted=lambda _: False, request=Mock()
+    )
+    ran = worker.run(Session(device, PROBE), (sequence,), predicted_s=1.0)
+    # 2 ms, and 0.1 µs for each token.
+    assert worker.wants_batch_in_s(0.0) == pytest.approx(1.0 - 0.002 - 0.005)
+    assert worker.wants_batch_in_s(0.994) == 0.0
+    assert await ran is None
+    worker.close()
 
 
 async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once(
