@@ -20,9 +20,10 @@ from headwaiter_server.runtime.batch_timing import (
     typical_batch,
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused, one_line
-from headwaiter_server.runtime.graph import Provider
+from headwaiter_server.runtime.graph import GraphOutputs, Provider
 from headwaiter_server.runtime.memory import cell_values, padded_width
 from headwaiter_server.runtime.model import Model
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS, MAX_BATCH_SEQUENCES, graph_batches
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, Sample, Shape, error_ratio, fit, smallest_budget
 
@@ -99,10 +100,20 @@ def capture_cuda_graphs(model: Model) -> None:
 
     Of the batches that a graph of T tokens runs, the smallest one gets the most dummies. If its graph is faster than an
     ordinary run, so are the others. A failure costs the graphs, and not the model.
+
+    The outputs of a graph must agree with those of an ordinary run as closely as those of an ordinary run must agree
+    with PyTorch's.
     """
     graph, manifest = model.graph, model.bundle.manifest
     if graph.cuda_graphs is None:
         return
+
+    def disagreement(replayed: GraphOutputs, ordinary: GraphOutputs) -> str | None:
+        measured = difference(replayed, ordinary)
+        if not violation(measured, model.precision):
+            return None
+        largest = max(measured.pooled_max_abs, measured.logits_max_abs)
+        return f"largest difference {largest:.2e}, smallest cosine {measured.min_cosine:.6f}"
 
     def fastest_ms(lengths: Lengths) -> float:
         return 1000 * min(time_batch(graph, manifest, lengths) for _ in range(_COMPARED_RUNS))
@@ -114,14 +125,14 @@ def capture_cuda_graphs(model: Model) -> None:
             if not lengths:
                 continue
             ordinary_ms = fastest_ms(lengths)
-            shape = graph.capture(made_up_batch(manifest, lengths))
+            shape = graph.capture(made_up_batch(manifest, lengths), disagreement)
             graph_ms = fastest_ms(lengths)
             compared.append(f"{sum(lengths)} tokens {graph_ms:.2f} instead of {ordinary_ms:.2f} ms")
             if graph_ms >= ordinary_ms:
                 graph.cuda_graphs.drop(shape)
                 break
             for others in graph_batches(tokens, manifest.max_tokens):
-                graph.capture(made_up_batch(manifest, others))
+                graph.capture(made_up_batch(manifest, others), disagreement)
         for check in graph.cuda_graphs.checks():
             graph.turn(check)
     except Exception as error:  # noqa: BLE001 - whatever fails, the model runs without graphs

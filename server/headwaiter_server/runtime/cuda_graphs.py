@@ -133,14 +133,14 @@ class Replay:
         return self._outputs.views(self._outputs.memory.numpy())
 
 
-def _check(shape: GraphShape, upload: Upload, ordinary: Arrays) -> None:
-    """Replay a batch, and compare the outputs with those of an ordinary run.
+def _check(shape: GraphShape, upload: Upload, first: Arrays) -> None:
+    """Replay a batch again, and compare the outputs with those of the first replay.
 
     Raises:
-        RuntimeError: the outputs differ.
+        RuntimeError: a bit differs.
     """
-    if not same_bits(upload.run(), ordinary):
-        raise RuntimeError(f"the graph of {shape} gives other numbers than an ordinary run")
+    if not same_bits(upload.run(), first):
+        raise RuntimeError(f"the graph of {shape} gives other numbers than its first replay")
 
 
 class CudaGraphs:
@@ -157,13 +157,26 @@ class CudaGraphs:
         """Return the number of graphs in use."""
         return len(self._replays)
 
-    def capture(self, batch: PackedBatch, inputs: Sequence[str], outputs: Sequence[str]) -> GraphShape | None:
+    def capture(
+        self,
+        batch: PackedBatch,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        disagreement: Callable[[Arrays, Arrays], str | None],
+    ) -> GraphShape | None:
         """Capture the graph of a batch's shape, and check its numbers; return the shape, or None if it is too large.
 
         Call `checks` after the last capture.
 
+        Args:
+            batch: the batch.
+            inputs: names of the inputs.
+            outputs: names of the outputs.
+            disagreement: returns how the outputs of a replay and of an ordinary run differ, or None if they are close
+                enough. Their bits may differ.
+
         Raises:
-            Exception: the capture failed, or the graph gives other numbers than an ordinary run.
+            Exception: the capture failed, or the outputs disagree.
         """
         shape = graph_shape(batch)
         if shape is None or shape in self._replays:
@@ -171,10 +184,12 @@ class CudaGraphs:
         feeds = append_dummies(batch, *shape).feeds(inputs)
         ordinary = dict(zip(outputs, self._session.run(outputs, feeds, run_options()), strict=True))
         replay = Replay(self._session, self._device, next(self._numbers), feeds, ordinary)
-        check = partial(_check, shape, replay.upload(feeds), ordinary)
-        check()
+        upload = replay.upload(feeds)
+        first = upload.run()
+        if problem := disagreement(first, ordinary):
+            raise RuntimeError(f"the graph of {shape} gives other numbers than an ordinary run: {problem}")
         self._replays[shape] = replay
-        self._checks.append(check)
+        self._checks.append(partial(_check, shape, upload, first))
         return shape
 
     def checks(self) -> list[Callable[[], None]]:

@@ -22,6 +22,7 @@ from headwaiter_server.runtime.attention_routes import (
 )
 from headwaiter_server.runtime.cuda_graphs import (
     CAPTURE_LOCK,
+    Arrays,
     CudaGraphs,
     Upload,
     ignore_captures_elsewhere,
@@ -219,12 +220,18 @@ class EncoderGraph:
         upload = self.cuda_graphs.upload(batch, self._inputs) if self.cuda_graphs is not None else None
         return replace(batch, inputs=self._feeds(batch) if upload is None else upload)
 
-    def capture(self, batch: PackedBatch) -> GraphShape | None:
+    def capture(
+        self, batch: PackedBatch, disagreement: Callable[[GraphOutputs, GraphOutputs], str | None]
+    ) -> GraphShape | None:
         """Capture a CUDA graph for batches of this shape; see `CudaGraphs.capture`."""
         if (graphs := self.cuda_graphs) is None:
             return None
+
+        def of_batch(replayed: Arrays, ordinary: Arrays) -> str | None:
+            return disagreement(*(self._outputs_of(batch, dict(values)) for values in (replayed, ordinary)))
+
         with CAPTURE_LOCK:
-            return self.turn(lambda: graphs.capture(batch, self._inputs, self._small_outputs))
+            return self.turn(lambda: graphs.capture(batch, self._inputs, self._small_outputs, of_batch))
 
     def _feeds(self, batch: PackedBatch) -> Mapping[str, NDArray[np.generic]]:
         return feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)

@@ -23,7 +23,7 @@ from headwaiter_server.models.calibration import (
     warm_up,
 )
 from headwaiter_server.runtime.errors import LongestSequenceRefused
-from headwaiter_server.runtime.graph import Provider, at_once
+from headwaiter_server.runtime.graph import GraphOutputs, Provider, at_once
 from headwaiter_server.runtime.memory import LOGITS_AT_ONCE
 from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch, pack
@@ -81,15 +81,25 @@ class GraphsOnPaper:
 
     turn = staticmethod(at_once)
 
-    def __init__(self, ordinary_ms: float, graph_ms: Callable[[int], float], *, wrong_later: bool = False) -> None:
+    def __init__(
+        self, ordinary_ms: float, graph_ms: Callable[[int], float], *, angle: float = 0.0, wrong_later: bool = False
+    ) -> None:
         self.captured: set[GraphShape] = set()
         self.cuda_graphs = self
         self._ordinary_ms, self._graph_ms, self._wrong_later = ordinary_ms, graph_ms, wrong_later
+        # Vectors with an angle between them, of a replay and of an ordinary run.
+        self._replayed, self._ordinary = (
+            GraphOutputs(np.array([[np.cos(each), np.sin(each)]], np.float32), None) for each in (angle, 0.0)
+        )
 
     def __len__(self) -> int:
         return len(self.captured)
 
-    def capture(self, batch: PackedBatch) -> GraphShape | None:
+    def capture(
+        self, batch: PackedBatch, disagreement: Callable[[GraphOutputs, GraphOutputs], str | None]
+    ) -> GraphShape | None:
+        if problem := disagreement(self._replayed, self._ordinary):
+            raise RuntimeError(problem)
         if shape := graph_shape(batch):
             self.captured.add(shape)
         return shape
@@ -106,21 +116,30 @@ class GraphsOnPaper:
         return (self._graph_ms(shape.tokens) if shape in self.captured else self._ordinary_ms) / 1000
 
 
+# Below this angle, fp16's vectors agree: the cosine is at least 0.9999.
+ANGLE = np.arccos(0.9999)
+
+
 @pytest.mark.parametrize(
     ("graphs", "largest_tokens", "facts"),
     [
-        (GraphsOnPaper(2.0, lambda tokens: 0.5), 2048, ["has 118 CUDA graphs: 17 tokens 0.50 instead of 2.00 ms"]),
+        (
+            GraphsOnPaper(2.0, lambda tokens: 0.5, angle=0.9 * ANGLE),
+            2048,
+            ["has 118 CUDA graphs: 17 tokens 0.50 instead of 2.00 ms"],
+        ),
         (GraphsOnPaper(2.0, lambda tokens: tokens / 128), 128, ["has 36 CUDA graphs", "144 tokens 2.00 instead of"]),
         (GraphsOnPaper(0.5, lambda tokens: 2.0), 0, ["has 0 CUDA graphs: 17 tokens 2.00 instead of 0.50 ms"]),
+        (GraphsOnPaper(2.0, lambda tokens: 0.5, angle=1.1 * ANGLE), 0, ["runs without CUDA graphs", "0.99987"]),
         (GraphsOnPaper(2.0, lambda tokens: 0.5, wrong_later=True), 0, ["runs without CUDA graphs"]),
     ],
-    ids=["faster", "faster up to 128 tokens", "slower", "wrong later"],
+    ids=["faster", "faster up to 128 tokens", "slower", "other numbers", "wrong later"],
 )
 def test_cuda_graphs_are_used_for_as_many_tokens_as_they_are_faster(
     graphs: GraphsOnPaper, largest_tokens: int, facts: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest = Manifest(name="text", vocabulary_size=100, max_tokens=512)
-    model: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), graph=graphs)
+    model: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), graph=graphs, precision=pb.PRECISION_FP16)
     with patch("headwaiter_server.models.calibration.time_batch", graphs.time_batch), caplog.at_level("INFO"):
         capture_cuda_graphs(model)
     (message,) = caplog.messages

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_server.runtime import cuda_graphs
-from headwaiter_server.runtime.cuda_graphs import CudaGraphs, Replay
+from headwaiter_server.runtime.cuda_graphs import CudaGraphs, Replay, same_bits
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import GraphShape
 
@@ -90,15 +90,19 @@ def _graphs(session: Session) -> CudaGraphs:
     return CudaGraphs(cast(Any, session), 0)
 
 
+def _other_bits(replayed: Arrays, ordinary: Arrays) -> str | None:
+    return None if same_bits(replayed, ordinary) else "other bits"
+
+
 def _batch(*lengths: int) -> PackedBatch:
     return pack([np.arange(1, 1 + length, dtype=np.int64) for length in lengths])
 
 
 def test_batches_of_different_shapes_have_graphs_of_their_own(session: Session) -> None:
     graphs = _graphs(session)
-    assert graphs.capture(_batch(20), INPUTS, OUTPUTS) == (2, 32, 32)
-    assert graphs.capture(_batch(21, 2), INPUTS, OUTPUTS) == (4, 32, 32)
-    assert graphs.capture(_batch(19), INPUTS, OUTPUTS) == (2, 32, 32)
+    assert graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits) == (2, 32, 32)
+    assert graphs.capture(_batch(21, 2), INPUTS, OUTPUTS, _other_bits) == (4, 32, 32)
+    assert graphs.capture(_batch(19), INPUTS, OUTPUTS, _other_bits) == (2, 32, 32)
     assert sorted(session.captured) == [1, 2]
     for lengths in ((3,), (7, 8, 9), (32,), (1, 30), (17,)):
         upload = graphs.upload(_batch(*lengths), INPUTS)
@@ -108,11 +112,11 @@ def test_batches_of_different_shapes_have_graphs_of_their_own(session: Session) 
 
 def test_a_batch_without_a_graph_is_not_laid_out(session: Session) -> None:
     graphs = _graphs(session)
-    graphs.capture(_batch(20), INPUTS, OUTPUTS)
+    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
     assert graphs.upload(_batch(20), INPUTS) is not None
     assert graphs.upload(_batch(20, 2), INPUTS) is None
     assert graphs.upload(_batch(3000), INPUTS) is None
-    assert graphs.capture(_batch(3000), INPUTS, OUTPUTS) is None
+    assert graphs.capture(_batch(3000), INPUTS, OUTPUTS, _other_bits) is None
 
 
 def test_a_replay_refuses_inputs_of_another_shape(session: Session) -> None:
@@ -126,7 +130,7 @@ def test_a_replay_refuses_inputs_of_another_shape(session: Session) -> None:
 
 def test_outputs_stay_valid_while_later_batches_run(session: Session) -> None:
     graphs = _graphs(session)
-    graphs.capture(_batch(20), INPUTS, OUTPUTS)
+    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
     first, second = (graphs.upload(_batch(length), INPUTS) for length in (18, 20))
     assert first is not None
     assert second is not None
@@ -141,23 +145,23 @@ def test_a_graph_with_other_numbers_than_an_ordinary_run_is_refused(
     graphs = _graphs(session)
     # The number of another graph: the session would replay that graph.
     monkeypatch.setattr(graphs, "_numbers", iter([1, 1]))
-    graphs.capture(_batch(20), INPUTS, OUTPUTS)
-    with pytest.raises(RuntimeError, match="other numbers than an ordinary run"):
-        graphs.capture(_batch(40), INPUTS, OUTPUTS)
+    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
+    with pytest.raises(RuntimeError, match="other numbers than an ordinary run: other bits"):
+        graphs.capture(_batch(40), INPUTS, OUTPUTS, _other_bits)
     assert len(graphs) == 1
 
 
 def test_a_graph_that_reads_parameters_of_the_latest_run_is_noticed(session: Session) -> None:
     graphs = _graphs(session)
     session.adds_parameter = True
-    graphs.capture(_batch(20), INPUTS, OUTPUTS)
+    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
     for check in graphs.checks():
         check()
     assert graphs.checks() == []
     for lengths in ((20, 2), (40,), (80,)):
-        graphs.capture(_batch(*lengths), INPUTS, OUTPUTS)
+        graphs.capture(_batch(*lengths), INPUTS, OUTPUTS, _other_bits)
     first, *_ = graphs.checks()
-    with pytest.raises(RuntimeError, match="other numbers than an ordinary run"):
+    with pytest.raises(RuntimeError, match="other numbers than its first replay"):
         first()
 
 
@@ -165,17 +169,17 @@ def test_the_number_of_a_failed_capture_is_never_used_again(session: Session) ->
     graphs = _graphs(session)
     session.fails = True
     with pytest.raises(RuntimeError, match="capture failed"):
-        graphs.capture(_batch(20), INPUTS, OUTPUTS)
+        graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
     session.fails = False
     assert graphs.upload(_batch(20), INPUTS) is None
-    graphs.capture(_batch(20), INPUTS, OUTPUTS)
+    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
     assert [*session.captured] == [2]
 
 
 def test_dropped_graphs_run_no_further_batches(session: Session) -> None:
     graphs = _graphs(session)
     for lengths in ((20,), (40,), (80,)):
-        graphs.capture(_batch(*lengths), INPUTS, OUTPUTS)
+        graphs.capture(_batch(*lengths), INPUTS, OUTPUTS, _other_bits)
     graphs.drop(GraphShape(2, 64, 64))
     assert [graphs.upload(_batch(length), INPUTS) is None for length in (20, 40, 80)] == [False, True, False]
     graphs.drop()

@@ -216,7 +216,7 @@ def test_a_graph_that_cuda_graphs_refuse_opens_without_them(
     else:
         graph = EncoderGraph.open(Path("graph.onnx"), "cuda")
         assert graph.cuda_graphs is None
-        assert graph.capture(BATCH) is None
+        assert graph.capture(BATCH, lambda *_: None) is None
     assert asked == opened
 
 
@@ -230,7 +230,7 @@ def test_no_session_opens_on_cuda_during_a_capture(monkeypatch: pytest.MonkeyPat
     session = SimpleNamespace(get_inputs=list, get_outputs=lambda: [SimpleNamespace(name="pooled")])
     graph = EncoderGraph(cast(Any, session), 0, has_cuda_graphs=True)
     monkeypatch.setattr(graph, "turn", lambda _: held.setdefault("capturing", cuda_graphs.CAPTURE_LOCK.locked()))
-    graph.capture(BATCH)
+    graph.capture(BATCH, lambda *_: None)
     assert held == {"opening": True, "capturing": True}
     assert not cuda_graphs.CAPTURE_LOCK.locked()
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.models.calibration import capture_cuda_graphs
 from headwaiter_server.runtime import cuda_graphs
@@ -63,7 +64,7 @@ def _capture(graph: EncoderGraph) -> None:
 
 
 def _model(graph: EncoderGraph) -> Any:
-    return SimpleNamespace(bundle=SimpleNamespace(manifest=_MANIFEST), graph=graph)
+    return SimpleNamespace(bundle=SimpleNamespace(manifest=_MANIFEST), graph=graph, precision=PRECISION_FP32)
 
 
 def _random_batches(count: int) -> Iterator[PackedBatch]:

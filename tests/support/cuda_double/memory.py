@@ -15,7 +15,9 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_server.models import calibration
 from headwaiter_server.models.calibration import batch_limits, capture_cuda_graphs, warm_up
 from headwaiter_server.runtime import cuda_graphs
 from headwaiter_server.runtime.graph import EncoderGraph
@@ -51,10 +53,15 @@ def _measure(
     manifest = read_manifest(folder)
     manifest.max_tokens = min(manifest.max_tokens, _TOKENS)
     graph = _open(folder, manifest, device)
-    model: Any = SimpleNamespace(bundle=SimpleNamespace(manifest=manifest), graph=graph, provider="cuda")
+    model: Any = SimpleNamespace(
+        bundle=SimpleNamespace(manifest=manifest), graph=graph, provider="cuda", precision=PRECISION_FP32
+    )
     if graphs:
         # Kernels on the double compute nothing.
-        with patch.object(cuda_graphs, "same_bits", lambda *values: True):
+        with (
+            patch.object(calibration, "violation", lambda *_: None),
+            patch.object(cuda_graphs, "same_bits", lambda *values: True),
+        ):
             capture_cuda_graphs(model)
     limits = warm_up(model, batch_limits(model, tokens))
     warm = controls.bytes_in_use(device)

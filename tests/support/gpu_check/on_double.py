@@ -38,6 +38,7 @@ from bench.gpu.settings import Effort, Settings
 from headwaiter_export.bundle import verification
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_server import cli
+from headwaiter_server.models import calibration
 from headwaiter_server.runtime import cuda_graphs, model
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from tests.support.cuda_double.controls import Controls
@@ -98,6 +99,7 @@ def numbers_not_checked() -> Iterator[None]:
     with (
         patch.object(verification, "violation", lambda *_: None),
         patch.object(model, "check_golden", lambda *_, **__: _NO_DIFFERENCE),
+        patch.object(calibration, "violation", lambda *_: None),
         patch.object(cuda_graphs, "same_bits", lambda *_: True),
         short_calibration(),
     ):
