@@ -19,7 +19,6 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
 from headwaiter_export.graphs.float16 import limiting_magnitude
 from headwaiter_export.graphs.ranges import ActivationRanges
-from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from testbed.server_process import RunningServer
 
 # The first run downloads and exports the model.
@@ -121,7 +120,7 @@ def test_the_numbers_of_a_trained_model_fit_fused_norms_and_float16(real_checkpo
     with ranges.watch(encoder):
         run_in_pytorch(encoder, random_sequences(encoder.config, (1, 30, 100)), ranges.sequence)
     assert 0 < ranges.norm_ratio < 1
-    assert can_fuse_norms(ranges.fused_norm_error)
+    assert ranges.fuse_norms
     assert limiting_magnitude(ranges.magnitudes)[1] < 1000
 
 

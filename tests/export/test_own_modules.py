@@ -21,7 +21,6 @@ from headwaiter_export.encoder.reference import Reference
 from headwaiter_export.graphs.float16 import in_float16
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs.ranges import ActivationRanges
-from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
@@ -140,8 +139,8 @@ def test_norms_of_a_module_are_measured() -> None:
         ranges[is_shifted] = ActivationRanges(encoder)
         with torch.no_grad(), ranges[is_shifted].watch(encoder):
             Reference.compute(encoder, ranges[is_shifted].sequence)
-    assert can_fuse_norms(ranges[False].fused_norm_error)
-    assert not can_fuse_norms(ranges[True].fused_norm_error)
+    assert ranges[False].fuse_norms
+    assert not ranges[True].fuse_norms
 
 
 class NeedsFloat32(Tokens):

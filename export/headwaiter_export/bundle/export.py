@@ -54,7 +54,6 @@ from headwaiter_export.graphs.float16 import in_float16, limiting_magnitude
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.graphs.ranges import ActivationRanges
-from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms
 from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
@@ -296,15 +295,16 @@ def _check_name(name: str) -> None:
 def _suitable_plans(plans: Collection[GraphPlan], ranges: ActivationRanges, report: Report) -> tuple[GraphPlan, ...]:
     """Choose the graphs that compute the model correctly, and report why."""
     name, magnitude = limiting_magnitude(ranges.magnitudes)
-    fuses_norms = can_fuse_norms(ranges.fused_norm_error)
-    chosen = suitable_plans(plans, largest_magnitude=magnitude, fuses_norms=fuses_norms)
+    chosen = suitable_plans(plans, largest_magnitude=magnitude, fuses_norms=ranges.fuse_norms)
     if any(plan.precision == PRECISION_FP16 for plan in plans):
         line = f"fp16: the largest value is {magnitude:.6g} ({name}); fp16 holds up to {FLOAT16_MAX:.6g}"
         if not chosen:
             raise BundleError(f"{line}: export a graph in fp32 too")
         report(line if len(chosen) == len(plans) else f"{line}, so the bundle has no fp16 graph: serve it in fp32")
     if ranges.norm_ratio and any(plan.provider == "cuda" for plan in chosen):
-        how = "fused with" if fuses_norms else "apart from, because fusing them would round too much in this model,"
+        how = (
+            "fused with" if ranges.fuse_norms else "apart from, because fusing them would round too much in this model,"
+        )
         report(f"norms on CUDA: {how} the addition before them")
     return chosen
 

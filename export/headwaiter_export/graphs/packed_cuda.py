@@ -131,7 +131,7 @@ def pad_heads(rows: Tensor, heads: int, size: int) -> Tensor:
 
 
 class PackedCudaSeparateNorms(PackedCuda):
-    """`PackedCuda` without SkipLayerNormalization, for models where it is inexact: see `skip_layer_norm.py`.
+    """`PackedCuda` without SkipLayerNormalization, for models where it is inexact: see `ranges.py`.
 
     ONNX Runtime does not fuse Add and LayerNormalization into that operator: its optimizer (SkipLayerNormFusion) fuses
     only tensors of three dimensions, and rows have two.

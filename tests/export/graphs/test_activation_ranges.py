@@ -18,7 +18,6 @@ from headwaiter_export.encoder.score_terms import ScoreTerms
 from headwaiter_export.graphs.float16 import limiting_magnitude
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs.ranges import ActivationRanges
-from headwaiter_export.graphs.skip_layer_norm import can_fuse_norms, normalize_fused
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.support.export.helpers import random_encoder, random_sequences, shifted_encoder
@@ -32,8 +31,9 @@ def measure(encoder: Encoder) -> ActivationRanges:
 
 
 def fused_norm(rows: Tensor, _: object, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """Normalise rows as SkipLayerNormalization does on CUDA."""
-    return torch.from_numpy(normalize_fused(rows.numpy(), scale.detach().numpy(), shift.detach().numpy(), eps))
+    """Normalise rows as SkipLayerNormalization does on CUDA: the variance is E[x²] − E[x]²."""
+    mean, mean_square = rows.mean(1, keepdim=True), rows.pow(2).mean(1, keepdim=True)
+    return scale.detach() * (rows - mean) / torch.sqrt(mean_square - mean * mean + eps) + shift.detach()
 
 
 def welford_norm(x: Tensor, _: object, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
@@ -56,14 +56,14 @@ def test_the_export_measures_the_rows_of_zeros_that_a_server_accepts(prefix_rows
         assert np.flatnonzero(~rows.any(axis=1)).tolist() == list(range(len(rows)))[:prefix_rows]
 
 
-@pytest.mark.parametrize(("ratio", "fits"), [(1, True), (30, False)])
+@pytest.mark.parametrize(("ratio", "fits"), [(0.4, True), (30, False)])
 def test_norms_are_fused_only_if_their_rounding_keeps_the_model_within_tolerance(
     ratio: float, *, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = shifted_encoder(ratio)
     ranges = measure(encoder)
     assert ratio < ranges.norm_ratio < 5 * ratio
-    assert can_fuse_norms(ranges.fused_norm_error) == fits
+    assert ranges.fuse_norms == fits
     sequences = random_sequences(encoder.config, (1, 5, 48))
     expected = concatenate(run_in_pytorch(encoder, sequences))
     violations = []
