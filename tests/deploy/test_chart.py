@@ -355,6 +355,8 @@ def test_the_schemas_of_operators_find_a_wrong_field_and_a_wrong_value(chart: Ch
         ({"model": {"claimName": "", "fetch": {"image": "minilm:latest"}}}, ["fetch", "image", "sha256"]),
         ({"model": {"name": "minilm", "several": True}}, ["model.name"]),
         ({"autoscaling": {"minReplicas": 9}}, ["maxReplicas 8", "minReplicas 9"]),
+        ({"autoscaling": {"minReplicas": 3}}, ["minReplicas", "autoscaling.kind is none", "keda or hpa"]),
+        ({"autoscaling": {"maxReplicas": 4}}, ["maxReplicas", "autoscaling.kind is none", "keda or hpa"]),
         (merge(KEDA, {"replicas": 9}), ["replicas 9", "maxReplicas 8"]),
         ({"autoscaling": {"kind": "keda", "minReplicas": 0}}, ["minReplicas"]),
         ({"autoscaling": {"kind": "hpa"}, "provider": "cpu", "resources": {"requests": {"cpu": None}}}, ["cpu"]),

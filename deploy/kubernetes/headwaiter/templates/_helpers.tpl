@@ -86,6 +86,9 @@ grpc: {port: 50051}
 {{- if lt (int .autoscaling.maxReplicas) (int .autoscaling.minReplicas) }}
 {{- fail (printf "autoscaling.maxReplicas %d is less than autoscaling.minReplicas %d: raise the first or lower the second" (int .autoscaling.maxReplicas) (int .autoscaling.minReplicas)) }}
 {{- end }}
+{{- if and (eq .autoscaling.kind "none") (or (ne (int .autoscaling.minReplicas) 2) (ne (int .autoscaling.maxReplicas) 8)) }}
+{{- fail "autoscaling.minReplicas and maxReplicas have no effect while autoscaling.kind is none: set autoscaling.kind to keda or hpa" }}
+{{- end }}
 {{- if and (eq .autoscaling.kind "keda") (gt (int .replicas) (int .autoscaling.maxReplicas)) }}
 {{- fail (printf "replicas %d, which KEDA takes without metrics, is more than autoscaling.maxReplicas %d: lower the first or raise the second" (int .replicas) (int .autoscaling.maxReplicas)) }}
 {{- end }}
