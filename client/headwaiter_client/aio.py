@@ -24,7 +24,6 @@ from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, Req
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.run_steps import run_steps_async
-from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import HeadwaiterError
@@ -74,8 +73,8 @@ class AsyncClient:
             Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
         self._address = address
-        most = most_in_flight(None if transport else address)
-        self._sharing = TaskSharing(most) if share_requests and not interceptors else None
+        servers = 1 if transport or address is None or isinstance(address, str) else len(address)
+        self._sharing = TaskSharing(servers) if share_requests and not interceptors else None
 
     @overload
     async def encode(  # type: ignore[overload-overlap]

@@ -20,7 +20,6 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
-from headwaiter_client.calls.shared_requests import most_in_flight
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.errors import HeadwaiterError
@@ -97,8 +96,8 @@ class Client(ThreadRunner):
         )
         self._address = address
         # An interceptor expects a request for each call.
-        most = most_in_flight(None if transport else address)
-        self._sharing = ThreadSharing(most) if share_requests and not interceptors else None
+        servers = 1 if transport or address is None or isinstance(address, str) else len(address)
+        self._sharing = ThreadSharing(servers) if share_requests and not interceptors else None
 
     @overload
     def encode(  # type: ignore[overload-overlap]

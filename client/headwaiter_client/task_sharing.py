@@ -22,11 +22,11 @@ class TaskSharing:
     """Sends shared requests in one event loop.
 
     Args:
-        most_in_flight: see `SharedRequests`.
+        servers: see `SharedRequests`.
     """
 
-    def __init__(self, most_in_flight: int) -> None:
-        self._requests = SharedRequests(most_in_flight)
+    def __init__(self, servers: int) -> None:
+        self._requests = SharedRequests(servers)
         self._tasks: dict[SharedRequest, asyncio.Task[None]] = {}
         self._callers: dict[Caller, None] = {}
         self._will_start = False

@@ -46,11 +46,11 @@ class ThreadSharing:
     """Sends shared requests in the threads of the calls.
 
     Args:
-        most_in_flight: see `SharedRequests`.
+        servers: see `SharedRequests`.
     """
 
-    def __init__(self, most_in_flight: int) -> None:
-        self._most_in_flight = most_in_flight
+    def __init__(self, servers: int) -> None:
+        self._servers = servers
         self._reset()
 
     def send(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
@@ -97,7 +97,7 @@ class ThreadSharing:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._requests = SharedRequests(self._most_in_flight)
+        self._requests = SharedRequests(self._servers)
         self._waiting: dict[Caller, _Waiting] = {}
         self._lock = threading.Lock()
         self._will_start = False

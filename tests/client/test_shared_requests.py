@@ -14,8 +14,9 @@ from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, Ov
 from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
+from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import only_sequence
-from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequests
+from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequest, SharedRequests
 from headwaiter_client.errors import (
     DeadlineExceeded,
     DeviceFailed,
@@ -233,8 +234,9 @@ def test_a_child_process_forgets_the_calls_of_its_parent() -> None:
     with Client(transport=FakeEncoder()) as client:
         sharing = client._sharing
         assert sharing
-        while sharing._requests._in_flight < REQUESTS_PER_SERVER:  # As if other threads of the parent had sent them.
-            sharing._requests._in_flight += 1
+        for _ in range(REQUESTS_PER_SERVER):  # As if other threads of the parent had sent them.
+            sharing._requests.add(_caller(1.0))
+            assert sharing._requests.next(0.0)
         sharing._pid = 0
         assert client.encode("a").pooled.shape == (8,)
 
@@ -376,10 +378,25 @@ async def test_many_deadlines_need_one_timer(monkeypatch: pytest.MonkeyPatch) ->
             task.cancel()
 
 
-def _caller(timeout_s: float, text: str = "a", now_s: float = 0.0, settings: CallSettings | None = None) -> Caller:
+def _caller(
+    timeout_s: float,
+    text: str = "a",
+    now_s: float = 0.0,
+    settings: CallSettings | None = None,
+    options: RequestOptions | None = None,
+) -> Caller:
     settings = settings or CallSettings(30.0, 8, {})
-    call = EncodeCall(settings, TextInput(), [text], {}, timeout_s)
+    call = EncodeCall(settings, TextInput(), [text], options or {}, timeout_s)
     return Caller(call, call.only_chunk(), only_sequence, now_s, lambda: None)
+
+
+def _settings_with_cost(token_s: float) -> CallSettings:
+    """Return the settings of calls to a model that takes a device this long for each token."""
+    description = pb.GetModelResponse(max_tokens=512, max_text_tokens=512)
+    description.execution.cost.token_s = token_s
+    settings = CallSettings(30.0, 8, {})
+    settings.descriptions["", ""] = description
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -392,7 +409,7 @@ def _caller(timeout_s: float, text: str = "a", now_s: float = 0.0, settings: Cal
     ],
 )
 def test_deadlines_that_differ_much_share_no_request(timeouts_s: list[float], groups: list[int]) -> None:
-    requests = SharedRequests(10)
+    requests = SharedRequests(1)
     for timeout_s in timeouts_s:
         requests.add(_caller(timeout_s))
     sent = []
@@ -402,16 +419,65 @@ def test_deadlines_that_differ_much_share_no_request(timeouts_s: list[float], gr
     assert sent == groups
 
 
-def test_a_request_ends_before_more_wait_than_are_in_flight_at_most() -> None:
-    requests = SharedRequests(2)
-    for _ in range(2):
+def _in_flight(requests: SharedRequests, calls: int) -> SharedRequest:
+    """Send a request of this number of calls."""
+    for _ in range(calls):
         requests.add(_caller(1.0))
-        request = requests.next(0.0)
+    request = requests.next(0.0)
     assert request
+    assert len(request.callers) == calls
+    return request
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_call_waits_while_four_requests_are_in_flight_to_each_server(servers: int) -> None:
+    requests = SharedRequests(servers)
+    for _ in range(4 * servers):
+        request = _in_flight(requests, 1)
     requests.add(_caller(1.0))
     assert requests.next(0.0) is None
     requests.end(request, 0.1)
     assert requests.next(0.1)
+
+
+@pytest.mark.parametrize(
+    ("servers", "in_flight", "least"),
+    [(1, 3, 1), (1, 4, 1), (1, 5, 2), (1, 20, 17), (1, 32, 29), (1, 99, 29), (2, 20, 7)],
+)
+def test_calls_wait_until_they_are_nearly_as_many_as_those_in_flight(servers: int, in_flight: int, least: int) -> None:
+    requests = SharedRequests(servers)
+    _in_flight(requests, in_flight)
+    for _ in range(least - 1):
+        requests.add(_caller(1.0))
+        assert requests.next(0.0) is None
+    requests.add(_caller(1.0))
+    request = requests.next(0.0)
+    assert request
+    assert len(request.callers) == least
+
+
+def test_calls_do_not_wait_for_calls_with_other_options() -> None:
+    requests = SharedRequests(1)
+    _in_flight(requests, 20)
+    requests.add(_caller(1.0))
+    other = _caller(1.0, options={"dtype": "float16"})
+    requests.add(other)
+    request = requests.next(0.0)
+    assert request
+    assert request.callers == [other]
+    assert requests.next(0.0) is None
+
+
+def test_calls_that_fill_a_request_wait_for_no_others() -> None:
+    requests = SharedRequests(1)
+    settings = _settings_with_cost(5e-5)
+    for _ in range(200):
+        requests.add(_caller(1.0, "abc " * 400, settings=settings))
+    sent = []
+    while request := requests.next(0.0):
+        sent.append(len(request.callers))
+    assert len(sent) == 4
+    assert max(sent) < 10
 
 
 def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None:
@@ -458,10 +524,7 @@ def test_a_refusal_says_nothing_of_the_time_that_a_request_takes() -> None:
 def test_a_text_that_takes_the_device_for_long_travels_alone(
     token_s: float, words: int, may_share: bool, together: int
 ) -> None:
-    description = pb.GetModelResponse(max_tokens=512, max_text_tokens=512)
-    description.execution.cost.token_s = token_s
-    settings = CallSettings(30.0, 8, {})
-    settings.descriptions["", ""] = description
+    settings = _settings_with_cost(token_s)
     callers = [_caller(1.0, "abc " * words, settings=settings) for _ in range(300)]
     assert {caller.may_share for caller in callers} == {may_share}
     requests = SharedRequests(1)
