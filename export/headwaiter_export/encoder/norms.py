@@ -28,5 +28,6 @@ class RmsNorm(nn.Module):
         # The squares of float16 values may exceed its range.
         exact = x.float()
         # The tracer drops the addition of a number below 1e-8, but not that of an array.
-        normalized = exact / torch.sqrt(exact.pow(2).mean(-1, keepdim=True) + torch.tensor([self.eps]))
+        eps = exact.new_full((1,), self.eps)
+        normalized = exact / torch.sqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
         return normalized.to(x.dtype) * self.weight

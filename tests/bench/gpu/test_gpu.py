@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import override
 
 from bench.findings import Finding, Findings, findings_table, summary, to_json
 from bench.gpu import pytorch
 from bench.gpu.correctness import batches_of_lengths, hidden_relative_error
 from bench.gpu.forms import FORMS
 from bench.gpu.memory import batch_of, random_shapes
-from bench.gpu.models import BERT_BASE
+from bench.gpu.models import BERT_BASE, ROTARY_SHAPES, random_model
 from bench.gpu.routes import read_routes, routes_of_layers
 from bench.gpu.settings import FULL, Precision, Settings
 from bench.gpu.timing import encoder_flops, rounds_of
@@ -151,6 +152,26 @@ def assert_equals_single_sequences(encoder: Encoder, layout: type[pytorch.Padded
     expected = concatenate(run_in_pytorch(encoder, list(sequences))).pooled
     assert expected is not None
     assert_close(runner.run([sequences[:3], sequences[3:]]), expected)
+
+
+class OtherDevice(RehearsalGpu):
+    """A device of tensors without content, which PyTorch does not mix with those of a CPU."""
+
+    device = torch.device("meta")
+
+    @override
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device)
+
+
+@pytest.mark.parametrize("shape", ROTARY_SHAPES)
+def test_rotary_models_in_pytorch_run_on_another_device_than_the_cpu(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, key, value, *_, **__: value)
+    settings = Settings(EFFORT, None, Path(), OtherDevice(Faults()))
+    runner = pytorch.Runner(random_model(ROTARY_SHAPES[shape], settings), pytorch.VariableLength, settings)
+    assert runner._pooled([np.arange(5), np.arange(3)]).device == OtherDevice.device
 
 
 def test_batches_keep_their_token_limit_and_the_order() -> None:
