@@ -53,15 +53,15 @@ class Part(NamedTuple):
 PARTS = {
     "correctness": Part(correctness, 80),
     "kernels": Part(kernels, 30),
-    "batches": Part(batches, 40),
+    "batches": Part(batches, 30),
     "graphs": Part(graphs, 55),
     "in_process": Part(in_process, 45),
     "served": Part(served, 75),
     "calls": Part(calls, 55),
-    "rotary": Part(rotary, 40),
-    "memory": Part(memory, 15),
+    "rotary": Part(rotary, 30),
+    "memory": Part(memory, 25),
     "long_sequences": Part(long_sequences, 10),
-    "forms": Part(forms, 35),
+    "forms": Part(forms, 45),
 }
 # If a call hangs and keeps Python from running too, the process ends this long after the budget.
 _LAST_RESORT_S = 15.0

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from bench.findings import Finding, Findings, format_number
 
 _BUCKETS = "server/headwaiter_server/runtime/shape_buckets.py"
-_LAYOUT = "export/headwaiter_export/graphs/packed_cuda.py"
 _FLAGS = "server/headwaiter_server/settings/flags.py"
 # Each decision, and the constant or default that holds it.
 PLACES: Mapping[str, str] = {
@@ -14,10 +13,7 @@ PLACES: Mapping[str, str] = {
     "number of CUDA graphs": f"{_BUCKETS}: _MAX_GRAPH_SEQUENCES",
     "CUDA graphs for one caller": f"{_BUCKETS}: GRAPH_TOKENS",
     "CUDA graphs for many callers": f"{_BUCKETS}: GRAPH_TOKENS",
-    "queries, keys and values": f"{_LAYOUT}: CudaLayout.FUSIONS",
-    "rotary positions": f"{_LAYOUT}: CudaLayout.rotate",
-    "next kernels to improve": f"{_LAYOUT}: PackedCuda",
-    "upload in the packing thread": "server/headwaiter_server/scheduling/worker.py: Worker._pack",
+    "next kernels to improve": "export/headwaiter_export/graphs/packed_cuda.py: PackedCuda",
     "largest token budget": "server/headwaiter_server/models/calibration.py: _LARGEST_BUDGET_TOKENS",
     "--instances": f"{_FLAGS}: instances",
     "--front-ends": f"{_FLAGS}: front_ends",

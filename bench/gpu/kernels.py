@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from bench.findings import Findings
-from bench.gpu.decisions import GAIN, decide
+from bench.gpu.decisions import decide
 from bench.gpu.models import bert_bundle, bert_trace, minilm_bundle, served_plan
 from bench.gpu.settings import FASTEST, Settings
 from bench.gpu.timing import median_seconds
@@ -47,10 +47,6 @@ def kernels(settings: Settings, findings: Findings) -> None:
             copied = sum(array.nbytes for array in batch.inputs.values())
             findings.record(f"{case}: copies of {len(batch.inputs)} inputs and 1 output, ms", whole_ms - on_device_ms)
             findings.record(f"{case}: bytes of its inputs", copied)
-            if case == FULL:
-                copies = 1 - on_device_ms / whole_ms
-                choice = "build it" if copies > 1 - 1 / GAIN else "leave it out"
-                decide(findings, "upload in the packing thread", f"{choice}, copies take {copies:.1%} of {FULL}")
             _profile(case, run, settings, findings)
 
 

@@ -1,15 +1,12 @@
 """The models of the check: all-MiniLM-L6-v2 if its checkpoint is present, and random weights for other models."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from torch import Tensor
-from typing_extensions import override
 
 from bench.gpu.settings import PRECISIONS, Precision, Settings
 from bench.loads.traces import Trace
@@ -21,9 +18,7 @@ from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
-from headwaiter_export.graphs.fusions import defer_biases, fuse_norms
-from headwaiter_export.graphs.graph_layout import Fusions, GraphLayout, Packed
-from headwaiter_export.graphs.packed_cuda import PackedCuda
+from headwaiter_export.graphs.graph_layout import GraphLayout
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import Precision as ProtoPrecision
 
@@ -64,36 +59,6 @@ ROTARY_SHAPES = {
         {**_ROTARY, **_QWEN3, **_RMS_NORM, "mask": "causal", "pooling": "last", "rotary_theta": 1e6}
     ),
 }
-
-
-class SeparateProjections(PackedCuda):
-    """`PackedCuda` with a product each for queries, keys and values."""
-
-    FUSIONS: ClassVar[Fusions] = (fuse_norms, defer_biases)
-
-
-class SeparateRotations(PackedCuda):
-    """`PackedCuda` with rotations of standard operators."""
-
-    @override
-    def rotate(self, x: Tensor, heads: int, cosines: Tensor, sines: Tensor) -> Tensor:
-        return Packed.rotate(self, x, heads, cosines, sines)
-
-
-def fold_biases(encoder: Encoder) -> Encoder:
-    """Return an encoder of the same outputs without biases of keys and values.
-
-    A key's bias adds the same number to all scores of a query, which softmax ignores. Attention weights have the sum 1,
-    so the values' bias adds to the output what the output's weight makes of it.
-    """
-    folded, state = Encoder(replace(encoder.config, key_bias=False, value_bias=False)), encoder.state_dict()
-    for key_bias in [name for name in state if name.endswith("attention.key.bias")]:
-        layer = key_bias.removesuffix("key.bias")
-        value_bias = state.pop(f"{layer}value.bias")
-        del state[key_bias]
-        state[f"{layer}output.bias"] = state[f"{layer}output.bias"] + state[f"{layer}output.weight"] @ value_bias
-    folded.load_state_dict(state)
-    return folded.eval()
 
 
 def full_size_models(settings: Settings) -> Iterator[tuple[str, Encoder]]:

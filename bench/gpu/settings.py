@@ -31,7 +31,6 @@ class Effort:
         batch_tokens: tokens of the batches whose times are compared.
         matrix: rows of the square matrices that measure the device's matrix rate.
         full_batch_tokens: the size of those that stand for a full batch.
-        small_batch_tokens: the size of those that stand for a small batch.
         traces: how often the trace is sent in one run, so that a run takes seconds.
         requests: requests of one short sequence.
         shapes: random batches that run between two measurements of memory.
@@ -52,7 +51,6 @@ class Effort:
     shapes: int
     form_tokens: int = 8192
     full_batch_tokens: int = 32_768
-    small_batch_tokens: int = 1024
     traces: int = 8
     lengths: LogNormal = MEDIAN_90
     batch_rounds: int = 20

@@ -255,7 +255,6 @@ EFFORT = Effort(
     form_tokens=128,
     processes=0,
     full_batch_tokens=128,
-    small_batch_tokens=64,
     traces=2,
     batch_rounds=1,
     calls_s=0.2,
