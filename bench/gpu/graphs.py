@@ -1,7 +1,8 @@
-"""CUDA graphs: whether replays give the numbers of ordinary runs, and their time, memory and number."""
+"""CUDA graphs: how far the numbers of replays are from those of ordinary runs; time, memory, number and kernels."""
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +22,9 @@ from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.reference import random_sequences
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.models.calibration import capture_cuda_graphs
-from headwaiter_server.runtime import cuda_graphs
 from headwaiter_server.runtime.cuda_graphs import Upload
 from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS, graph_batches
 from headwaiter_server.scheduling.cost import BatchLimits
@@ -71,7 +72,7 @@ def graphs(settings: Settings, findings: Findings) -> None:
             wrong += _compare(name, graph, manifest, config, settings, findings)
             captured += bool(graph.cuda_graphs)
     choice = "on" if captured == len(_PARAMETERS) and not wrong else "off"
-    figures = f"{captured} of {len(_PARAMETERS)} models pass the server's own check, then {wrong} batches differ"
+    figures = f"{captured} of {len(_PARAMETERS)} models pass the server's own check, then {wrong} batches do not"
     decide(findings, "CUDA graphs of kernels with parameters in host memory", f"{choice}, {figures}")
     for name, config in ((BERT, BERT_BASE), (TEXTS, MINILM)):
         with findings.attempt(name):
@@ -121,6 +122,8 @@ def _measure(name: str, config: EncoderConfig, settings: Settings, findings: Fin
     times = ", ".join(f"{compare(graph_ms[each], ordinary_ms[each])} ms ({sum(each)} tokens)" for each in graph_ms)
     choice = f"on up to {max(faster)} tokens" if faster and not wrong else "off"
     decide(findings, "CUDA graphs", f"{choice}, {times or 'none was captured'}")
+    with findings.attempt(f"{name}: kernels of replays"):
+        _compare_kernels(name, graph, batches[SHORT], settings, findings)
 
 
 def _open(
@@ -155,25 +158,52 @@ def _capture(graph: EncoderGraph, manifest: Manifest) -> None:
 def _compare(
     name: str, graph: EncoderGraph, manifest: Manifest, config: EncoderConfig, settings: Settings, findings: Findings
 ) -> int:
-    """Run random batches by their CUDA graphs, and the same inputs without; return how many differ.
+    """Run random batches by their CUDA graphs, and the same inputs without; return how many exceed the tolerance.
 
     Shapes alternate, so that runs of other shapes may overwrite what a graph reads.
     """
-    replays = wrong = 0
+    differences, other_bits, wrong = [], 0, 0
     limits = BatchLimits(GRAPH_TOKENS[-1], sys.maxsize)
     for lengths in random_shapes(manifest, limits, settings.effort.requests):
         prepared = graph.prepare(pack(random_sequences(config, lengths.tolist())))
         if not isinstance(prepared.inputs, Upload):
             continue
-        replayed = graph.run(prepared, hidden=False).pooled
-        ordinary = graph.run(replace(prepared, inputs=dict(prepared.inputs)), hidden=False).pooled
-        assert replayed is not None
-        assert ordinary is not None
-        replays += 1
-        wrong += not cuda_graphs.same_bits({"pooled": replayed}, {"pooled": ordinary})
-    findings.require(f"{name}: replays", replays, "≥", 1)
-    findings.require(f"{name}: replays that give other bits than an ordinary run", wrong, "≤", 0)
+        replayed, ordinary = (graph.run(each, hidden=False) for each in (prepared, _without_graph(prepared)))
+        measured = difference(replayed, ordinary)
+        differences.append(measured)
+        other_bits += measured.pooled_max_abs > 0
+        wrong += violation(measured, served_plan(FASTEST).precision) is not None
+    findings.require(f"{name}: replays", len(differences), "≥", 1)
+    findings.require(f"{name}: replays that differ from an ordinary run by more than the tolerance", wrong, "≤", 0)
+    if differences:
+        findings.record(f"{name}: replays with other bits than an ordinary run", other_bits)
+        cosine = min(each.min_cosine for each in differences)
+        findings.record(f"{name}: smallest cosine of a replay and an ordinary run", cosine)
+        relative = max(each.pooled_max_relative for each in differences)
+        findings.record(f"{name}: largest difference of a replay and an ordinary run / largest value", relative)
     return wrong
+
+
+def _compare_kernels(
+    name: str, graph: EncoderGraph, batch: PackedBatch, settings: Settings, findings: Findings
+) -> None:
+    """Record the kernels that a replay runs more often than an ordinary run of the same inputs, and the reverse."""
+    prepared = graph.prepare(batch)
+    if not isinstance(prepared.inputs, Upload):
+        return
+    replay, ordinary = (
+        Counter(kernel.name for kernel in settings.gpu.kernels(partial(graph.run, each, hidden=False))[1])
+        for each in (prepared, _without_graph(prepared))
+    )
+    for how, more in (("a replay", replay - ordinary), ("an ordinary run", ordinary - replay)):
+        kernels = ", ".join(sorted(" ".join(kernel.split())[:100] for kernel in more))
+        findings.record(f"{name}, 1 × {batch.tokens} tokens: kernels that {how} has more of", kernels or "none")
+
+
+def _without_graph(prepared: PackedBatch) -> PackedBatch:
+    """Return a batch of the same inputs that runs ordinarily."""
+    assert prepared.inputs is not None
+    return replace(prepared, inputs=dict(prepared.inputs))
 
 
 @contextmanager

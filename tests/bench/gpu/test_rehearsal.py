@@ -83,7 +83,7 @@ def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model
         server=NO_SERVER,
         seconds={"Headwaiter, in process": 9.0, "128 tokens: ms": 1e6, **SLOW_AND_FAST},
         used_mib=(*[100.0] * 5, 200.0, 206.0),
-        changed=True,
+        changed=1.0,
     )
     models = ("distance products, as DeBERTa", "gated distances of sounds, as WavLM", BERT, TEXTS)
     assert status == 1
@@ -91,7 +91,7 @@ def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model
         *("by default", "without front ends", "with two instances", "without CUDA graphs"),
         *("a server with --warm-up on", "a server with --warm-up off"),
         *("throughput in process / PyTorch, padded, in arrival order", "throughput in process / sentence-transformers"),
-        *(f"{model}: replays that give other bits than an ordinary run" for model in models),
+        *(f"{model}: replays that differ from an ordinary run by more than the tolerance" for model in models),
         "128 tokens: share of the matrix rate",
         MEMORY,
     }
@@ -117,6 +117,21 @@ class Leak(PackedMultiHeadAttention):
 
 
 def with_operator(operator: type[PackedMultiHeadAttention]) -> list[Any]:
+@pytest.mark.exhaustive
+def test_replays_with_other_bits_are_counted_and_agree(rehearse: Rehearse, one_model: None) -> None:
+    status, findings = rehearse(["graphs"], changed=1e-3)
+    measured = {each.name: each for each in findings}
+    assert status == 0
+    for model in (BERT, TEXTS):
+        # Graphs that ran often enough change values.
+        assert measured[f"{model}: replays with other bits than an ordinary run"].number > 0
+        assert 0.9999 < measured[f"{model}: smallest cosine of a replay and an ordinary run"].number < 1
+        relative = measured[f"{model}: largest difference of a replay and an ordinary run / largest value"].number
+        assert 1e-4 < relative < 1e-2
+    for how, kernel in (("a replay", "other_gemm"), ("an ordinary run", "gemm")):
+        assert measured[f"{BERT}, 1 × 32 tokens: kernels that {how} has more of"].measured == kernel
+
+
     named = type("PackedMultiHeadAttention", (operator,), {"op_domain": "com.microsoft"})
     return [named if each is PackedMultiHeadAttention else each for each in OPERATORS]
 

@@ -31,7 +31,7 @@ from torch.onnx._internal.exporter._registration import ONNXRegistry
 from typing_extensions import override
 
 from bench.gpu import __main__ as check
-from bench.gpu import batches, calls, rotary
+from bench.gpu import batches, calls, graphs, rotary
 from bench.gpu.cuda import Gpu, Kernel, cuda_unavailable_reason
 from bench.gpu.forms import FORMS
 from bench.gpu.settings import Effort, Settings
@@ -100,6 +100,7 @@ def numbers_not_checked() -> Iterator[None]:
         patch.object(verification, "violation", lambda *_: None),
         patch.object(model, "check_golden", lambda *_, **__: _NO_DIFFERENCE),
         patch.object(calibration, "violation", lambda *_: None),
+        patch.object(graphs, "violation", lambda *_: None),
         patch.object(cuda_graphs, "same_bits", lambda *_: True),
         short_calibration(),
     ):
