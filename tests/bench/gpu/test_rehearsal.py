@@ -280,3 +280,6 @@ def test_the_whole_check_holds_with_all_models_and_a_server(
     assert len([line for line in printed.splitlines() if line.startswith(tuple(_FIGURES))]) == len(_FIGURES)
     at_end = printed.rpartition("Decisions, ")[2]
     assert [at_end.count(state) for state in ("open, because", "not measured")] == [0, 0]
+    for setup in ("by default", "without front ends", "without CUDA graphs"):
+        names = f"one sequence of 32 tokens, fp16: served {setup}, p50 ms", f"an empty call: served {setup}, p50 ms"
+        assert [sum(each.name == name and each.number > 0 for each in findings) for name in names] == [1, 1]
