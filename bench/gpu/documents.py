@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.findings import Finding, format_number
+from bench.gpu.decisions import CALLS, MEMORY, MODERN_BERT, P50, SERVED
 from testbed.minilm import ROOT
 
 BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "numerics.md"
-_SHORT = "one sequence of 32 tokens, fp16: "
 # The start of each line, and one pattern for each of its figures: the figure is the worst finding that matches.
 _FIGURES = {
     "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),
     "| tokens/s in process: Headwaiter / PyTorch's variable": (r"throughput in process / .* flash attention",),
+    "| tokens/s in process, ModernBERT-base's": (MODERN_BERT,),
     "| share of the GPU's measured matrix rate": (r".*: share of the matrix rate",),
-    "| tokens/s: served / in process": (r"throughput served / in process",),
-    "| one sequence of 32 tokens": (f"{_SHORT}served by default, p50 ms", f"{_SHORT}served by default, p99 ms"),
-    "| GPU memory": (r"GPU memory after random shapes / after warm-up",),
+    "| tokens/s: served / in process": (SERVED,),
+    "| one sequence of 32 tokens": (P50, P50.replace("p50", "p99")),
+    "| calls/s of one text each": (CALLS,),
+    "| GPU memory": (MEMORY,),
     "| fp32 | pooled vectors, largest": (r".*, fp32: pooled, largest difference",),
     "| fp32 | hidden rows, largest": (r".*, fp32: hidden, largest difference",),
     "| fp32 | pooled vectors and hidden rows, smallest": (r".*, fp32: (pooled|hidden), smallest cosine",),
