@@ -18,8 +18,6 @@ PLACES: Mapping[str, str] = {
     "--instances": f"{_FLAGS}: instances",
     "--front-ends": f"{_FLAGS}: front_ends",
 }
-# What is not there yet must gain this much, because it adds code.
-GAIN = 1.03
 SHORT = "one sequence of 32 tokens, fp16"
 # Names of findings with bounds.
 VARIABLE = "throughput in process / PyTorch, variable-length flash attention"
