@@ -71,7 +71,8 @@ export function contextCard(models, settings, ended) {
         return "The sum of the head’s values, weighted by the shown weights.";
     }
 
-    const redraw = drawing(byId("panel-attention"), () => {
+    // The results are hidden until the weights of a head have come: a drawing has no width before.
+    const redraw = drawing(byId("attention-result"), () => {
         const values = vector?.context ? shownValues() : null;
         say(byId("context-error"), vector?.error ?? "");
         byId("context-hint").textContent = hint();

@@ -44,6 +44,7 @@ def picture(page: Page) -> list[object]:
             "['model', 'attention-input', 'layer', 'head', 'temperature'].map(id => document.getElementById(id).value)"
         ),
         page.evaluate("['causal', 'no-self'].map(id => document.getElementById(id).checked)"),
+        page.evaluate("['lines', 'context'].map(id => document.querySelector(`#${id} svg`).outerHTML)"),
     ]
 
 
