@@ -128,6 +128,7 @@ async def _refuse_path(request: Request, error: Exception) -> Response:
         # Several routes may have this path, such as that of GET / and that of POST /.
         routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
         methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
-        headers["Allow"] = ", ".join(sorted(methods - {"HEAD"}))
+        # The paths of the API take OPTIONS only as the question that a browser asks for a script.
+        headers["Allow"] = ", ".join(sorted(methods - {"HEAD", "OPTIONS"}))
         problem = InvalidInput(f"{url} does not take {request.method}: use {headers['Allow'].replace(', ', ' or ')}")
     return Response(OPENAI_ERRORS.write(problem, status, (), {}), status, headers, JSON)

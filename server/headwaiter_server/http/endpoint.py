@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from google.protobuf.message import Message
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -160,8 +161,7 @@ class Endpoint:
         """Answer one request."""
         request, arrived_s = Request(scope, receive), clock()
         if request.method == "OPTIONS":  # Without the headers of a browser's question, which never come here.
-            await Response(status_code=405, headers={"allow": self._method.verb})(scope, receive, send)
-            return
+            raise HTTPException(405)
         call = Call(self._method.name, arrived_s, arrived_s + self._rules.timeout_s, host_of(request))
         call.traceparent, call.http_status = request.headers.get("traceparent", ""), _http_status
         try:
