@@ -1,5 +1,6 @@
 """The tabs Rerank and Classify in Chromium: scores and weights equal those of the client, and fit on each screen."""
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +126,18 @@ def test_the_copied_calls_run(form: str, open_tab: OpenTab, reranker: Client) ->
     page = open_ranking(open_tab, reranker)
     reply = reply_of(form, copied(page, form))
     assert reply["lengths"] == [len(reranker.attend((QUERY, document)).tokens or ()) for document in DOCUMENTS]
+    assert page.evaluate("document.querySelector('#copy-openai').hidden")
+
+
+@pytest.mark.parametrize("form", ["curl", "python"])
+def test_the_copied_call_of_texts_to_classify_runs(form: str, open_tab: OpenTab, classifier: Client) -> None:
+    page = open_tab(classifier, "classify", 'rain it\'s "falls" 😀\nfresh bread')
+    page.wait_for("document.querySelector('#classify-result article')")
+    reply = reply_of(form, copied(page, form))
+    scores = np.frombuffer(base64.b64decode(reply["scores"]["data"]), "<f4").reshape(2, 3)
+    assert page.texts("#classify-result td:nth-child(2)") == [
+        f"{score:.4f}" for row in scores for score in -np.sort(-row)
+    ]
     assert page.evaluate("document.querySelector('#copy-openai').hidden")
 
 
