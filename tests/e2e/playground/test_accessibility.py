@@ -37,6 +37,8 @@ def test_axe_finds_no_violation_and_nothing_is_wider_than_the_screen(
         page.wait_for(f"document.querySelector('{loaded}')")
         assert problems(page, width) == [], tab
         if tab == "latency":
+            widths = "['latency-input', 'latency-percentiles'].map(id => document.getElementById(id).offsetWidth)"
+            assert len(set(page.evaluate(widths))) == 1
             # Times of four digits, which a busy machine has, make the table wider: then it scrolls.
             cells = "document.querySelectorAll('#stages-table td:nth-child(n + 4)')"
             page.evaluate(f"{cells}.forEach(cell => cell.textContent = '88.8')")
