@@ -76,7 +76,8 @@ export function similarityTab(models, changed) {
         const name = (index) => `${index + 1} ${texts[index]}`;
         // A matrix of many texts has no room for numbers: they are in the tooltips.
         const least = innerWidth < 760 ? LEAST_CELL_ON_PHONE : LEAST_CELL;
-        const isDense = byId("cosines").clientWidth / (texts.length + 2) < least;
+        // The scale above the matrix has the same width, also while there is no matrix.
+        const isDense = byId("cosine-scale").parentElement.clientWidth / (texts.length + 2) < least;
         const number = (text) => (isDense ? element("span", { class: "for-readers" }, text) : text);
         // Narrow screens show only the number of a text.
         const header = (index) => element("div", {}, `${index + 1} `, element("span", {}, shortened(texts[index])));

@@ -21,6 +21,8 @@ HTML = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
 def test_the_matrix_holds_the_cosines_of_client_encode(open_tab: OpenTab, client: Client) -> None:
     page = open_tab(client, "similarity", "\n".join(TEXTS))
     page.wait_for("document.querySelector('.cosines')")
+    # There is room for the numbers, also the first time.
+    assert page.texts(".cosines .for-readers") == []
     pooled = client.encode(TEXTS).pooled
     assert pooled is not None
     cosines = (pooled @ pooled.T).astype(np.float64)
