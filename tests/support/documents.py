@@ -19,7 +19,7 @@ HTTP = DOCS / "http.md"
 MODELS = DOCS / "models.md"
 PORTABLE_GRAPH = DOCS / "portable-graph.md"
 SERVER = DOCS / "server.md"
-PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("*.md"))]
+PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
 # Commands that install something, that run these tests, or that some machines lack.
