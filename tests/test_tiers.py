@@ -12,6 +12,7 @@ import transformers
 
 from headwaiter_server.runtime.graph import EncoderGraph
 from tests.support.client.fake_server import FakeServer
+from tests.support.tiers import is_second_tier
 
 STARTS: dict[str, tuple[str, Callable[[], object]]] = {
     "a process": ("starts_processes", lambda: subprocess.run(["true"], check=False)),
@@ -40,3 +41,25 @@ def test_a_test_with_the_fixture_starts_a_process_in_the_second_tier(
 ) -> None:
     assert subprocess.run(["true"], check=False).returncode == 0
     assert request.node.get_closest_marker("check")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("e2e", True),
+        ("export/checkpoints", True),
+        ("export/test_padded_modules.py", True),
+        ("smoke", False),
+        ("smoke/conftest.py", False),
+        ("client/conftest.py", False),
+        ("export", False),
+        ("server/http/api", False),
+        ("test_tiers.py", False),
+    ],
+)
+def test_a_file_or_a_folder_with_a_fixture_for_all_its_tests_belongs_to_the_second_tier(
+    name: str, *, expected: bool
+) -> None:
+    path = Path(__file__).parent / name
+    assert path.exists()
+    assert is_second_tier(path) == expected

@@ -2,9 +2,13 @@
 
 A plain test starts nothing. Each fixture of this file lets a test start something slow, and thereby moves the test to
 the second tier, which `make check` runs. The tests in `tests/smoke` belong to the first tier, whatever they start.
+
+A file whose `pytestmark`, or a folder whose conftest.py, names such a fixture for all tests has no test of the first
+tier. A run of the first tier does not import such a file: the imports would take more time than many of its tests.
 """
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, reduce, wraps
@@ -30,6 +34,12 @@ _GUARDED = (
 )
 _PARAMETERS = type(pytest.param())
 _FIXTURES = frozenset(fixture for fixture, *_ in _GUARDED)
+_FOR_ALL_TESTS = re.compile(
+    r"^(?:pytestmark = pytest\.mark\.usefixtures\(|@pytest\.fixture\(.*autouse=True\)\ndef \w+\().*?\b(?:"
+    + "|".join(sorted(_FIXTURES))
+    + r")\b",
+    re.MULTILINE,
+)
 
 
 class _RunningTest:
@@ -76,6 +86,19 @@ def exhaustive(*cases: Any) -> list[Any]:
         for case in cases
     ]
     return [case._replace(marks=(*case.marks, pytest.mark.exhaustive)) for case in sets]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file or a folder of the second tier if only the first tier runs."""
+    return True if "not check" in config.option.markexpr and is_second_tier(collection_path) else None
+
+
+def is_second_tier(path: Path) -> bool:
+    """Return whether a file or a folder names a fixture of this file for all its tests."""
+    file = path / "conftest.py" if path.is_dir() else path
+    if file.suffix != ".py" or not file.exists() or SMOKE in file.parents:
+        return False
+    return _FOR_ALL_TESTS.search(file.read_text("utf-8")) is not None
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
