@@ -59,18 +59,18 @@ WIDE.patch_size, WIDE.height, WIDE.width = 256, 768, 768
 
 
 @pytest.mark.parametrize(
-    ("changes", "most"),
+    ("changes", "count", "most"),
     [
-        ({"max_request_tokens": 40}, 4),
+        ({"max_request_tokens": 40}, 10, 4),
         # Ten rows of 3 · 256² values, 4 bytes each, and a message of at most 16 MiB.
-        ({"image": WIDE, "feature_width": 3 * 256**2}, 2),
+        ({"image": WIDE, "feature_width": 3 * 256**2}, 3, 2),
     ],
 )
-def test_a_list_is_split_within_the_servers_limits(changes: dict[str, Any], most: int) -> None:
+def test_a_list_is_split_within_the_servers_limits(changes: dict[str, Any], count: int, most: int) -> None:
     server = fake(**changes)
     with Client(transport=server) as client:
-        images = [f"image {number}".encode() for number in range(10)]
-        assert len(client.encode_images(images).pooled) == 10
+        images = [f"image {number}".encode() for number in range(count)]
+        assert len(client.encode_images(images).pooled) == count
     sent = [[*request.images.values] for request in server.requests if isinstance(request, pb.EncodeRequest)]
     assert [image for images in sent for image in images] == images
     assert max(map(len, sent)) == most

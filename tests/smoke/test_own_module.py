@@ -1,5 +1,6 @@
-"""A server answers like the module of a caller, whose own code was exported."""
+"""A server answers like the module of a caller, whose own code was exported, and ends with exit code 0."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from tests.support.export.own_modules import MAX_TOKENS, PACKED, VOCABULARY, ran
 
 
 @pytest.mark.parametrize("name", ["relative_table"])
-def test_a_served_module_gives_its_own_rows(name: str, tmp_path: Path) -> None:
+def test_a_served_module_gives_its_own_rows_and_sigterm_ends_its_server_with_exit_code_0(
+    name: str, tmp_path: Path
+) -> None:
     make, takes = PACKED[name]
     module = random_module(make)
     plans = chosen_plans(["packed-cpu"], ["fp32"])
@@ -26,6 +29,8 @@ def test_a_served_module_gives_its_own_rows(name: str, tmp_path: Path) -> None:
         expected = [module(torch.from_numpy(each)[None])[0].numpy() for each in sequences]
     with running_server(tmp_path / "bundle", ["--provider", "cpu"]) as server, Client(server.address) as client:
         encoding = client.encode_tokens(sequences, hidden=True)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
     assert encoding.hidden is not None
     assert_close_to_scale(np.concatenate(encoding.hidden), np.concatenate(expected), 1e-6)
     assert_close_to_scale(encoding.pooled, np.stack([rows.mean(0) for rows in expected]), 1e-6)

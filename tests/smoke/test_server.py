@@ -1,7 +1,6 @@
 """A server answers like PyTorch, in streams and with scores too; it drains, and outlives the death of a front end."""
 
 import asyncio
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,9 +113,3 @@ async def test_a_drain_answers_what_was_admitted_and_refuses_what_comes_later(te
             device.resume()
             assert (await admitted).lengths.tolist() == [3]
             await drained
-
-
-def test_sigterm_ends_a_server_with_exit_code_0(text_bundle: Path) -> None:
-    with running_server(text_bundle, ["--provider", "cpu"]) as server:
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0

@@ -34,9 +34,9 @@ def vectors_of_reply(path: str, field: str, form: str, vectors: Array, **more: A
 
 
 @pytest.mark.parametrize("form", SMALL_FORMS)
-def test_bytes_are_those_of_sentence_transformers(form: str) -> None:
+def test_bytes_are_those_of_sentence_transformers(form: str, runs_transformers: None) -> None:
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
-    vectors = unit_vectors(1000, 48)
+    vectors = unit_vectors(100, 48)
     # A tenth of the numbers lies outside the ranges, and one dimension has a single number.
     ranges = np.quantile(vectors, (0.05, 0.95), axis=0).astype(np.float32)
     ranges[1, 0] = ranges[0, 0]
