@@ -1,4 +1,7 @@
-"""The operators of tests/support/contrib_ops.py give the values that ONNX Runtime publishes for its own operators.
+"""Our operators and functions give the values that ONNX Runtime publishes for its own operators.
+
+The operators of tests/support/contrib_ops.py run in onnx's reference evaluator, and the functions of
+tests/support/export/standard_attention.py in ONNX Runtime.
 
 The folder `onnxruntime_values` holds inputs and outputs from ONNX Runtime's tests (MIT licence). Each file names the
 source files, lines and the commit; the values of BiasGelu, RotaryEmbedding and
@@ -7,10 +10,13 @@ SkipSimplifiedLayerNormalization were computed by ONNX Runtime 1.31.1 on a CPU.
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from onnx.reference.op_run import OpRun
 
 from headwaiter_server.runtime.packing import PackedBatch, cu_seqlens, token_offset
@@ -24,6 +30,7 @@ from tests.support.contrib_ops import (
     SkipSimplifiedLayerNormalization,
 )
 from tests.support.documents import ROOT
+from tests.support.export.standard_attention import open_with_standard_attention
 from tests.support.oracle import Array
 
 VALUES = ROOT / "tests" / "support" / "export" / "onnxruntime_values"
@@ -62,7 +69,11 @@ def largest_error(operator: Any, input_names: list[str], case: dict[str, Any], d
     inputs: list[Any] = [None if each is None else read_array(each, dtype) for each in stored]
     while inputs[-1] is None:
         inputs.pop()
-    actual = operator.eval(*inputs, n_outputs=1, **case["attributes"])
+    return error_of(operator.eval(*inputs, n_outputs=1, **case["attributes"]), case, dtype)
+
+
+def error_of(actual: Array, case: dict[str, Any], dtype: str) -> float:
+    """Return the largest difference from the published values, in multiples of the tolerance."""
     (output, *_) = case["outputs"].values()
     expected = np.array(output["data"]).reshape(output["shape"])
     tolerance = case["tolerance"][dtype]
@@ -76,6 +87,31 @@ def test_the_operators_give_the_published_values(
     operator: Any, input_names: list[str], case: dict[str, Any], dtype: str
 ) -> None:
     assert largest_error(operator, input_names, case, dtype) <= 1
+
+
+def attention_runs() -> Iterator[Any]:
+    """Yield the cases whose biases are not beside three inputs; graphs of the export have no such node."""
+    for case in read_cases("PackedMultiHeadAttention")[1]:
+        for dtype in dtypes(case) if "bias" not in case["inputs"] else ():
+            yield pytest.param(case, dtype, id=f"{case['name']}-{dtype}")
+
+
+@pytest.mark.usefixtures("runs_graphs")
+@pytest.mark.parametrize(("case", "dtype"), list(attention_runs()))
+def test_the_standard_functions_give_the_published_values(case: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    inputs = {name: read_array(stored, dtype) for name, stored in case["inputs"].items()}
+    order = read_cases("PackedMultiHeadAttention")[0]
+    names = [name if name in inputs else "" for name in (order if "attention_bias" in inputs else order[:-1])]
+    attributes = {"mask_filter_value": -10_000.0, **case["attributes"]}
+    node = helper.make_node("PackedMultiHeadAttention", names, ["output"], domain="com.microsoft", **attributes)
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in inputs.items()}
+    declared = [helper.make_tensor_value_info(name, types[name], array.shape) for name, array in inputs.items()]
+    output = helper.make_tensor_value_info("output", types["query"], [None, None])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "attention", declared, [output])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "graph.onnx")
+    (actual,) = open_with_standard_attention(tmp_path / "graph.onnx").run(None, inputs)
+    assert error_of(actual, case, dtype) <= 1
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in read_cases("PackedAttention")[1]])

@@ -246,8 +246,7 @@ def test_an_encoder_equals_its_formulas_in_every_layout(
     if layout is PackedCuda:
         assert missing_kernel(path) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
-        for runtime in RUNTIMES[layout]:
-            assert_equal_outputs(config, run_graph(path, runtime, sequences), expected)
+        assert_equal_outputs(config, run_graph(path, RUNTIMES[layout], sequences), expected)
 
 
 def is_inexact_in_fp16(config: EncoderConfig) -> bool:
@@ -266,16 +265,15 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
     write_graph(to_float16(encoder.fold_temperatures()), PackedCuda, path)
     assert missing_kernel(path) == cuda_attention(config)
     for sequences, expected in expected_outputs(encoder):
-        for runtime in RUNTIMES[PackedCuda]:
-            actual = normalize_outputs(config, run_graph(path, runtime, sequences))
-            measured = difference(actual, expected)
-            # Products of two rounded factors double the error. The worst of these encoders differ in their norms.
-            if config.after_pooling and measured.min_cosine >= MOST_INEXACT_FP16:
-                # Modules after pooling magnify the error of a vector: without them, the cosine of one encoder is
-                # 0.999998 instead of 0.99988. Its rows and logits must be as exact as those of other encoders.
-                measured = replace(measured, min_cosine=1.0)
-            if not config.gated or measured.min_cosine < MOST_INEXACT_FP16:
-                assert violation(measured, PRECISION_FP16) is None
+        actual = normalize_outputs(config, run_graph(path, RUNTIMES[PackedCuda], sequences))
+        measured = difference(actual, expected)
+        # Products of two rounded factors double the error. The worst of these encoders differ in their norms.
+        if config.after_pooling and measured.min_cosine >= MOST_INEXACT_FP16:
+            # Modules after pooling magnify the error of a vector: without them, the cosine of one encoder is
+            # 0.999998 instead of 0.99988. Its rows and logits must be as exact as those of other encoders.
+            measured = replace(measured, min_cosine=1.0)
+        if not config.gated or measured.min_cosine < MOST_INEXACT_FP16:
+            assert violation(measured, PRECISION_FP16) is None
 
 
 @pytest.mark.gpu

@@ -44,8 +44,6 @@ def assert_equal_to_the_last_bits(actual: Array, expected: Array) -> None:
 
 @pytest.mark.parametrize(("file", "runtime"), GRAPHS)
 @pytest.mark.parametrize("poison", [1e4, -1e4, 3e38, np.inf, np.nan])
-# The reference evaluator uses numpy, which warns of infinities and NaN.
-@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_the_content_of_other_sequences_changes_no_bit_of_a_result(
     file: str, runtime: Runtime, poison: float, exported: Exported
 ) -> None:

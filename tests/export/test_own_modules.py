@@ -104,7 +104,6 @@ def test_the_graphs_for_cuda_give_the_rows_of_the_module(name: str, tmp_path: Pa
         write_graph(encoder, PackedCuda, tmp_path / "fp32.onnx")
         with in_float16(encoder) as half:
             write_graph(half, PackedCuda, tmp_path / "fp16.onnx")
-    assert_close_to_scale(run_graph(tmp_path / "fp32.onnx", "reference", sequences).hidden, expected, 1e-6)
     assert_close_to_scale(run_graph(tmp_path / "fp32.onnx", "standard", sequences).hidden, expected, 1e-6)
     rows = run_graph(tmp_path / "fp16.onnx", "reference", sequences).hidden
     assert rows is not None

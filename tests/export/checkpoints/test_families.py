@@ -459,10 +459,9 @@ def test_mixed_batches_of_deberta_equal_transformers_in_every_layout(
     path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
     sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (*LENGTHS, 70)]
     expected = [bert_hidden(model, ids) for ids in sequences]
-    for runtime in RUNTIMES[layout]:
-        assert_close_to_scale(run_graph(path, runtime, sequences).hidden, np.concatenate(expected))
-        for ids, rows in zip(sequences, expected, strict=True):
-            assert_close_to_scale(run_graph(path, runtime, [ids]).hidden, rows)
+    assert_close_to_scale(run_graph(path, RUNTIMES[layout], sequences).hidden, np.concatenate(expected))
+    for ids, rows in zip(sequences, expected, strict=True):
+        assert_close_to_scale(run_graph(path, RUNTIMES[layout], [ids]).hidden, rows)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "tanh", "relu", "gelu_new", "silu"])

@@ -262,11 +262,10 @@ def test_a_served_head_equals_transformers(
     sequences = [rng.integers(2, 60, n) for n in (1, 2, 4, 5, 6, 24)]
     with torch.inference_mode():
         expected = [model(torch.from_numpy(ids)[None]).logits[0].numpy() for ids in sequences]
-    for runtime in RUNTIMES[layout]:
-        logits = run_graph(path, runtime, sequences).logits
-        assert logits is not None
-        for actual, rows in zip(logits, expected, strict=True):
-            assert_close_to_scale(actual, np.atleast_2d(rows))
+    logits = run_graph(path, RUNTIMES[layout], sequences).logits
+    assert logits is not None
+    for actual, rows in zip(logits, expected, strict=True):
+        assert_close_to_scale(actual, np.atleast_2d(rows))
 
 
 @pytest.mark.parametrize("pad_token", ["<|endoftext|>", "<|im_end|>"])
@@ -304,11 +303,10 @@ def test_a_head_of_a_decoder_scores_the_last_token_that_is_no_padding(
     sequences = [np.array(ids) for ids in ([7, 5, 5, 9], [7, 9, 5], [7, 5, 9, 5, 5, 5], [5, 5], [8])]
     with torch.inference_mode():
         expected = [model(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy() for ids in sequences]
-    for runtime in RUNTIMES[layout]:
-        logits = run_graph(path, runtime, sequences).logits
-        assert logits is not None
-        for actual, rows in zip(logits, expected, strict=True):
-            assert_close_to_scale(actual, np.atleast_2d(rows))
+    logits = run_graph(path, RUNTIMES[layout], sequences).logits
+    assert logits is not None
+    for actual, rows in zip(logits, expected, strict=True):
+        assert_close_to_scale(actual, np.atleast_2d(rows))
 
 
 def test_a_wrong_padding_token_of_a_head_is_refused(tmp_path: Path) -> None:

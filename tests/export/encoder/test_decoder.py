@@ -97,17 +97,16 @@ def test_rows_and_logits_equal_the_formulas_and_ignore_other_sequences(
     encoder = random_encoder(vocabulary_size=50, **{"decoder": DECODER, **FORMS[form]})
     oracle, rng = oracle_of(encoder), np.random.default_rng(0)
     path = write_graphs(encoder, tmp_path, layout)[layout]
-    for runtime in RUNTIMES[layout]:
-        for seed in range(BATCHES):
-            sequences = random_sequences(encoder.config, rng.integers(1, 49, BATCH).tolist(), seed)
-            outputs = run_graph(path, runtime, sequences)
-            hidden = [oracle.hidden(each) for each in sequences]
-            assert outputs.hidden is not None
-            assert_close_to_scale(outputs.hidden, np.concatenate(hidden))
-            if encoder.config.head is not None:
-                assert outputs.logits is not None
-                assert_close_to_scale(np.concatenate(outputs.logits), _logits(oracle, hidden))
-        assert_others_change_no_bit(partial(run_graph, path, runtime), sequences, 0)
+    for seed in range(BATCHES):
+        sequences = random_sequences(encoder.config, rng.integers(1, 49, BATCH).tolist(), seed)
+        outputs = run_graph(path, RUNTIMES[layout], sequences)
+        hidden = [oracle.hidden(each) for each in sequences]
+        assert outputs.hidden is not None
+        assert_close_to_scale(outputs.hidden, np.concatenate(hidden))
+        if encoder.config.head is not None:
+            assert outputs.logits is not None
+            assert_close_to_scale(np.concatenate(outputs.logits), _logits(oracle, hidden))
+    assert_others_change_no_bit(partial(run_graph, path, RUNTIMES[layout]), sequences, 0)
 
 
 def _logits(oracle: Any, hidden: list[Array]) -> Array:

@@ -65,8 +65,7 @@ def test_local_layers_equal_the_formulas_at_lengths_near_the_window(
     for lengths in (*((n,) for n in LENGTHS), LENGTHS, (LONGEST, 1)):
         sequences = random_sequences(encoder.config, lengths)
         expected = np.concatenate([oracle_of(encoder).hidden(sequence) for sequence in sequences])
-        for runtime in RUNTIMES[layout]:
-            assert_close_to_scale(run_graph(path, runtime, sequences).hidden, expected)
+        assert_close_to_scale(run_graph(path, RUNTIMES[layout], sequences).hidden, expected)
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])

@@ -1,7 +1,8 @@
 """PackedMultiHeadAttention as functions of standard operators, so that ONNX Runtime runs graphs for CUDA on a CPU.
 
 The functions replace the one operator that has no kernel on the CPU. ONNX Runtime checks the types and shapes of all
-other nodes, and runs them with its own kernels. The functions share no code with `tests/support/contrib_ops.py`.
+other nodes, and runs them with its own kernels. `tests/export/test_contrib_ops.py` compares the functions with ONNX
+Runtime's published values.
 """
 
 import re
