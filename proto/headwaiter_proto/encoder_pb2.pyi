@@ -523,6 +523,46 @@ class ClassifyResponse(_message.Message):
     logits: Tensor
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., scores: _Optional[_Union[Tensor, _Mapping]] = ..., lengths: _Optional[_Iterable[int]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., logits: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
+class TokenizeRequest(_message.Message):
+    __slots__ = ("model", "request_id", "texts", "pairs", "truncation", "offsets", "strings", "model_version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    request_id: str
+    texts: Texts
+    pairs: Pairs
+    truncation: Truncation
+    offsets: bool
+    strings: bool
+    model_version: str
+    def __init__(self, model: _Optional[str] = ..., request_id: _Optional[str] = ..., texts: _Optional[_Union[Texts, _Mapping]] = ..., pairs: _Optional[_Union[Pairs, _Mapping]] = ..., truncation: _Optional[_Union[Truncation, str]] = ..., offsets: bool = ..., strings: bool = ..., model_version: _Optional[str] = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("request_id", "model", "tokens", "offsets", "special", "strings", "truncated", "max_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: ModelRef
+    tokens: TokenSequences
+    offsets: _containers.RepeatedCompositeFieldContainer[Offsets]
+    special: bytes
+    strings: _containers.RepeatedScalarFieldContainer[str]
+    truncated: _containers.RepeatedCompositeFieldContainer[Truncated]
+    max_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[_Union[ModelRef, _Mapping]] = ..., tokens: _Optional[_Union[TokenSequences, _Mapping]] = ..., offsets: _Optional[_Iterable[_Union[Offsets, _Mapping]]] = ..., special: _Optional[bytes] = ..., strings: _Optional[_Iterable[str]] = ..., truncated: _Optional[_Iterable[_Union[Truncated, _Mapping]]] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+
 class AttendRequest(_message.Message):
     __slots__ = ("model", "request_id", "tokens", "features", "texts", "pairs", "images", "layers", "heads", "query", "model_version", "vectors")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -50,6 +50,11 @@ class EncoderStub(object):
                 request_serializer=headwaiter__proto_dot_encoder__pb2.ClassifyRequest.SerializeToString,
                 response_deserializer=headwaiter__proto_dot_encoder__pb2.ClassifyResponse.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/headwaiter.v1.Encoder/Tokenize',
+                request_serializer=headwaiter__proto_dot_encoder__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=headwaiter__proto_dot_encoder__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
         self.Attend = channel.unary_unary(
                 '/headwaiter.v1.Encoder/Attend',
                 request_serializer=headwaiter__proto_dot_encoder__pb2.AttendRequest.SerializeToString,
@@ -109,6 +114,14 @@ class EncoderServicer(object):
         """Classifies texts, pairs of texts, images, token ids or features. The reply holds one score for each label of the model, for
         each sequence or, if `per_token` of the model's head is true, for each token. Fails with INVALID_ARGUMENT for a model
         without a head; the metadata of the error has the field "model".
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Returns the tokens of texts or of pairs of texts, without encoding them: callers can count tokens, and cut texts
+        that are too long. Nothing waits in a queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,6 +188,11 @@ def add_EncoderServicer_to_server(servicer, server):
                     servicer.Classify,
                     request_deserializer=headwaiter__proto_dot_encoder__pb2.ClassifyRequest.FromString,
                     response_serializer=headwaiter__proto_dot_encoder__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=headwaiter__proto_dot_encoder__pb2.TokenizeRequest.FromString,
+                    response_serializer=headwaiter__proto_dot_encoder__pb2.TokenizeResponse.SerializeToString,
             ),
             'Attend': grpc.unary_unary_rpc_method_handler(
                     servicer.Attend,
@@ -289,6 +307,33 @@ class Encoder(object):
             '/headwaiter.v1.Encoder/Classify',
             headwaiter__proto_dot_encoder__pb2.ClassifyRequest.SerializeToString,
             headwaiter__proto_dot_encoder__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headwaiter.v1.Encoder/Tokenize',
+            headwaiter__proto_dot_encoder__pb2.TokenizeRequest.SerializeToString,
+            headwaiter__proto_dot_encoder__pb2.TokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,7 @@ def test_reflection_lists_the_services_and_the_methods_of_the_encoder(text_serve
         "Encode",
         "EncodeStream",
         "Classify",
+        "Tokenize",
         "Attend",
         "ListModels",
         "GetModel",

@@ -57,13 +57,21 @@ def read_options(request: pb.EncodeRequest, manifest: Manifest) -> WantedOutput:
     Raises:
         InvalidInput: an option is wrong, or does not fit the model or the input.
     """
-    _check_options(request)
+    check_options(request)
+    check_offsets(request, manifest, "output.offsets")
+    return read_output(request.output, manifest)
+
+
+def check_offsets(request: pb.EncodeRequest, manifest: Manifest, field: str) -> None:
+    """Check that a model has offsets for the input, if a field of the request asks for them.
+
+    Raises:
+        InvalidInput: the input is pairs, and the model reads both texts of a pair as one.
+    """
     if request.output.offsets and request.HasField("pairs") and manifest.HasField("pair_template"):
         raise InvalidInput(
-            "output.offsets is set, and the model puts both texts of a pair into one text: leave output.offsets out",
-            field="output.offsets",
+            f"{field} is set, and the model puts both texts of a pair into one text: leave {field} out", field=field
         )
-    return read_output(request.output, manifest)
 
 
 def check_attend_request(request: pb.AttendRequest, manifest: Manifest) -> None:
@@ -77,8 +85,12 @@ def check_attend_request(request: pb.AttendRequest, manifest: Manifest) -> None:
     check_single(request)
 
 
-def _check_options(request: pb.EncodeRequest) -> None:
-    """Check the options that do not depend on the model."""
+def check_options(request: pb.EncodeRequest) -> None:
+    """Check the options that do not depend on the model.
+
+    Raises:
+        InvalidInput: an option is wrong, or does not fit the input.
+    """
     if request.priority not in _PRIORITIES:
         raise InvalidInput(f"priority {request.priority} is unknown: send {_PRIORITY_NAMES}", field="priority")
     if request.truncation not in _TRUNCATIONS:

@@ -45,25 +45,34 @@ class ParsedInput:
         truncated: number of tokens before truncation, of each truncated text, by index.
         offsets: int64 [n, 2] for each text, the begin and the end of each token in the text, or in the second text of a
             pair; None unless requested.
+        special: with `offsets`, whether each token belongs to no text, bool [n].
         skipped_tokens: number of tokens at the start of each sequence that pooling leaves out.
         kept_rows: whether the reply has the hidden row of each token of each sequence, bool [n]; None if it has all.
+        max_tokens: most tokens of a text or pair with its prompt; 0 for other inputs.
     """
 
     sequences: list[NDArray[np.generic]]
     failures: Failures
     truncated: Mapping[int, int] = field(default_factory=dict)
     offsets: list[NDArray[np.int64]] | None = None
+    special: Sequence[NDArray[np.bool_]] = ()
     skipped_tokens: int = 0
     kept_rows: list[NDArray[np.bool_]] | None = None
+    max_tokens: int = 0
 
 
 def read_rows(
-    request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits, failures: Failures
+    request: pb.EncodeRequest | pb.AttendRequest,
+    manifest: Manifest,
+    limits: RequestLimits,
+    failures: Failures,
+    *,
+    any_length: bool = False,
 ) -> ParsedInput:
     """Return the token ids or the feature rows of a request without texts and pairs; see `read_tokens`."""
     match request.WhichOneof("input"):
         case "tokens":
-            return read_tokens(request.tokens, manifest, limits, failures)
+            return read_tokens(request.tokens, manifest, limits, failures, any_length=any_length)
         case "features":
             return read_features(request.features, manifest, limits, failures)
         case _:
@@ -71,9 +80,16 @@ def read_rows(
 
 
 def read_tokens(
-    message: pb.TokenSequences, manifest: Manifest, limits: RequestLimits, failures: Failures
+    message: pb.TokenSequences,
+    manifest: Manifest,
+    limits: RequestLimits,
+    failures: Failures,
+    *,
+    any_length: bool = False,
 ) -> ParsedInput:
     """Return the token ids of each sequence, as views of the message's bytes; add errors of sequences to `failures`.
+
+    With `any_length`, sequences may have more or fewer tokens than the model encodes.
 
     Raises:
         InvalidInput: the whole request is wrong.
@@ -88,7 +104,7 @@ def read_tokens(
         raise InvalidInput(
             f"tokens.dtype is {dtype_name(message.dtype)}: send ids as INT32 or INT64", field="tokens.dtype"
         )
-    ends = _check_sizes(message.lengths, "tokens", manifest, limits, failures)
+    ends = _check_sizes(message.lengths, "tokens", manifest, limits, failures, any_length=any_length)
     ids = _view(message.data, dtype, 1, ends[-1], "tokens")[:, 0]
     types = read_types(message, ends, manifest, failures)
     # As an unsigned number, a negative id is large, so one comparison checks both bounds.
@@ -229,31 +245,44 @@ def read_tokenized(
     limits: RequestLimits,
     failures: Failures,
     field: str = "texts",
+    *,
+    any_length: bool = False,
 ) -> ParsedInput:
     """Check and return the tokens of each text or pair; the caller adds truncated texts and offsets.
+
+    With `any_length`, texts may have more or fewer tokens than the model encodes.
 
     Raises:
         InvalidInput: the texts have too many tokens.
     """
     lengths = [len(tokens) for tokens in sequences]
     check_tokens(sum(lengths), limits)
-    _check_lengths(lengths, field, manifest, failures)
+    if not any_length:
+        _check_lengths(lengths, field, manifest, failures)
     skipped_tokens = prompt.tokens if prompt.text and manifest.pooling_skips_prompt else 0
     kept = None
     if prompt.skiplist_ids:
         kept = [~np.isin(without_types(tokens), prompt.skiplist_ids) for tokens in sequences]
-    return ParsedInput(sequences, failures, skipped_tokens=skipped_tokens, kept_rows=kept)
+    max_tokens = prompt.max_tokens or manifest.max_text_tokens
+    return ParsedInput(sequences, failures, skipped_tokens=skipped_tokens, kept_rows=kept, max_tokens=max_tokens)
 
 
 def _check_sizes(
-    lengths: Sequence[int], kind: str, manifest: Manifest, limits: RequestLimits, failures: Failures
+    lengths: Sequence[int],
+    kind: str,
+    manifest: Manifest,
+    limits: RequestLimits,
+    failures: Failures,
+    *,
+    any_length: bool = False,
 ) -> list[int]:
     """Check the lengths of sequences, and return the end of each sequence: the row after its last row."""
     check_count(len(lengths), limits)
     # Most requests have few sequences, for which Python is faster than numpy.
     counts = list(lengths)
     ends = list(accumulate(counts))
-    _check_lengths(counts, f"{kind}.lengths", manifest, failures)
+    if not any_length:
+        _check_lengths(counts, f"{kind}.lengths", manifest, failures)
     check_tokens(ends[-1], limits)
     return ends
 

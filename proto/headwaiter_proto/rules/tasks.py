@@ -91,6 +91,13 @@ CLASSIFIES = Ability("classifies", _classifies, lambda each: _classifies(each) a
 RERANKS = Ability("reranks", _reranks, _reranks)
 
 
+def _tokenizes(manifest: Manifest) -> bool:
+    return manifest.max_text_tokens > 0
+
+
+TOKENIZES = Ability("has a tokenizer", _tokenizes, _tokenizes)
+
+
 def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[str] = ()) -> InvalidInput:
     """Return the error of a request that needs an ability which its model lacks.
 

@@ -1,6 +1,8 @@
 """Turn texts into token ids with the tokenizer of the bundle."""
 
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, cast
@@ -25,9 +27,10 @@ _MAX_QUOTED_CHARACTERS = 200
 
 
 class Truncation(Enum):
-    """How to treat a text with too many tokens: refuse the text, or drop tokens from its left or right end."""
+    """How to treat a text with too many tokens: refuse it, keep it, or drop tokens from its left or right end."""
 
     ERROR = auto()
+    NONE = auto()
     LEFT = auto()
     RIGHT = auto()
 
@@ -59,12 +62,14 @@ class TokenizedText:
         offsets: begin and end of each token in the text, or in the second text of a pair, in code points, [n, 2]; None
             if not requested.
         types: the token types, [n]; None for a text, whose tokens all have type 0.
+        special: whether each token belongs to no text, bool [n]; None if offsets are not requested.
     """
 
     ids: NDArray[np.int64]
     original_tokens: int
     offsets: NDArray[np.int64] | None
     types: NDArray[np.int64] | None = None
+    special: NDArray[np.bool_] | None = None
 
 
 class BundleTokenizer:
@@ -190,16 +195,11 @@ class BundleTokenizer:
         needs_offsets = options.offsets or (templated is not None and options.truncation is not Truncation.ERROR)
         # encode_batch_fast computes no offsets. Both functions release the GIL and use a thread per core.
         encode_batch = self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
-        try:
+        with _failures_named():
             given = [templated.text(each) for each in texts if isinstance(each, tuple)] if templated else texts
-            with panics_as_errors():
-                # A pair in a template gets no further special tokens.
-                encodings: list[Any] = encode_batch(given, add_special_tokens=not templated)
-                return encodings
-        except Exception as error:
-            raise InferenceFailed(
-                "the model's tokenizer failed on a text: look for the request's id in the server's log"
-            ) from error
+            # A pair in a template gets no further special tokens.
+            encodings: list[Any] = encode_batch(given, add_special_tokens=not templated)
+            return encodings
 
     def _tokens_of(
         self,
@@ -215,13 +215,15 @@ class BundleTokenizer:
             SequenceTooLong: the text has too many tokens.
         """
         max_tokens = options.prompt.max_tokens or self._max_tokens
+        if options.truncation is Truncation.NONE:
+            max_tokens = sys.maxsize
         input_field = "texts" if isinstance(text, str) else "pairs"
         # Copying ids makes other threads wait, so the ids of a refused text are not copied.
         if len(encoding) > max_tokens and options.truncation is Truncation.ERROR:
             raise text_too_long(index, len(encoding), max_tokens, input_field, only_second=False)
         if templated and not isinstance(text, str):
             from_right = options.truncation is Truncation.RIGHT
-            ids = templated.truncate(encoding, text, self._max_tokens, options.pair_truncation, from_right=from_right)
+            ids = templated.truncate(encoding, text, max_tokens, options.pair_truncation, from_right=from_right)
             tokens = TokenizedText(ids, len(encoding), None)
         else:
             truncated = _truncate(encoding, options, max_tokens, first_keeps_more=self._first_keeps_more)
@@ -231,9 +233,32 @@ class BundleTokenizer:
             raise text_too_long(index, len(encoding), max_tokens, input_field, only_second=only_second)
         return tokens
 
+    def decode(self, sequences: Sequence[NDArray[np.generic]], *, skip_special_tokens: bool) -> list[str]:
+        """Return the text of each sequence of token ids [n].
+
+        Raises:
+            InferenceFailed: the tokenizer failed.
+        """
+        ids = [each.tolist() for each in sequences]
+        with _failures_named():
+            texts: list[str] = self._tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens)
+        return texts
+
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
         """Return the vocabulary entries of the token ids [n], including their marks for word parts and spaces."""
         return [self._tokenizer.id_to_token(int(token_id)) or "" for token_id in ids]
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Raise InferenceFailed for any failure of the library, panics included."""
+    try:
+        with panics_as_errors():
+            yield
+    except Exception as error:
+        raise InferenceFailed(
+            "the model's tokenizer failed on a text: look for the request's id in the server's log"
+        ) from error
 
 
 def text_settings(manifest: Manifest) -> tuple[int, PairTemplate | None, bool]:
@@ -259,8 +284,8 @@ def _truncate(encoding: Any, options: TokenizeOptions, max_tokens: int, *, first
     )
     for positions, count in zip(texts, counts, strict=True):
         keep[kept_positions(positions, count, from_right=options.truncation is Truncation.RIGHT)] = True
-    offsets, types = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types))
-    return TokenizedText(tokens.ids[keep], tokens.original_tokens, offsets, types)
+    parts = (None if each is None else each[keep] for each in (tokens.offsets, tokens.types, tokens.special))
+    return TokenizedText(tokens.ids[keep], tokens.original_tokens, *parts)
 
 
 def _expand(tokens: TokenizedText, prompt: pb.Prompt) -> TokenizedText:
@@ -268,13 +293,15 @@ def _expand(tokens: TokenizedText, prompt: pb.Prompt) -> TokenizedText:
     missing = prompt.expanded_tokens - len(tokens.ids)
     if missing <= 0:
         return tokens
-    offsets = tokens.offsets
-    if offsets is not None:
+    offsets, special = tokens.offsets, tokens.special
+    if offsets is not None and special is not None:
         offsets = np.concatenate([offsets, np.zeros((missing, 2), np.int64)])
-    return replace(tokens, ids=np.append(tokens.ids, [prompt.expansion_id] * missing), offsets=offsets)
+        special = np.append(special, [True] * missing)
+    ids = np.append(tokens.ids, [prompt.expansion_id] * missing)
+    return replace(tokens, ids=ids, offsets=offsets, special=special)
 
 
-_NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64))
+_NO_TOKENS = TokenizedText(np.empty(0, np.int64), 0, np.empty((0, 2), np.int64), special=np.empty(0, bool))
 
 
 def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
@@ -289,7 +316,8 @@ def _read_tokens(encoding: Any, options: TokenizeOptions) -> TokenizedText:
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     if encoding.n_sequences > 1:
         offsets[np.array(encoding.sequence_ids, object) != 1] = 0
-    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt.text), 0), types)
+    special = np.array(encoding.special_tokens_mask, bool)
+    return TokenizedText(ids, len(ids), np.maximum(offsets - len(options.prompt.text), 0), types, special)
 
 
 def _positions(encoding: Any, is_special: NDArray[np.bool_], text: int) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ from headwaiter_proto.rules.attend import select
 from headwaiter_proto.rules.classification import encode_request
 from headwaiter_proto.rules.requests import check_attend_request
 from headwaiter_proto.rules.token_types import without_types
+from headwaiter_proto.rules.tokens import read_tokenize_request
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.replies import (
@@ -43,6 +44,7 @@ class EncoderMethods:
         self.by_name: Mapping[str, AnswerMessage] = {
             "Encode": self.encode,
             "Classify": self.classify,
+            "Tokenize": self.tokenize,
             "Attend": self.attend,
             "ListModels": self.list_models,
             "GetModel": self.get_model,
@@ -60,6 +62,12 @@ class EncoderMethods:
         """Classify the sequences of a request: encode them, and return the scores of the model's head."""
         adopt_id(call, request.request_id)
         return await self._path.classify(encode_request(request), call, pb.ClassifyResponse.SerializeToString)
+
+    async def tokenize(self, request: pb.TokenizeRequest, call: Call) -> bytes:
+        """Return the tokens of texts or pairs."""
+        adopt_id(call, request.request_id)
+        write = pb.TokenizeResponse.SerializeToString
+        return await self._path.tokenize(read_tokenize_request(request), call, write, strings=request.strings)
 
     async def attend(self, request: pb.AttendRequest, call: Call) -> bytes:
         """Return the attention weights of one sequence."""

@@ -27,7 +27,6 @@ _PRIORITIES = {
     **{pb.Priority.Value(f"PRIORITY_{each.name}"): each for each in Priority},
 }
 _TRUNCATIONS = {
-    pb.TRUNCATION_UNSPECIFIED: Truncation.ERROR,
     pb.TRUNCATION_ERROR: Truncation.ERROR,
     pb.TRUNCATION_LEFT: Truncation.LEFT,
     pb.TRUNCATION_RIGHT: Truncation.RIGHT,
@@ -67,6 +66,7 @@ async def read_input(
     readers: InputReaders,
     connection: str,
     check_room: CheckRoom,
+    default_truncation: Truncation = Truncation.ERROR,
 ) -> ParsedInput:
     """Return the sequences of a request.
 
@@ -79,6 +79,8 @@ async def read_input(
         readers: read images, and texts except a single short one.
         connection: the connection of the call; connections share the readers.
         check_room: called with the smallest possible number of tokens before a thread reads texts or images.
+        default_truncation: how to treat texts that are too long if the request does not say it; with NONE, token ids
+            may be too many, too.
 
     Raises:
         InvalidInput: the request is wrong; or a sequence is wrong, and `failures` does not keep errors.
@@ -87,6 +89,8 @@ async def read_input(
     # An AttendRequest has the same inputs, but no options.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     kind = request.WhichOneof("input")
+    truncation = _TRUNCATIONS.get(options.truncation, default_truncation)
+    any_length = truncation is Truncation.NONE
     if kind == "images":
         tokens = check_images(request.images, manifest, limits)
         await check_room(1 if options.partial else tokens)
@@ -95,16 +99,14 @@ async def read_input(
             rows = await readers.decoding.run_steps(reading, priority_of(options), connection)
         return ParsedInput(rows, failures)
     if kind not in ("texts", "pairs"):
-        return read_rows(request, manifest, limits, failures)
+        return read_rows(request, manifest, limits, failures, any_length=any_length)
     prompt, pairs = pb.Prompt(), []
     if kind == "texts":
         prompt = read_prompt(request.texts, manifest, limits)
     else:
         pairs = read_pairs(request.pairs, manifest, limits)
     assert tokenizer is not None
-    tokenize_options = TokenizeOptions(
-        prompt, _TRUNCATIONS[options.truncation], options.output.offsets, request.pairs.pair_truncation
-    )
+    tokenize_options = TokenizeOptions(prompt, truncation, options.output.offsets, request.pairs.pair_truncation)
     inputs: Sequence[str | Pair] = request.texts.values if kind == "texts" else pairs
     tokenize = partial(tokenizer.tokenize, inputs, tokenize_options, failures, limits.tokens)
     # Tokenising one short text takes less time than starting a thread. Several texts use the tokenizer's own threads.
@@ -118,10 +120,11 @@ async def read_input(
         with readers.texts.held(connection, size_bytes):
             tokenized = await readers.tokenizing.run_steps(tokenize(), priority_of(options), connection)
     sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
-    parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind)
+    parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind, any_length=any_length)
     parsed.truncated = {
         index: text.original_tokens for index, text in enumerate(tokenized) if text.original_tokens > len(text.ids)
     }
     if tokenize_options.offsets:
         parsed.offsets = [text.offsets for text in tokenized if text.offsets is not None]
+        parsed.special = [text.special for text in tokenized if text.special is not None]
     return parsed

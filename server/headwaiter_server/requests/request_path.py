@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import classify_response, read_head
@@ -18,16 +20,20 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, Failures, ModelNotFo
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.requests import check_id, read_options
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.tasks import SCORES, SPARSE_VECTORS, Ability
+from headwaiter_proto.rules.tasks import SCORES, SPARSE_VECTORS, TOKENIZES, Ability
+from headwaiter_proto.rules.token_types import without_types
+from headwaiter_proto.rules.tokens import check_tokenize_request, tokenize_response
 from headwaiter_server.engine.interface import Engine
+from headwaiter_server.inputs.tokenizer import Truncation
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import starting
 from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_of, read_input
-from headwaiter_server.requests.replies import answer_bytes, encode_reply, set_timings
+from headwaiter_server.requests.replies import answer_bytes, encode_reply, model_ref, set_timings
 from headwaiter_server.requests.shares import CallLimit, InputLimit, ReplyLimit
 from headwaiter_server.requests.threads import THREADS, PriorityThreads
+from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Job, Outcome
 from headwaiter_server.settings.flags import Settings
 
@@ -254,8 +260,57 @@ class RequestPath:
             form = ReplyForm(answer_bytes, lambda reply: write(classify_response(reply, head)))
             return await self.encode(request, served, call, reserve_nothing, form)
 
+    async def tokenize(
+        self, request: pb.EncodeRequest, call: Call, write: Callable[[pb.TokenizeResponse], bytes], *, strings: bool
+    ) -> bytes:
+        """Return the tokens of the texts or pairs of a request as `write` writes them; queue nothing.
+
+        The reply has offsets if the request asks for them, and the tokens as the vocabulary writes them with `strings`.
+        """
+        with self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
+            tokenizer = served.tokenizer
+            assert tokenizer is not None
+            check_tokenize_request(request, served.manifest)
+            parsed = await self.read_input(request, served, call, _room_for_all, Truncation.NONE)
+            call.truncated = parsed.truncated.keys()
+
+            def respond() -> bytes:
+                ids = np.concatenate([*map(without_types, parsed.sequences)])
+                words = tokenizer.token_strings(ids) if strings else []
+                return write(tokenize_response(parsed, words, model_ref(served), call.request_id))
+
+            return await self._reply_of_tokens(respond, parsed, call)
+
+    async def decode(
+        self, request: pb.EncodeRequest, call: Call, write: Callable[[list[str]], bytes], *, skip_special_tokens: bool
+    ) -> bytes:
+        """Return the texts of the token ids of a request as `write` writes them; queue nothing."""
+        with self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
+            tokenizer = served.tokenizer
+            assert tokenizer is not None
+            parsed = await self.read_input(request, served, call, _room_for_all, Truncation.NONE)
+            ids = [without_types(each) for each in parsed.sequences]
+
+            def respond() -> bytes:
+                return write(tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+            return await self._reply_of_tokens(respond, parsed, call)
+
+    async def _reply_of_tokens(self, respond: Callable[[], bytes], parsed: ParsedInput, call: Call) -> bytes:
+        if sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS:
+            reply = await self.replying.run(respond, Priority.INTERACTIVE, call.connection)
+        else:
+            reply = respond()
+        self.hold_reply(call, len(reply))
+        return reply
+
     async def read_input(
-        self, request: pb.EncodeRequest | pb.AttendRequest, served: ServedModel, call: Call, check_room: CheckRoom
+        self,
+        request: pb.EncodeRequest | pb.AttendRequest,
+        served: ServedModel,
+        call: Call,
+        check_room: CheckRoom,
+        default_truncation: Truncation = Truncation.ERROR,
     ) -> ParsedInput:
         """Return the sequences of a request; see `requests.inputs.read_input`."""
         failures = Failures(keep=isinstance(request, pb.EncodeRequest) and request.partial)
@@ -270,6 +325,7 @@ class RequestPath:
             self._readers,
             call.connection,
             check_room,
+            default_truncation,
         )
 
 
@@ -281,6 +337,10 @@ def adopt_id(call: Call, request_id: str) -> None:
 
 async def reserve_nothing(_: int) -> None:
     """Reserve no bytes, because a unary call has only one answer."""
+
+
+async def _room_for_all(_: int) -> None:
+    """Accept any number of tokens, because nothing waits in a queue."""
 
 
 def _job(request: pb.EncodeRequest, parsed: ParsedInput, output: WantedOutput, call: Call, deadline_s: float) -> Job:

@@ -108,13 +108,13 @@ async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) 
     settings, recorder = Settings(bundle=tmp_path), Recorder()
     path = RequestPath(settings, recorder, LocalEngine(settings, recorder))
     starting = EncoderService(path, calls_of(path), OpenStreams(path))
-    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches"):
+    for method in ("Encode", "Classify", "Tokenize", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Starting):
             await starting.answer(method, b"", endless_call())
 
 
 async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
-    for method in ("Encode", "Classify", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
+    for method in ("Encode", "Classify", "Tokenize", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
             await service.rpc.answer(method, b"\xff", endless_call())
 

@@ -36,7 +36,10 @@ class WordLengths:
     ) -> Generator[None, None, list[TokenizedText]]:
         yield
         encoded = [np.array([len(word) for word in (options.prompt.text + text).split()]) for text in texts]
-        return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64)) for ids in encoded]
+        return [TokenizedText(ids, len(ids), np.zeros((len(ids), 2), np.int64), special=ids < 0) for ids in encoded]
+
+    def decode(self, sequences: Sequence[NDArray[np.generic]], *, skip_special_tokens: bool) -> list[str]:
+        return [" ".join(self.token_strings(ids)) for ids in sequences]
 
     def token_strings(self, ids: NDArray[np.generic]) -> list[str]:
         return [f"<{token_id}>" for token_id in ids]
