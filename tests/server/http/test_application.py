@@ -58,6 +58,12 @@ OTHERS: dict[str, Any] = {
     "/v1/classify": INPUT,
 }
 BODIES = {**VECTORS, **OTHERS}
+# The bodies of paths that encode nothing.
+TOKENS: dict[str, Any] = {
+    "/tokenize": INPUTS,
+    "/decode": {"ids": [1, 2]},
+    "/detokenize": {"tokens": [1, 2]},
+}
 IDS = {"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
 OPEN_INFERENCE: dict[str, Any] = {"/v2/models/{model}/infer": {"inputs": [IDS]}, "/v2/repository/index": {}}
 # The service of the tests has no models that callers load.
@@ -93,7 +99,7 @@ async def send(service: Service, verb: str, path: str, body: Any = None, **optio
 @pytest.mark.parametrize("entry", ANSWERED, ids=lambda each: each.path)
 async def test_a_path_answers_as_described_with_and_without_a_model_or_a_version(entry: Any, service: Service) -> None:
     for answered, path in enumerate(entry.paths, 1):
-        body = None if entry.verb == "GET" else {**BODIES, **OPEN_INFERENCE}[entry.path]
+        body = None if entry.verb == "GET" else {**BODIES, **TOKENS, **OPEN_INFERENCE}[entry.path]
         reply = await send(service, entry.verb, path.replace("{model}", "tiny").replace("{version}", "1"), body)
         assert reply.status == 200, reply.body
         responses = DOCUMENT["paths"][path][entry.verb.lower()]["responses"]
@@ -111,7 +117,7 @@ PREFIXED = [each for each in TABLE if each.paths[-1].startswith("/models/")]
 
 @pytest.mark.parametrize("entry", PREFIXED, ids=lambda each: each.path)
 async def test_an_unknown_model_in_a_path_is_refused(entry: Any, service: Service) -> None:
-    body = None if entry.verb == "GET" else BODIES[entry.path]
+    body = None if entry.verb == "GET" else {**BODIES, **TOKENS}[entry.path]
     reply = await send(service, entry.verb, entry.paths[-1].replace("{model}", "other"), body)
     assert reply.status == 404, reply.body
     assert "'other'" in reply.body.decode()
@@ -127,7 +133,7 @@ async def test_a_model_without_what_a_path_needs_is_refused(path: str, service: 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        *((path, {}) for path in BODIES),
+        *((path, {}) for path in (*BODIES, *TOKENS)),
         *((path, {**body, "model": "other"}) for path, body in BODIES.items() if "{model}" not in path),
         ("/rerank", {"query": "q", "documents": ["a"], "model": "other"}),
         ("/rerank", {"query": "q", "documents": ["a"], "top_n": 0}),

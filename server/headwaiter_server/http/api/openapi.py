@@ -61,17 +61,17 @@ def _parameter(name: str) -> dict[str, Any]:
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
-    own_form = entry.does[0].errors.name
+    own_forms = list(dict.fromkeys(each.errors.name for each in entry.does))
     # Values of tensors may follow the JSON.
     binary: dict[str, Any] = {BINARY_MEDIA_TYPE: {}} if entry.does[0].rules == "tensors" else {}
     reply = _json(_any_of([each.reply for each in entry.does])) | binary
     # A path that the server does not know, for example with a control character in the model, has OpenAI's form.
-    forms = {404: list(dict.fromkeys((own_form, OPENAI_ERRORS.name)))}
+    forms = {404: list(dict.fromkeys((*own_forms, OPENAI_ERRORS.name)))}
     errors = {
         str(status): {
             "description": words,
             "content": _json(
-                _any_of([{"$ref": f"#/components/schemas/{name}"} for name in forms.get(status, [own_form])])
+                _any_of([{"$ref": f"#/components/schemas/{name}"} for name in forms.get(status, own_forms)])
             ),
         }
         for status, words in STATUSES.items()

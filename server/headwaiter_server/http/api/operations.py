@@ -90,7 +90,8 @@ class Operation:
         fields: the fields of the body.
         output: the outputs of the model that the operation needs, and their form.
         wanted: what the model must be able to do.
-        write: returns the body of the reply; an EncodeResponse or, for scores, a ClassifyResponse becomes JSON.
+        write: returns the body of the reply; an EncodeResponse or, for scores, a ClassifyResponse becomes JSON, and so
+            does a TokenizeResponse, or a list of the texts of token ids, if `wanted` is TOKENIZES.
         reply: the body of the reply in JSON Schema.
         errors: the form of errors.
         finish: sets options that depend on several fields; raises InvalidInput if the fields contradict each other.

@@ -14,7 +14,8 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_server.http.api import cohere, ollama, open_inference, openai, tei, vllm
+from headwaiter_proto.rules.tasks import TOKENIZES
+from headwaiter_server.http.api import cohere, ollama, open_inference, openai, tei, tokens, vllm
 from headwaiter_server.http.api.data_urls import take_images
 from headwaiter_server.http.api.late_chunking import LATE_CHUNKED_EMBEDDINGS
 from headwaiter_server.http.api.open_inference import Procedure, json_bytes
@@ -81,6 +82,9 @@ TABLE = (
     Entry("/similarity", [tei.SIMILARITY]),
     Entry("/predict", [tei.PREDICT]),
     Entry("/info", [tei.INFO]),
+    Entry("/tokenize", [tokens.TEI_TOKENIZE, tokens.VLLM_TOKENIZE]),
+    Entry("/decode", [tokens.TEI_DECODE]),
+    Entry("/detokenize", [tokens.VLLM_DETOKENIZE]),
     Entry("/rerank", [tei.RERANK, vllm.INFINITY_RERANK]),
     Entry("/v1/rerank", [cohere.RERANK_V1]),
     Entry("/v2/rerank", [cohere.RERANK_V2]),
@@ -149,9 +153,14 @@ def _path_model(request: Request, _: bytes) -> str:
     return str(request.path_params.get("model", ""))
 
 
-async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message:
+async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message | bytes:
     request, wanted = asked.question.encode, asked.operation.wanted
     adopt_id(call, request.request_id)
+    if wanted is TOKENIZES:
+        options, write = asked.question.options, partial(asked.operation.write, asked.question)
+        if request.HasField("tokens"):
+            return await path.decode(request, call, write, skip_special_tokens=options.get("skip_special", False))
+        return await path.tokenize(request, call, write, strings=options.get("strings", True))
 
     def adapt(manifest: Manifest) -> None:
         asked.operation.adapt(asked.question, manifest)
@@ -187,8 +196,8 @@ def _json_bytes(max_reply_bytes: int, parsed: ParsedInput, output: WantedOutput,
     return size_bytes
 
 
-def _write(asked: Asked, reply: Message) -> bytes:
-    return asked.operation.write(asked.question, reply)
+def _write(asked: Asked, reply: Message | bytes) -> bytes:
+    return reply if isinstance(reply, bytes) else asked.operation.write(asked.question, reply)
 
 
 def _write_error(first: Operation, error: HeadwaiterError, status: int, asked: Asked | None) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.requests.fields import TEXT, Kind, Schema, kind_of
+from headwaiter_server.requests.fields import TEXT, Kind, Schema, kind_of, typed
 
 
 def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
@@ -27,7 +27,8 @@ def _read_input(value: Any, name: str) -> pb.Texts | pb.TokenSequences:
     return _token_ids([value] if first is int else value, name)
 
 
-_INPUT_STRING = "a text, a list of texts, a list of token ids, or a list of lists of token ids"
+_IDS_STRING = "a list of token ids, or a list of lists of token ids"
+_INPUT_STRING = f"a text, a list of texts, {_IDS_STRING}"
 _ID = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 # A text may be empty: the rules of headwaiter.v1 decide, as for every other door.
 _ONE_TEXT: Schema = {"type": "string"}
@@ -53,6 +54,22 @@ def _token_ids(sequences: list[list[Any]], name: str) -> pb.TokenSequences:
     except OverflowError:
         raise InvalidInput(f"{name} has a number above 2^63: send token ids of the model", field=name) from None
     return pb.TokenSequences(dtype=pb.DATA_TYPE_INT64, data=ids.tobytes(), lengths=map(len, sequences))
+
+
+def _read_ids(value: Any, name: str) -> pb.TokenSequences:
+    """Return the ids of one sequence, or those of several."""
+    sequences = typed(value, name, list, _IDS_STRING)
+    if not any(isinstance(each, list) for each in sequences):
+        return _token_ids([sequences], name)
+    for index, each in enumerate(sequences):
+        if not isinstance(each, list):
+            problem = f"of {name} is {kind_of(each)}, and others are lists"
+            raise InvalidInput(f"{problem}: send {_IDS_STRING}", field=name, sequence=index)
+    return _token_ids(sequences, name)
+
+
+def _read_one_list_of_ids(value: Any, name: str) -> pb.TokenSequences:
+    return _token_ids([typed(value, name, list, "a list of token ids")], name)
 
 
 def _read_texts(value: Any, name: str) -> pb.Texts:
@@ -92,6 +109,11 @@ TEXTS = Kind(_read_texts, {**_TEXT_LIST, "description": "a list of texts"})
 ONE_TEXT_OR_SEVERAL = Kind(
     _read_one_text_or_several, {"anyOf": [_ONE_TEXT, _TEXT_LIST], "description": "a text, or a list of texts"}
 )
+TOKEN_IDS = Kind(
+    _read_ids,
+    {"anyOf": [{"type": "array", "items": _ID}, _ID_LISTS], "description": _IDS_STRING},
+)
+ONE_LIST_OF_IDS = Kind(_read_one_list_of_ids, {"type": "array", "items": _ID, "description": "a list of token ids"})
 ONE_TEXT = Kind(_read_one_text, {**_ONE_TEXT, "description": "a text"})
 QUERY = Kind(_read_query, {**_ONE_TEXT, "description": "a text"})
 DOCUMENTS = Kind(

@@ -46,7 +46,7 @@ def accepted(path: str, body: Any) -> bool | None:
 
 def needed(path: str) -> list[dict[str, Any]]:
     """Return a valid body for each operation of a path, with nothing but the required fields."""
-    values = {"documents": ["a"], "texts": ["a"]}
+    values = {"documents": ["a"], "texts": ["a"], "ids": [1], "tokens": [1]}
     bodies = [
         {
             each.name: each.kind.schema.get("enum", [values.get(each.name, "a")])[0]
