@@ -11,9 +11,10 @@ from headwaiter_client.calls.attend import Attention, AttentionVectors
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classification_results import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
-from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
+from headwaiter_client.calls.tokenization import Tokenization
 from headwaiter_client.client import Client
 from headwaiter_client.errors import (
     Cancelled,
@@ -81,6 +82,8 @@ __all__ = [
     "Task",
     "Timings",
     "TlsConfig",
+    "Tokenization",
+    "TokenizeOptions",
     "Transient",
     "Unauthenticated",
     "Unavailable",

@@ -20,12 +20,14 @@ from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
+from headwaiter_client.calls.tokenization import Tokenization
+from headwaiter_client.calls.tokenize import TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.task_sharing import TaskSharing
 from headwaiter_client.task_stream import TaskStream
@@ -37,7 +39,7 @@ from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result")
 _Taken = TypeVar("_Taken")
-_ListResult = TypeVar("_ListResult", Encoding, Classification)
+_ListResult = TypeVar("_ListResult", bound=ListResult)
 
 
 class AsyncClient:
@@ -153,6 +155,25 @@ class AsyncClient:
     ) -> Classification:
         """Return the scores of each sequence for the labels of the model; see `Client.classify`."""
         return await self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+
+    async def tokenize(
+        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[TokenizeOptions]
+    ) -> Tokenization:
+        """Return the token ids of texts; see `Client.tokenize`."""
+        return await self._list(TokenizeCall(self._settings, texts, options, timeout_s))
+
+    async def count_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str = "",
+        model: str = "",
+        model_version: str = "",
+        timeout_s: float | None = None,
+    ) -> list[int]:
+        """Return the number of tokens of each text; see `Client.count_tokens`."""
+        options = TokenizeOptions(prompt=prompt, model=model, model_version=model_version)
+        return [*map(int, (await self.tokenize(texts, timeout_s=timeout_s, **options)).lengths)]
 
     async def rerank(
         self,

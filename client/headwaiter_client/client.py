@@ -17,11 +17,13 @@ from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions
+from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
+from headwaiter_client.calls.tokenization import Tokenization
+from headwaiter_client.calls.tokenize import TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_runner import ThreadRunner
 from headwaiter_client.thread_sharing import ThreadSharing
@@ -31,7 +33,7 @@ from headwaiter_client.transport.interface import Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 
-_Result = TypeVar("_Result", Encoding, Classification)
+_Result = TypeVar("_Result", bound=ListResult)
 _Taken = TypeVar("_Taken")
 
 
@@ -201,6 +203,34 @@ class Client(ThreadRunner):
             **options: see `ClassifyOptions`.
         """
         return self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+
+    def tokenize(
+        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[TokenizeOptions]
+    ) -> Tokenization:
+        """Return the token ids of texts, as `encode` would encode them; nothing is encoded.
+
+        A text may have more tokens than the model accepts: compare its length with `max_tokens` of the result, and cut
+        the text. A list of any length is split as `encode` does.
+
+        Args:
+            texts: the texts.
+            timeout_s: as in `encode`.
+            **options: see `TokenizeOptions`.
+        """
+        return self._list(TokenizeCall(self._settings, texts, options, timeout_s))
+
+    def count_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str = "",
+        model: str = "",
+        model_version: str = "",
+        timeout_s: float | None = None,
+    ) -> list[int]:
+        """Return the number of tokens of each text, special tokens and prompt included; see `tokenize`."""
+        options = TokenizeOptions(prompt=prompt, model=model, model_version=model_version)
+        return [*map(int, self.tokenize(texts, timeout_s=timeout_s, **options).lengths)]
 
     def rerank(
         self,

@@ -31,9 +31,12 @@ class Words(NamedTuple):
 
 
 def read_input(
-    request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits
+    request: pb.EncodeRequest | pb.AttendRequest, manifest: Manifest, limits: RequestLimits, *, any_length: bool = False
 ) -> sequences.ParsedInput:
-    """Return the sequences of a request; a text or a pair is an array of words, and an image a number of equal rows."""
+    """Return the sequences of a request; a text or a pair is an array of words, and an image a number of equal rows.
+
+    With `any_length`, texts may have any number of tokens, unless the request has a truncation.
+    """
     # An AttendRequest has the same inputs as an EncodeRequest, but no options for them.
     options = request if isinstance(request, pb.EncodeRequest) else pb.EncodeRequest()
     failures = Failures(keep=options.partial)
@@ -55,13 +58,14 @@ def read_input(
         check_pairs(pairs, failures)
         texts.extend(pairs)
     max_tokens = manifest.max_text_tokens
+    any_length = any_length and options.truncation == pb.TRUNCATION_UNSPECIFIED
     truncates = options.truncation in (pb.TRUNCATION_LEFT, pb.TRUNCATION_RIGHT)
-    tokens, offsets, truncated = [], [], {}
+    tokens, offsets, special, truncated = [], [], [], {}
     for index, each in enumerate(texts):
         words = _NO_WORDS if index in failures else tokenize(each, prompt.text)
         kept = _truncate(words, max_tokens, options) if truncates else np.ones(len(words.tokens), bool)
         original_tokens, kept_count = len(words.tokens), int(kept.sum())
-        if kept_count > max_tokens:
+        if kept_count > max_tokens and not any_length:
             only_second = truncates and options.pairs.pair_truncation == pb.PAIR_TRUNCATION_ONLY_SECOND
             failures.add(sequences.text_too_long(index, original_tokens, max_tokens, kind, only_second=only_second))
             words, kept = _NO_WORDS, np.array([], bool)
@@ -69,9 +73,11 @@ def read_input(
             truncated[index] = original_tokens
         tokens.append(words.tokens[kept])
         offsets.append(words.spans[kept])
-    parsed = sequences.read_tokenized(tokens, prompt, manifest, limits, failures, kind)
+        special.append(~np.isin(np.arange(len(kept)), np.concatenate([[], *words.texts]))[kept])
+    parsed = sequences.read_tokenized(tokens, prompt, manifest, limits, failures, kind, any_length=any_length)
     parsed.truncated = truncated
-    parsed.offsets = offsets if options.output.offsets else None
+    if options.output.offsets:
+        parsed.offsets, parsed.special = offsets, special
     return parsed
 
 

@@ -6,15 +6,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
-from headwaiter_client.calls.classification_results import Classification
 from headwaiter_client.calls.list_call import ListCall, Take
-from headwaiter_client.calls.results import Encoding
+from headwaiter_client.calls.results import ListResult
 from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 
 Run: TypeAlias = Callable[[Steps[Any]], Awaitable[Any]]
-_Result = TypeVar("_Result", Encoding, Classification)
+_Result = TypeVar("_Result", bound=ListResult)
 _Taken = TypeVar("_Taken")
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,17 +16,18 @@ from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_proto.rules import classification, requests, responses, sequences
+from headwaiter_proto.rules import classification, requests, responses, sequences, tokens
 from headwaiter_proto.rules.attend import select
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.pooling import pool
 from headwaiter_proto.rules.sparse import sparse_vectors
+from headwaiter_proto.rules.tasks import TOKENIZES, wrong_model
 
 _PROMPTS = [pb.Prompt(name=name, text=f"{name}: ", tokens=2) for name in ("query", "passage")]
 _MAX_MESSAGE_BYTES = 1 << 24
 _MAX_ATTEND_BYTES = 1 << 26
-_Request = TypeVar("_Request", pb.EncodeRequest, pb.ClassifyRequest, pb.AttendRequest)
+_Request = TypeVar("_Request", pb.EncodeRequest, pb.ClassifyRequest, pb.AttendRequest, pb.TokenizeRequest)
 _Vectors = NDArray[np.float32]
 
 
@@ -68,7 +70,7 @@ class FakeEncoder:
             texts by the cosine of their vectors.
 
     Attributes:
-        requests: the messages of requests to encode, to classify and to attend, received so far.
+        requests: the messages of requests to encode, to classify, to tokenize and to attend, received so far.
         errors: errors for the next calls; each call (even GetModel or a health check) removes and raises the first one.
         serving: set it to False to test a server that is not ready: health checks then say so, and all other calls
             raise `Starting`.
@@ -98,7 +100,7 @@ class FakeEncoder:
         per_token: bool = False,
         scores: Callable[[Any], ArrayLike] | None = None,
     ) -> None:
-        self.requests: list[pb.EncodeRequest | pb.ClassifyRequest | pb.AttendRequest] = []
+        self.requests: list[pb.EncodeRequest | pb.ClassifyRequest | pb.AttendRequest | pb.TokenizeRequest] = []
         self.errors: deque[HeadwaiterError] = deque()
         self.serving = True
         self._closed = False
@@ -161,6 +163,8 @@ class FakeEncoder:
                 return self._encode(self._received(request, pb.EncodeRequest())).SerializeToString()
             case "Classify":
                 return self._classify(self._received(request, pb.ClassifyRequest())).SerializeToString()
+            case "Tokenize":
+                return self._tokenize(self._received(request, pb.TokenizeRequest())).SerializeToString()
             case "Attend":
                 return self._attend(self._received(request, pb.AttendRequest())).SerializeToString()
             case "ListModels":
@@ -215,6 +219,21 @@ class FakeEncoder:
         head = classification.read_head(encode_request.output, self._manifest)
         assert head is not None
         return classification.classify_response(self._encode(encode_request), head)
+
+    def _tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
+        """Answer with a made-up id for each word; different words may have the same id."""
+        self._check_model(request.model)
+        encode = tokens.read_tokenize_request(request)
+        if not TOKENIZES.has(self._manifest):
+            raise wrong_model(self._manifest.name, self._manifest, TOKENIZES)
+        tokens.check_tokenize_request(encode, self._manifest)
+        parsed = read_input(encode, self._manifest, self._limits, any_length=True)
+        words = np.concatenate(parsed.sequences).tolist()
+        vocabulary_size = self._manifest.vocabulary_size
+        ids = np.array([crc32(word.encode()) % vocabulary_size for word in words], np.int64)
+        parsed.sequences = [*np.split(ids, np.cumsum([len(each) for each in parsed.sequences])[:-1])]
+        strings = words if request.strings else []
+        return tokens.tokenize_response(parsed, strings, self._model_ref, request.request_id)
 
     def _attend(self, request: pb.AttendRequest) -> pb.AttendResponse:
         """Answer with equal attention weights for all tokens."""

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from headwaiter_client.calls.classification_results import Classification
 from headwaiter_client.calls.list_call import ListCall, Take
-from headwaiter_client.calls.results import Encoding
+from headwaiter_client.calls.results import ListResult
 from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
@@ -17,7 +16,7 @@ from headwaiter_client.waiting import MAX_WAIT_S
 
 _SHORTEST_WAIT_S = 0.001
 Run: TypeAlias = Callable[[Steps[Any]], Any]
-_Result = TypeVar("_Result", Encoding, Classification)
+_Result = TypeVar("_Result", bound=ListResult)
 _Taken = TypeVar("_Taken")
 
 

@@ -22,6 +22,8 @@ client.encode(["a"], pooling="middle")
 client.model().tasks.add("rerank")
 client.attend("a").tokens[0].shpae
 client.classify(["a"]).best[0].lable
+client.tokenize(["a"], strings=True).strings[0].shpae
+client.count_tokens(["a"])[0].shpae
 Client("localhost:50051", priority="high")
 Client("localhost:50051", timeout=3)
 """

@@ -26,6 +26,7 @@ PRINTED = {
     "asynchronous": "stopped the stream after text 3",
     "attend": "head 3: the attends most to ",
     "cancel": " of 5000 texts\ncancelled: ",
+    "count_tokens": "text 1 has 34 tokens; the model encodes at most 32\n2 vectors, of [26, 10] tokens\n",
     "deadline": "not within 1 ms: ",
     "encode": "9 of 9 texts",
     "errors": "correct the request: sequence 1: ",

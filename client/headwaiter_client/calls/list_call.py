@@ -1,6 +1,6 @@
 """Calls for lists of sequences, without I/O: split a call into requests, send each one, and join the results.
 
-`encode.py` and `classify.py` complete `ListCall` for the methods Encode and Classify.
+`encode.py`, `classify.py` and `tokenize.py` complete `ListCall` for the methods Encode, Classify and Tokenize.
 """
 
 import time
@@ -15,12 +15,11 @@ from google.protobuf.message import Message
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
-from headwaiter_client.calls.classification_results import Classification
 from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
 from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import DefaultOptions, Defaults, copied, random_id
 from headwaiter_client.calls.progress import Progress, progress_function
-from headwaiter_client.calls.results import Encoding, failed_part, join_results, with_failures
+from headwaiter_client.calls.results import ListResult, failed_part, join_results, with_failures
 from headwaiter_client.calls.splitting import (
     MAX_REQUEST_SEQUENCES,
     SMALL_LIST,
@@ -42,7 +41,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Item = TypeVar("_Item")
 _Sent = TypeVar("_Sent", bound=Sent)
-_Result = TypeVar("_Result", Encoding, Classification)
+_Result = TypeVar("_Result", bound=ListResult)
 _Taken = TypeVar("_Taken")
 # Returns the result of a call, given the result of a request, and the first and the number of the call's sequences.
 Take: TypeAlias = Callable[[_Result, int, int], _Taken]
@@ -270,7 +269,7 @@ class ListCall(ABC, Generic[_Result]):
     def _converter(self) -> SequenceConverter:
         return SequenceConverter(self._kind, partial=self._template.partial)
 
-    def _request(self, chunk: Chunk) -> Request:
+    def _request(self, chunk: Chunk) -> Request | pb.TokenizeRequest:
         request = copied(self._template)
         if not isinstance(chunk.kind, TextInput) and request.texts.prompt:
             raise InvalidInput(
@@ -282,7 +281,7 @@ class ListCall(ABC, Generic[_Result]):
         chunk.kind.fill(request, chunk.sequences)
         return request
 
-    def _check_size_again(self, request: Request) -> Steps[None]:
+    def _check_size_again(self, request: Request | pb.TokenizeRequest) -> Steps[None]:
         """Check the size of a request with the server's limit of now, because the server may have been restarted.
 
         Raises:

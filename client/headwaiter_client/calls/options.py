@@ -143,6 +143,29 @@ class ClassifyOptions(_SharedOptions, total=False):
     pair_truncation: _PairTruncation
 
 
+class TokenizeOptions(TypedDict, total=False):
+    """The options of `tokenize`; all of them may be left out.
+
+    Attributes:
+        truncation: how to treat a text with more tokens than the model accepts: "error" refuses it, "left" and "right"
+            drop tokens on that side; without truncation, a text keeps all its tokens.
+        prompt: as in `RequestOptions`.
+        offsets: return the position of each token in its text (default: False).
+        strings: return each token as the tokenizer's vocabulary spells it (default: False).
+        model: name of the model.
+        model_version: version of the model.
+        request_id: the request's name in the server's log.
+    """
+
+    truncation: _Truncation
+    prompt: str
+    offsets: bool
+    strings: bool
+    model: str
+    model_version: str
+    request_id: str
+
+
 # Most programs pass the same options in every call; checking them takes longer than copying a checked request.
 _MAX_TEMPLATES = 64
 _Template = TypeVar("_Template", bound=Request)
@@ -162,9 +185,9 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
 }
-_TYPES, _CLASSIFY_TYPES, _DEFAULT_TYPES = (
+_TYPES, _CLASSIFY_TYPES, _TOKENIZE_TYPES, _DEFAULT_TYPES = (
     {option: _ACCEPTED[hint] for option, hint in get_type_hints(options).items()}
-    for options in (RequestOptions, ClassifyOptions, DefaultOptions)
+    for options in (RequestOptions, ClassifyOptions, TokenizeOptions, DefaultOptions)
 )
 
 
@@ -196,6 +219,10 @@ class Defaults:
     def for_classify(self, options: ClassifyOptions) -> ClassifyOptions:
         """Return the options of a call of `classify` or `rerank`, with the defaults of the others."""
         return cast(ClassifyOptions, self._merged(options, _CLASSIFY_TYPES))
+
+    def for_tokenize(self, options: TokenizeOptions) -> TokenizeOptions:
+        """Return the options of a call of `tokenize`, with the defaults of the others."""
+        return cast(TokenizeOptions, self._merged(options, _TOKENIZE_TYPES))
 
     def model(self, name: str, version: str) -> tuple[str, str]:
         """Return the model and the version of a call: its own, or the client's where they are empty."""
@@ -276,6 +303,16 @@ def _classify_template(*, logits: bool, **options: Any) -> pb.ClassifyRequest:
     return request
 
 
+def tokenize_template(options: TokenizeOptions) -> pb.EncodeRequest:
+    """Return a request with the options except `strings`, as `encode_template` does."""
+    _check_types(options, _TOKENIZE_TYPES)
+    others = {option: value for option, value in options.items() if option != "strings"}
+    template = copied(encode_template(cast(RequestOptions, others)))
+    if "truncation" not in options:
+        template.truncation = pb.TRUNCATION_UNSPECIFIED
+    return template
+
+
 def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
     """Return the option of this name, or UNSPECIFIED.
 
@@ -288,7 +325,7 @@ def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
     return value
 
 
-def own_id(options: RequestOptions | ClassifyOptions) -> str:
+def own_id(options: RequestOptions | ClassifyOptions | TokenizeOptions) -> str:
     """Return the id that the caller gave a call; an empty text if the caller gave no id.
 
     Raises:

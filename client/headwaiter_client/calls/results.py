@@ -26,7 +26,9 @@ from headwaiter_proto.rules.status import error_from_metadata
 
 _Item = TypeVar("_Item")
 _Arguments = ParamSpec("_Arguments")
-_Response = TypeVar("_Response", bound=pb.EncodeResponse | pb.ClassifyResponse | pb.AttendResponse)
+_Response = TypeVar(
+    "_Response", bound=pb.EncodeResponse | pb.ClassifyResponse | pb.AttendResponse | pb.TokenizeResponse
+)
 _Part = TypeVar("_Part", bound="ListResult")
 
 _NO_POOLED = (
@@ -371,7 +373,9 @@ def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
     )
 
 
-def read_lengths(response: pb.EncodeResponse | pb.ClassifyResponse, count: int) -> NDArray[np.int64]:
+def read_lengths(
+    response: pb.EncodeResponse | pb.ClassifyResponse | pb.TokenSequences, count: int
+) -> NDArray[np.int64]:
     """Return the lengths of the `count` sequences of a request.
 
     Raises:
@@ -426,9 +430,17 @@ def _check_sequences(field_name: str, entries: Sequence[pb.Truncated | pb.Failur
 
 
 class ListResult(Protocol):
-    """What the dataclasses of results of lists share: `Encoding` and `Classification`."""
+    """What the dataclasses of results of lists share: `Encoding`, `Classification` and `Tokenization`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each sequence."""
+
+    @property
+    def model(self) -> ModelRef:
+        """The model that answered."""
 
     @property
     def truncated(self) -> dict[int, int]:

@@ -189,7 +189,9 @@ def is_unexplained(error: HeadwaiterError) -> bool:
 
 
 def explained(
-    refusal: HeadwaiterError, request: Request | pb.AttendRequest, describe: Steps[pb.GetModelResponse]
+    refusal: HeadwaiterError,
+    request: Request | pb.AttendRequest | pb.TokenizeRequest,
+    describe: Steps[pb.GetModelResponse],
 ) -> Steps[HeadwaiterError]:
     """Return MessageTooLarge if the refused request exceeds the server's size limit, else the refusal.
 
