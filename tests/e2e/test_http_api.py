@@ -301,7 +301,7 @@ def test_the_commands_and_the_code_of_the_page_run(
 ) -> None:
     address = url(http_server, "")
     commands = [block for block in blocks(HTTP, "sh") if block.startswith("curl")]
-    assert len(commands) == 6
+    assert len(commands) == 7
     for command in commands if shutil.which("curl") else []:
         script = command.replace("http://localhost:9464", address)
         printed = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
@@ -310,6 +310,9 @@ def test_the_commands_and_the_code_of_the_page_run(
             continue
         if "weights" in printed:
             assert printed["weights"]["shape"][:2] == [1, 1]
+            continue
+        if "/tokenize" in command:
+            assert [token["text"] for token in printed[0]][1:3] == ["The", "bread"]
             continue
         rows = printed if isinstance(printed, list) else [each["embedding"] for each in printed["data"]]
         assert {len(row) for row in rows} == {32 // 8 if "ubinary" in command else 32}

@@ -123,6 +123,8 @@ def test_a_prompt_fills_up_short_texts_and_limits_long_ones(truncation: Truncati
         error = failures.by_sequence[2]
         assert isinstance(error, SequenceTooLong)
         assert (error.limit, error.actual) == (7, 8)
+    elif truncation is Truncation.NONE:
+        assert long.ids.tolist() == whole[2]
     else:
         dropped = 1 if truncation is Truncation.LEFT else 6
         assert long.ids.tolist() == whole[2][:dropped] + whole[2][dropped + 1 :]
