@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("runs_graphs")
 GRAPH = "packed-cpu.fp32.onnx"
 PACKED_CPU = [plan for plan in MODULE_GRAPHS if plan.file == GRAPH]
 # One module of each path through the export.
-FEW = ["added_causal", "causal_window", "relative_table", "grouped_einsum", "rotary", "with_mask", "features"]
+FEW = ["added_causal", "causal_window", "relative_table", "grouped_einsum", "cut_rotary", "with_mask", "features"]
 LENGTHS = (9, 2, MAX_TOKENS, 5, MAX_TOKENS - 1, 3)
 
 

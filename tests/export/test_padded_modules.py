@@ -53,7 +53,7 @@ pytestmark = pytest.mark.usefixtures("runs_graphs")
 GRAPH = "padded.fp32.onnx"
 FP32: list[GraphPlan] = [MODULE_GRAPHS[0], PADDED_GRAPHS[0]]
 # One module of each isolation, of each output, and of each part that recognises what cannot be packed.
-FEW = ["capped", "positions_from_the_end", "masked_convolution", "masked_vectors", "scaled_by_batch", "token_logits"]
+FEW = ["capped", "positions_of_positions", "masked_convolution", "masked_vectors", "scaled_by_batch", "token_logits"]
 LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1)
 
 
