@@ -100,13 +100,17 @@ def measure_isolation(path: Path, reference: Reference) -> Isolation:
 
 
 def mixed_lengths(config: EncoderConfig) -> Lengths:
-    """Return what gives the lengths beside a sequence: shorter, equal and longer ones."""
+    """Return what gives the lengths beside a sequence: shorter, equal and longer ones.
+
+    The shortest comes first. A module that looks for the rows of a sequence at the start of the batch finds the right
+    positions there if the first sequence is longer.
+    """
     few, most = _few_tokens(config), min(config.max_tokens, SHORT_TOKENS)
 
     def lengths(tokens: int) -> list[int]:
         if tokens > few:
-            return [most, config.min_tokens]
-        return [min(2 * tokens + 1, few), config.min_tokens, few, tokens]
+            return [config.min_tokens, most]
+        return [config.min_tokens, min(2 * tokens + 1, few), few, tokens]
 
     return lengths
 

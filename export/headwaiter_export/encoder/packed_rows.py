@@ -25,6 +25,9 @@ class PackedRows(AttentionMode):
 
     def __init__(self, found: Attentions, layout: AttentionLayout, rows: Any) -> None:
         super().__init__(rows, found.reads)
+        if layout.positions.shape[0] != rows:
+            # PyTorch's tracer learns here that both are n, and `_first_rows` that a table of positions is no constant.
+            raise ValueError(f"there are {layout.positions.shape[0]} positions of {rows} rows")
         self.layout = layout
         self._rows = rows
         self._layers = iter(found.layers)

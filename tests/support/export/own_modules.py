@@ -250,6 +250,16 @@ class ComplexRotary(Rotary):
         return torch.view_as_real(rotated).flatten(-2).type_as(x)
 
 
+class CutRotary(Rotary):
+    """Cuts the table of n angles to n rows, as ESM-2's own code."""
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate the halves of each head."""
+        angles = torch.outer(torch.arange(x.shape[-2]).float(), self.get_buffer("frequencies"))[: x.shape[-2]]
+        one, two = x.chunk(2, -1)
+        return torch.cat((one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()), -1)
+
+
 class RelativeTable(Tokens):
     """Adds learned numbers for clipped distances."""
 
@@ -359,6 +369,7 @@ PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "summed_positions": (SummedPositions, IDS),
     "rotary": (Rotary, IDS),
     "complex_rotary": (ComplexRotary, IDS),
+    "cut_rotary": (CutRotary, IDS),
     "with_mask": (WithMask, IDS),
     "multihead_attention": (MultiheadAttention, IDS),
     "transformer_encoder": (lambda: stack(norm_first=True, activation="gelu"), {"feature_width": WIDTH}),
@@ -397,6 +408,15 @@ class PositionsFromTheEnd(Tokens):
 
     def embed(self, ids: Tensor) -> Tensor:
         x: Tensor = self.tokens(ids) + self.positions(torch.arange(ids.shape[1] - 1, -1, -1).clamp(max=39))
+        return x
+
+
+class PositionsOfPositions(Tokens):
+    """Looks up positions in themselves, which finds those of another sequence behind a shorter one."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1])
+        x: Tensor = self.tokens(ids) + self.positions(places[places])
         return x
 
 
@@ -571,6 +591,7 @@ PADDED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Isolation, str]
     "centred": (Centred, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
     "faint_sum": (FaintSum, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
     "positions_from_the_end": (PositionsFromTheEnd, IDS, ISOLATION_ONE_LENGTH, "its positions depend on the length"),
+    "positions_of_positions": (PositionsOfPositions, IDS, ISOLATION_ONE_LENGTH, "its positions depend on the length"),
     "static": (Static, IDS, ISOLATION_MIXED, "attention that the export knows"),
     "pooled": (Pooled, IDS, ISOLATION_ONE_LENGTH, "a vector for each sequence"),
     "masked": (MaskedTokens, IDS, ISOLATION_MIXED, "own_modules.py:"),
