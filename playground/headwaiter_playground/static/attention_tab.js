@@ -277,6 +277,7 @@ export function attentionTab(models, changed) {
             head,
             token: query,
             crossedOut: [...controls.settings.crossedOut],
+            ...heads.state,
             ...comparison.state,
             ...input.state,
         }),
@@ -286,6 +287,7 @@ export function attentionTab(models, changed) {
             setOptions(headChoice, model.heads, (number) => `Head ${number}`, state.head);
             controls.show(state);
             comparison.restore(state);
+            heads.restore(state);
             head = Number(headChoice.value);
             query = state.token ?? query;
             if ([state.layer, state.head, state.token].some((each) => each !== undefined)) wanted = null;

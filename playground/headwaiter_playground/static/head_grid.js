@@ -9,11 +9,14 @@ import { toolbar } from "./toolbar.js";
 // A row has the heads of one layer, if they are not more than this.
 const MOST_COLUMNS = 16;
 
+// The value of the choice of an order that is not among ORDERS.
+const ORDER_OF_MODEL = "model";
+
 /**
  * Return the grid. It calls `choose` with a layer and a head, and with the position of a token or undefined, and
- * `dimChanged` when the user wants separators dimmed or not.
+ * `viewChanged` when the user wants another order of the heads, or separators dimmed or not.
  */
-export function headGrid(choose, dimChanged) {
+export function headGrid(choose, viewChanged) {
     const box = byId("heads");
     const order = byId("order");
     const pair = { query: byId("find-query"), key: byId("find-key") };
@@ -21,6 +24,7 @@ export function headGrid(choose, dimChanged) {
     let sorted = []; // The positions of the buttons on the screen.
     let shown = null;
     let drawn = [];
+    let linked = null; // The positions of two tokens in an address.
 
     const place = (index) => [shown.layers[Math.floor(index / shown.heads)], index % shown.heads];
     const columns = () => Math.max(1, sorted.findIndex((index) => buttons[index].offsetTop > buttons[sorted[0]].offsetTop));
@@ -56,8 +60,11 @@ export function headGrid(choose, dimChanged) {
         box.replaceChildren(...sorted.map((index) => buttons[index]));
     }
 
-    order.addEventListener("change", () => shown && sort());
-    byId("dim").addEventListener("change", dimChanged);
+    order.addEventListener("change", () => {
+        if (shown) sort();
+        viewChanged();
+    });
+    byId("dim").addEventListener("change", viewChanged);
     byId("find").addEventListener("submit", (event) => {
         event.preventDefault();
         order.value = "pair";
@@ -70,11 +77,23 @@ export function headGrid(choose, dimChanged) {
         get isDim() {
             return byId("dim").checked;
         },
+        /** What an address needs to show the heads in this order, and drawn like this. */
+        get state() {
+            const isOrdered = order.value !== ORDER_OF_MODEL;
+            return { order: isOrdered ? order.value : undefined, sought: Number(pair.key.value), dim: this.isDim };
+        },
+        restore(state) {
+            order.value = state.order in ORDERS ? state.order : ORDER_OF_MODEL;
+            byId("dim").checked = Boolean(state.dim);
+            linked = { query: state.token, key: state.sought };
+            if (shown) this.use(shown);
+        },
         /** Have buttons for the heads of a text. */
         use(newest) {
             shown = newest;
             if (buttons.length !== shown.layers.length * shown.heads) make();
-            for (const each of Object.values(pair)) offerTokens(each, shown.tokens);
+            for (const [side, each] of Object.entries(pair)) offerTokens(each, shown.tokens, linked?.[side]);
+            linked = null;
             sort();
         },
         /**
@@ -101,8 +120,8 @@ export function headGrid(choose, dimChanged) {
     };
 }
 
-function offerTokens(choice, tokens) {
-    const chosen = Math.min(Number(choice.value), tokens.length - 1);
+function offerTokens(choice, tokens, position = Number(choice.value)) {
+    const chosen = Math.min(position, tokens.length - 1);
     choice.replaceChildren(
         ...tokens.map((token, position) => element("option", { value: position }, `${token} (${position})`)),
     );

@@ -43,7 +43,9 @@ def picture(page: Page) -> list[object]:
         page.evaluate(
             "['model', 'attention-input', 'layer', 'head', 'temperature'].map(id => document.getElementById(id).value)"
         ),
-        page.evaluate("['causal', 'no-self'].map(id => document.getElementById(id).checked)"),
+        page.evaluate("['causal', 'no-self', 'dim'].map(id => document.getElementById(id).checked)"),
+        page.evaluate("['order', 'find-query', 'find-key'].map(id => document.getElementById(id).value)"),
+        page.evaluate("[...document.querySelectorAll('#heads button')].map(button => button.title)"),
         page.evaluate("['lines', 'context'].map(id => document.querySelector(`#${id} svg`).outerHTML)"),
     ]
 
@@ -63,8 +65,11 @@ def open_picture(open_tab: OpenTab, client: Client) -> Page:
     page.click("#causal")
     page.click("#no-self")
     page.choose("#temperature", "0.5")
+    page.choose("#find-key", "2")
+    page.choose("#order", "pair")
+    page.click("#dim")
     page.wait_for(f"{CONTEXT_OF}('token 4 “the”, layer 1, head 2')")
-    page.wait_for(f"{HASH}.includes('temperature=0.5')")
+    page.wait_for(f"{HASH}.includes('temperature=0.5') && {HASH}.includes('dim=1')")
     return page
 
 
