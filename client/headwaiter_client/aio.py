@@ -24,6 +24,7 @@ from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, Req
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.run_steps import run_steps_async
+from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.calls.tokenization import Tokenization
@@ -75,7 +76,7 @@ class AsyncClient:
             Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
         self._address = address
-        servers = 1 if transport or address is None or isinstance(address, str) else len(address)
+        servers = server_count(None if transport else address)
         self._sharing = TaskSharing(servers) if share_requests and not interceptors else None
 
     @overload

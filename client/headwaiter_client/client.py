@@ -20,6 +20,7 @@ from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVers
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
 from headwaiter_client.calls.progress import Progress
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.calls.tokenization import Tokenization
@@ -98,7 +99,7 @@ class Client(ThreadRunner):
         )
         self._address = address
         # An interceptor expects a request for each call.
-        servers = 1 if transport or address is None or isinstance(address, str) else len(address)
+        servers = server_count(None if transport else address)
         self._sharing = ThreadSharing(servers) if share_requests and not interceptors else None
 
     @overload

@@ -275,6 +275,11 @@ class SharedRequests:
                 caller.settle(None)
 
 
+def server_count(address: str | Sequence[str] | None) -> int:
+    """Return the number of servers of a client, given its server or its replicas."""
+    return 1 if address is None or isinstance(address, str) else len(address)
+
+
 def _measured(chunk: Chunk) -> SequenceSize:
     sizes = [chunk.kind.measure(sequence, _ANY_TOKENS) for sequence in chunk.sequences]
     return SequenceSize(sum(size.tokens for size in sizes), sum(size.size_bytes for size in sizes))
