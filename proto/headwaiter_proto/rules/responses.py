@@ -76,15 +76,24 @@ def encode_response(
         for tensor, rows in outputs:
             aligned = rows if output.head.per_token else _add_zero_rows(rows, lengths)
             fill(tensor, aligned, pb.DATA_TYPE_FLOAT32)
-    for index, original_tokens in parsed.truncated.items():
-        reply.truncated.add(sequence=index, original_tokens=original_tokens)
-    for index, offsets in enumerate(parsed.offsets or ()):
-        shown = offsets[: lengths[index]]
-        if kept is not None:
-            shown = shown[kept[index][: lengths[index]]]
-        reply.offsets.add(begin=shown[:, 0].tolist(), end=shown[:, 1].tolist())
+    shown = [offsets[: lengths[index]] for index, offsets in enumerate(parsed.offsets or ())]
+    if kept is not None:
+        shown = [offsets[kept[index][: lengths[index]]] for index, offsets in enumerate(shown)]
+    add_truncated_and_offsets(reply, parsed.truncated, shown)
     reply.failures.extend(failure(index, error) for index, error in sorted(failures.items()))
     return reply
+
+
+def add_truncated_and_offsets(
+    reply: pb.EncodeResponse | pb.TokenizeResponse,
+    truncated: Mapping[int, int],
+    offsets: Sequence[NDArray[np.int64]],
+) -> None:
+    """Add the number of tokens that truncated texts had, by index, and the offsets [n, 2] of each text."""
+    for index, original_tokens in truncated.items():
+        reply.truncated.add(sequence=index, original_tokens=original_tokens)
+    for each in offsets:
+        reply.offsets.add(begin=each[:, 0].tolist(), end=each[:, 1].tolist())
 
 
 def row_counts(reply: pb.EncodeResponse) -> Sequence[int]:

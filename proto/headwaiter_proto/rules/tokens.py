@@ -9,6 +9,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.requests import check_offsets, check_options
+from headwaiter_proto.rules.responses import add_truncated_and_offsets
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.token_types import without_types
 
@@ -61,9 +62,6 @@ def tokenize_response(
     reply = pb.TokenizeResponse(
         request_id=request_id, model=model, tokens=tokens, strings=strings, max_tokens=parsed.max_tokens
     )
-    for index, original_tokens in parsed.truncated.items():
-        reply.truncated.add(sequence=index, original_tokens=original_tokens)
-    for offsets in parsed.offsets or ():
-        reply.offsets.add(begin=offsets[:, 0].tolist(), end=offsets[:, 1].tolist())
+    add_truncated_and_offsets(reply, parsed.truncated, parsed.offsets or ())
     reply.special = b"".join(each.tobytes() for each in parsed.special)
     return reply

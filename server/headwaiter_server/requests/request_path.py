@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-import numpy as np
-
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.classification import classify_response, read_head
@@ -275,8 +273,8 @@ class RequestPath:
             call.truncated = parsed.truncated.keys()
 
             def respond() -> bytes:
-                ids = np.concatenate([*map(without_types, parsed.sequences)])
-                words = tokenizer.token_strings(ids) if strings else []
+                sequences = map(without_types, parsed.sequences) if strings else ()
+                words = [word for ids in sequences for word in tokenizer.token_strings(ids)]
                 return write(tokenize_response(parsed, words, model_ref(served), call.request_id))
 
             return await self._reply_of_tokens(respond, parsed, call)
