@@ -54,7 +54,7 @@ from headwaiter_export.graphs.float16 import in_float16, limiting_magnitude
 from headwaiter_export.graphs.int8 import quantize
 from headwaiter_export.graphs.packed_cuda import PackedCudaSeparateNorms, bias_heads
 from headwaiter_export.graphs.ranges import ActivationRanges
-from headwaiter_export.graphs.tracing import WeightsFile, free_memory, trace
+from headwaiter_export.graphs.tracing import WeightsFile, free_memory, frozen_objects, trace
 from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
     ISOLATION_ONE_SEQUENCE,
@@ -138,7 +138,7 @@ def write_bundle(
 ) -> None:
     """Complete the bundle whose graphs `write` writes to a folder; `export_model` describes the other arguments."""
     _check_name(name)
-    with atomic_folder(destination) as folder, _one_thread():
+    with atomic_folder(destination) as folder, _one_thread(), frozen_objects():
         step("reading the model")
         written = write(folder)
         padding = _check_graphs(written, folder, report, step)
