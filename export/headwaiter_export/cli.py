@@ -79,7 +79,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _export_checkpoint(options: argparse.Namespace, name: str) -> None:
-    from headwaiter_export.checkpoints.reader import NoFamilyError
+    from headwaiter_export.checkpoints.chosen_family import NoFamilyError
 
     # Before the progress, because huggingface_hub shows its own.
     options.folder, options.source = _fetched(options.folder)

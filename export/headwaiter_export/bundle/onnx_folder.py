@@ -4,13 +4,14 @@ They are those of the checkpoint that the file was made of, and are read as for 
 may also stand alone: then the caller says what the file itself does not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
+from headwaiter_export.checkpoints.files import open_files
 from headwaiter_export.checkpoints.heads import read_function, unnamed_labels
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
 from headwaiter_export.checkpoints.library_model import read_text_without_family
@@ -22,7 +23,9 @@ from headwaiter_export.checkpoints.modules_json import (
     read_weights,
 )
 from headwaiter_export.checkpoints.onnx_paths import settings_folder
-from headwaiter_export.checkpoints.reader import LoadedModel, MakeEncoder, ReadWeights, read_checkpoint
+from headwaiter_export.checkpoints.outputs import Choices
+from headwaiter_export.checkpoints.plan import ReadWeights, plan_model
+from headwaiter_export.checkpoints.reader import LoadedModel
 from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
@@ -93,7 +96,9 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
         return encoder
 
     if config_json.values.get("model_type") in {**FAMILIES, **FEATURE_FAMILIES}:
-        model = read_checkpoint(folder, choices.pooling, choices.normalize, make_encoder=make_encoder)
+        plan = plan_model(open_files(folder), Choices(choices.pooling, choices.normalize))
+        encoder = make_encoder(plan.config, plan.read_added, plan.image)
+        model = LoadedModel(encoder, plan.text, plan.image, plan.sound, plan.lines)
     else:
         model = _read_without_family(file, folder, modules, config_json, choices, outputs, make_encoder)
     assert isinstance(model.encoder, OnnxEncoder)
@@ -176,7 +181,7 @@ def _read_without_family(
     config_json: CheckpointJson,
     choices: OnnxChoices,
     outputs: Mapping[str, str],
-    make_encoder: MakeEncoder,
+    make_encoder: Callable[[EncoderConfig, ReadWeights, ImageFormat | None], OnnxEncoder],
 ) -> LoadedModel:
     """Read a file without a config.json, or with that of a family that the export does not know."""
     if file.takes_images:

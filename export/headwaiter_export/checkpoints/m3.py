@@ -74,14 +74,8 @@ def check_m3(folder: Path, modules: Modules, pooling: Pooling | None, *, normali
         )
 
 
-def with_m3_rules(text: TextConfig | None, saved: CheckpointTokenizer | None, folder: Path) -> TextConfig:
-    """Return a configuration of texts with the tokens that have no weight.
-
-    Raises:
-        CheckpointError: there is no tokenizer.
-    """
-    if text is None or saved is None:
-        raise CheckpointError(f"{folder} has {_WEIGHTS_FILE} and no tokenizer.json: add the tokenizer")
+def with_m3_rules(text: TextConfig, saved: CheckpointTokenizer) -> TextConfig:
+    """Return a configuration of texts with the tokens that have no weight."""
     reference = saved.reference
     names = (reference.special_tokens_map.get(kind) for kind in _UNWEIGHTED)
     ids = sorted({reference.convert_tokens_to_ids(name) for name in names if name is not None})

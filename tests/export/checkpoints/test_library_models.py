@@ -206,7 +206,7 @@ def test_deberta_without_its_family_equals_the_bundle_of_the_family(
     (family,) = run(tmp_path, sequences)
     (tmp_path / "bundle").rename(tmp_path / "family")
     known = {name: each for name, each in FAMILIES.items() if name != "deberta-v2"}
-    monkeypatch.setattr("headwaiter_export.checkpoints.reader.FAMILIES", known)
+    monkeypatch.setattr("headwaiter_export.checkpoints.chosen_family.FAMILIES", known)
     manifest = export(tmp_path, "--pooling", "cls")
     assert (manifest.padding.isolation, manifest.pooling) == (ISOLATION_MIXED, POOLING_CLS)
     (own,) = run(tmp_path, sequences)
