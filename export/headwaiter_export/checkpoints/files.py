@@ -28,11 +28,6 @@ class CheckpointFiles:
     config_json: CheckpointJson
     has_m3_layers: bool
 
-    @property
-    def transformer(self) -> Path:
-        """The folder of config.json, weights and tokenizer."""
-        return self.modules.transformer
-
 
 def open_files(folder: Path, route: str | None = None) -> CheckpointFiles:
     """Open a checkpoint folder; `route` chooses one of several routes of a Router.

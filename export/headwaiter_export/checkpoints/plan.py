@@ -82,23 +82,27 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
     outputs = choose_outputs(files, family, config_json, choices)
     family, lines = outputs.family, [*outputs.lines]
     config, read_added = _plan_encoder(files, config_json, outputs, choices, lines)
-    saved = read_checkpoint_tokenizer(files.transformer, config_json) if isinstance(family.input, TokenInput) else None
+    saved = (
+        read_checkpoint_tokenizer(files.modules.transformer, config_json)
+        if isinstance(family.input, TokenInput)
+        else None
+    )
     if outputs.head and not files.has_m3_layers:
         config = replace(config, token_types=_token_types(config_json, family, saved))
     lines += _input_lines(files.config_json, config_json, family, config)
     image, sound = None, None
     if isinstance(family.input, ImageInput):
-        image = read_image_format(files.transformer, config_json)
+        image = read_image_format(files.modules.transformer, config_json)
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
             lines.append("the export knows no image processor of the checkpoint: callers must prepare images")
     if config.waveform:
-        sound = read_sound_format(files.transformer, config.waveform)
+        sound = read_sound_format(files.modules.transformer, config.waveform)
         scaled = ", scaled to mean 0 and variance 1" if sound.normalized else ""
         lines.append(f"sounds have {sound.sampling_rate_hz:,} samples a second{scaled}")
     text, config = _plan_texts(files, config_json, outputs, config, saved, choices, lines)
     return ModelPlan(
-        folder=files.transformer,
+        folder=files.modules.transformer,
         config_json=config_json,
         family=family,
         config=config,
@@ -135,7 +139,7 @@ def _with_modules(files: CheckpointFiles, choices: Choices) -> Choices:
 
 def _check_family(files: CheckpointFiles, family: Family, choices: Choices) -> None:
     """Check that a family has what the modules and the choices need."""
-    folder = files.transformer
+    folder = files.modules.transformer
     if files.modules.pools_itself and not family.config_fields:
         raise CheckpointError(
             f"{folder} has no encoders of images and texts, as in CLIP: add a Pooling to modules.json"
@@ -158,7 +162,7 @@ def _plan_encoder(
     modules, family, pooling = files.modules, outputs.family, outputs.pooling
     own_modules = family.own_modules(files.config_json, config_json) if _is_of_family(files, outputs) else ()
     if pooling is Pooling.ATTENTION and not _is_of_family(files, outputs):
-        raise CheckpointError(f"{files.transformer} has no attention pooling: choose another pooling")
+        raise CheckpointError(f"{files.modules.transformer} has no attention pooling: choose another pooling")
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     row_modules = tuple(each.module for each in modules.row_modules)
     read_added: ReadWeights = partial(read_weights, modules)
@@ -271,7 +275,7 @@ def _plan_texts(
     lines: list[str],
 ) -> tuple[TextConfig | None, EncoderConfig]:
     """Return the tokenizer with its limit and prompts, if there is one, and the configuration of the encoder."""
-    modules, family, folder = files.modules, outputs.family, files.transformer
+    modules, family, folder = files.modules, outputs.family, files.modules.transformer
     text = read_text(
         folder,
         saved,
