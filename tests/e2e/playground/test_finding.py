@@ -122,11 +122,8 @@ def test_an_example_opens_its_text_and_the_head_that_shows_it_best(
     mask = np.array([[counts(q, k, tokens) for k in range(len(tokens))] for q in range(len(tokens))])
     layer, head = np.unravel_index((weights * mask).sum((2, 3)).argmax(), weights.shape[:2])
     page.wait_for(f"document.querySelector('#context-title').textContent.endsWith('layer {layer}, head {head}')")
-    query = page.evaluate(
-        "[...document.querySelectorAll('#chips button')].findIndex(each => each.ariaPressed === 'true')"
-    )
-    shown = (weights * mask)[layer, head]
-    assert query == shown.max(1).argmax()
+    query = int((weights * mask)[layer, head].max(1).argmax())
+    page.wait_for(f"document.querySelectorAll('#chips button')[{query}].ariaPressed === 'true'")
     assert page.texts("#finding em")[0] == tokens[query]
     # The example shows the weights of the model.
     assert not page.evaluate("document.querySelector('#causal').checked")
