@@ -42,7 +42,7 @@ _UPDATE_PAUSE_S = 1.0
 _ALL = ("0.0.0.0", "::")  # noqa: S104  # The operator chooses the address.
 _ADDRESSES = {"0.0.0.0": _ALL, "[::]": _ALL, "localhost": ("127.0.0.1", "::1")}  # noqa: S104
 # The program of a front end; its arguments follow.
-COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes")
+COMMAND = (sys.executable, "-P", "-m", "headwaiter_server.processes.front_end")
 
 
 class Child(Protocol):
