@@ -67,7 +67,7 @@ class Work:
 def main() -> None:
     """Run the comparison that the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
-    peers_help = f"peers to run beside Headwaiter, of {', '.join(FOLDERS)} (default: all)"
+    peers_help = f"peers to run beside Headwaiter, of {', '.join(FOLDERS)} (default: all, and the page is written)"
     parser.add_argument("peers", nargs="*", choices=[[], *FOLDERS], metavar="PEER", help=peers_help)
     parser.add_argument("--quick", action="store_true", help="one round with short loads: a check that all servers run")
     json_help = "file for the figures of all rounds (default: build/bench-peers.json)"
@@ -134,7 +134,7 @@ def _work(sizes: Sizes) -> list[Work]:
 
 def _measure(peer: Peer, work: list[Work], sizes: Sizes) -> list[Measured]:
     """Start a server, check its vectors, and return its figures on each trace."""
-    name = "-".join(part for part in (peer.folder or peer.name, peer.api.takes, str(peer.max_batch)))
+    name = "-".join(part for part in (peer.folder or peer.name, peer.api.takes, str(peer.max_batch), peer.precision))
     with running(peer, work[0].sentences[0], _LOGS / f"{name.replace(' ', '-')}.log") as server:
         for each in work:
             each.check(peer, _send(peer, server, each.first(sizes.checked_tokens), REQUESTERS))

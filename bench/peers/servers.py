@@ -143,10 +143,11 @@ def _command(peer: Peer, port: int) -> tuple[list[str], Path, dict[str, str]]:
         }
         if peer.folder == VLLM:
             variables |= {"VLLM_CPU_OMP_THREADS_BIND": str(SERVER_CORE), "VLLM_NO_USAGE_STATS": "1"}
-            # By default, vLLM takes the limit of sentence-transformers, 256 tokens, and most of the machine's memory.
-            variables |= {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+            # By default, vLLM takes the limit of sentence-transformers, 256 tokens.
+            variables |= {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "VLLM_CACHE_ROOT": str(made / "home")}
             command = [str(made / "bin" / "vllm"), "serve", str(checkpoint()), "--served-model-name", "texts"]
             command += ["--runner", "pooling", "--dtype", peer.precision, "--max-model-len", "512"]
+            # Also on a CPU, the share of the memory that vLLM requires.
             command += ["--gpu-memory-utilization", "0.5", "--host", "127.0.0.1", "--port", str(port)]
             return command, made, variables
         command = [str(made / "bin" / "python"), str(PROGRAMS / peer.folder / "server.py")]
