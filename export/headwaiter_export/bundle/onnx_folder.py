@@ -96,9 +96,9 @@ def read_onnx(path: Path, choices: OnnxChoices) -> LoadedModel:
         return encoder
 
     if config_json.values.get("model_type") in {**FAMILIES, **FEATURE_FAMILIES}:
-        plan = plan_model(open_files(folder), Choices(choices.pooling, choices.normalize))
+        plan = plan_model(open_files(folder), Choices(pooling=choices.pooling, normalize=choices.normalize))
         encoder = make_encoder(plan.config, plan.read_added, plan.image)
-        model = LoadedModel(encoder, plan.text, plan.image, plan.sound, plan.lines)
+        model = LoadedModel(encoder, plan.text, plan.image, plan.sound, plan.assumptions)
     else:
         model = _read_without_family(file, folder, modules, config_json, choices, outputs, make_encoder)
     assert isinstance(model.encoder, OnnxEncoder)

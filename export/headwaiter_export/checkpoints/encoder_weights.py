@@ -20,20 +20,20 @@ _MOST_SHARED_LAYERS = 1000
 
 
 def read_encoder(plan: ModelPlan) -> tuple[Encoder, list[str]]:
-    """Return the encoder of a plan, in float32, and lines about the files and tensors that are left out.
+    """Return the encoder of a plan, in float32, and assumptions about the files and tensors that are left out.
 
     Raises:
         CheckpointError: a tensor is missing, or nothing in config.json describes it, or its shape or type is wrong.
     """
     family, config_json = plan.family, plan.config_json
-    lines = [line] if (line := ignored_index(plan.folder)) else []
+    assumptions = [line] if (line := ignored_index(plan.folder)) else []
     tensors = _tensors_of_family(plan)
     if plan.word_ids is not None:
         fold_words(tensors, config_json, plan.word_ids, plan.config)
     if family.has_adapters:
         names = merge_adapter(tensors, config_json, plan.adapter, family.ignored_prefixes)
         if names and plan.adapter is None:
-            lines.append(f"the adapters {', '.join(names)} are left out; --adapter merges one of them")
+            assumptions.append(f"the adapters {', '.join(names)} are left out; --adapter merges one of them")
     config = family.read_stored(tensors, plan.config)
     family.input.fold_tensors(tensors, config_json, config)
     if config.vocabulary_head is not None:
@@ -41,8 +41,8 @@ def read_encoder(plan: ModelPlan) -> tuple[Encoder, list[str]]:
     weights = _take_weights(plan, config, tensors)
     _fold_layer_scales(weights, tensors, family, config)
     if left_out := _left_out(tensors, family):
-        lines.append(f"hidden rows do not depend on tensors {'…, '.join(left_out)}…: they are left out")
-    return Encoder.with_weights(config, weights), lines
+        assumptions.append(f"hidden rows do not depend on tensors {'…, '.join(left_out)}…: they are left out")
+    return Encoder.with_weights(config, weights), assumptions
 
 
 def _tensors_of_family(plan: ModelPlan) -> dict[str, Tensor]:

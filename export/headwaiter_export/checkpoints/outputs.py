@@ -22,7 +22,7 @@ from headwaiter_export.config.head import HeadConfig
 from headwaiter_export.config.vocabulary_head import VocabularyHeadConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choices:
     """What the caller of an export chooses; the fields are arguments of `read_checkpoint`."""
 
@@ -43,14 +43,14 @@ class Outputs:
         pooling: how hidden rows become one vector.
         head: the head of labels.
         vocabulary_head: the head of sparse vectors.
-        lines: what the export took for granted or left out.
+        assumptions: what the export took for granted or left out.
     """
 
     family: Family
     pooling: Pooling
     head: HeadConfig | None = None
     vocabulary_head: VocabularyHeadConfig | None = None
-    lines: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 def choose_outputs(files: CheckpointFiles, family: Family, config_json: CheckpointJson, choices: Choices) -> Outputs:
@@ -63,12 +63,12 @@ def choose_outputs(files: CheckpointFiles, family: Family, config_json: Checkpoi
     if choices.sparse:
         vocabulary_head, family = read_vocabulary_head(config_json, family, modules.splade)
         line = "pooled vectors are sparse: they weigh each token of the vocabulary"
-        return Outputs(family, Pooling.MAX, vocabulary_head=vocabulary_head, lines=(line,))
+        return Outputs(family, Pooling.MAX, vocabulary_head=vocabulary_head, assumptions=(line,))
     if modules.mask is not None:
-        return Outputs(without_head(config_json, family), Pooling.NONE, lines=_several_vectors_lines(modules))
+        return Outputs(without_head(config_json, family), Pooling.NONE, assumptions=_several_vectors_lines(modules))
     if files.has_m3_layers:
         line = "beside its pooled vector, a text has a sparse vector, and a vector of each token"
-        return Outputs(without_head(config_json, family), Pooling.CLS, M3_HEAD, lines=(line,))
+        return Outputs(without_head(config_json, family), Pooling.CLS, M3_HEAD, assumptions=(line,))
     head = None
     if modules.pooling is not None:
         # sentence-transformers loads the encoder without its head.
@@ -80,16 +80,16 @@ def choose_outputs(files: CheckpointFiles, family: Family, config_json: Checkpoi
         family = with_head(family, head)
     elif choices.pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
-    lines = _pooling_lines(whole_json, family, head, chosen=choices.pooling, named=modules.pooling)
+    assumptions = _pooling_lines(whole_json, family, head, chosen=choices.pooling, named=modules.pooling)
     pooling = choices.pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
-    return Outputs(family, pooling, head, lines=tuple(lines))
+    return Outputs(family, pooling, head, assumptions=tuple(assumptions))
 
 
 def _several_vectors_lines(modules: Modules) -> tuple[str, ...]:
-    lines = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
+    assumptions = ["each hidden row is a vector; without a default prompt, texts without a prompt are documents"]
     if modules.prompts is not None and modules.prompts.values.get("similarity_fn_name") == "meanmaxsim":
-        lines.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
-    return tuple(lines)
+        assumptions.append("the checkpoint divides the scores of MaxSim by the number of the query's vectors")
+    return tuple(assumptions)
 
 
 def _pooling_lines(
@@ -100,18 +100,22 @@ def _pooling_lines(
     chosen: Pooling | None,
     named: Pooling | None,
 ) -> list[str]:
-    """Return lines about the head and the pooling, which a user chose, or a file of the checkpoint named."""
+    """Return assumptions about the head and the pooling, which a user chose, or a file of the checkpoint named."""
     if head:
         unnamed = head.labels == unnamed_labels(len(head.labels))
         labels = "labels without names" if unnamed else "named labels"
-        lines = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
-        return lines if chosen else [*lines, "without --pooling, requests of pooled vectors must name a pooling"]
-    lines = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]
+        assumptions = [f"{head.function} turns logits into scores, for {len(head.labels)} {labels}"]
+        return (
+            assumptions
+            if chosen
+            else [*assumptions, "without --pooling, requests of pooled vectors must name a pooling"]
+        )
+    assumptions = [f"the head of {name} is left out" for name in architectures_with_other_heads(whole_json)]
     if chosen and named and chosen is not named:
-        lines.append(f"--pooling {chosen} replaces the pooling of modules.json, {named}")
+        assumptions.append(f"--pooling {chosen} replaces the pooling of modules.json, {named}")
     if not chosen and not named:
-        lines.append(
+        assumptions.append(
             f"the checkpoint names no pooling: {family.default_pooling}, as usual for "
             f"{whole_json.values['model_type']}, of unit length only with --normalize; --pooling chooses another"
         )
-    return lines
+    return assumptions

@@ -50,7 +50,7 @@ class ModelPlan:
         word_ids: the ids of the word whose logit is the score of a pair, and of the word whose logit is subtracted, if
             there is one; None for other models.
         adapter: the adapter to merge into the weights; None for none.
-        lines: what the export took for granted or left out.
+        assumptions: what the export took for granted or left out.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class ModelPlan:
     read_added: ReadWeights
     word_ids: tuple[int, int | None] | None
     adapter: str | None
-    lines: tuple[str, ...]
+    assumptions: tuple[str, ...]
 
 
 def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
@@ -73,15 +73,15 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
         NoFamilyError: no family has the model type, or the family lacks the activation.
         CheckpointError: a setting or a choice cannot be reproduced.
     """
-    choices = _with_modules(files, choices)
+    choices = _settled_choices(files, choices)
     # With a pooling, sentence-transformers loads the encoder alone.
     names_head, scores_words = files.modules.pooling is None, choices.question is not None
     family = choose_family(files.config_json, with_head=names_head, scores_words=scores_words)
     _check_family(files, family, choices)
     config_json = family.encoder_json(files.config_json)
     outputs = choose_outputs(files, family, config_json, choices)
-    family, lines = outputs.family, [*outputs.lines]
-    config, read_added = _plan_encoder(files, config_json, outputs, choices, lines)
+    family, assumptions = outputs.family, [*outputs.assumptions]
+    config, read_added = _plan_encoder(files, config_json, outputs, choices, assumptions)
     saved = (
         read_checkpoint_tokenizer(files.modules.transformer, config_json)
         if isinstance(family.input, TokenInput)
@@ -89,18 +89,19 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
     )
     if outputs.head and not files.has_m3_layers:
         config = replace(config, token_types=_token_types(config_json, family, saved))
-    lines += _input_lines(files.config_json, config_json, family, config)
+    assumptions += _input_lines(files.config_json, config_json, family, config)
     image, sound = None, None
     if isinstance(family.input, ImageInput):
         image = read_image_format(files.modules.transformer, config_json)
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
-            lines.append("the export knows no image processor of the checkpoint: callers must prepare images")
+            assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
     if config.waveform:
         sound = read_sound_format(files.modules.transformer, config.waveform)
         scaled = ", scaled to mean 0 and variance 1" if sound.normalized else ""
-        lines.append(f"sounds have {sound.sampling_rate_hz:,} samples a second{scaled}")
-    text, config = _plan_texts(files, config_json, outputs, config, saved, choices, lines)
+        assumptions.append(f"sounds have {sound.sampling_rate_hz:,} samples a second{scaled}")
+    text, config = _plan_texts(files, config_json, outputs, config, saved, choices, assumptions)
+    word_ids = _word_ids(files, config, text, choices, assumptions)
     return ModelPlan(
         folder=files.modules.transformer,
         config_json=config_json,
@@ -110,17 +111,19 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
         image=image,
         sound=sound,
         read_added=read_added,
-        word_ids=_word_ids(files, config, text, choices, lines),
+        word_ids=word_ids,
         adapter=choices.adapter,
-        lines=tuple(lines),
+        assumptions=tuple(assumptions),
     )
 
 
-def _with_modules(files: CheckpointFiles, choices: Choices) -> Choices:
+def _settled_choices(files: CheckpointFiles, choices: Choices) -> Choices:
     """Return the choices with those that the files leave no choice of; check that both agree."""
     modules, folder = files.modules, files.folder
     if choices.question is not None and files.has_modules:
         raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
+    if modules.mask is not None and (choices.pooling or choices.sparse):
+        raise CheckpointError(f"{folder / 'modules.json'} makes a vector of each token: leave the pooling out")
     sparse = choices.sparse or modules.splade is not None
     if sparse and (modules.pooling or choices.pooling):
         source = folder / "modules.json" if modules.pooling else "the caller"
@@ -150,18 +153,18 @@ def _check_family(files: CheckpointFiles, family: Family, choices: Choices) -> N
         raise CheckpointError(f"{folder} has the layers of FlagEmbedding, which take texts: remove their two files")
 
 
-def _is_of_family(files: CheckpointFiles, outputs: Outputs) -> bool:
-    """Return whether the family has chosen the pooling, with the modules after it."""
+def _pooling_is_of_family(files: CheckpointFiles, outputs: Outputs) -> bool:
+    """Return whether the pooling is that of the family, with the modules after it."""
     return files.modules.pooling is None and outputs.pooling is outputs.family.default_pooling
 
 
 def _plan_encoder(
-    files: CheckpointFiles, config_json: CheckpointJson, outputs: Outputs, choices: Choices, lines: list[str]
+    files: CheckpointFiles, config_json: CheckpointJson, outputs: Outputs, choices: Choices, assumptions: list[str]
 ) -> tuple[EncoderConfig, ReadWeights]:
     """Return the configuration of the encoder, and the function that reads the weights of added modules."""
     modules, family, pooling = files.modules, outputs.family, outputs.pooling
-    own_modules = family.own_modules(files.config_json, config_json) if _is_of_family(files, outputs) else ()
-    if pooling is Pooling.ATTENTION and not _is_of_family(files, outputs):
+    own_modules = family.own_modules(files.config_json, config_json) if _pooling_is_of_family(files, outputs) else ()
+    if pooling is Pooling.ATTENTION and not _pooling_is_of_family(files, outputs):
         raise CheckpointError(f"{files.modules.transformer} has no attention pooling: choose another pooling")
     after_pooling = modules.after_pooling if pooling is not Pooling.NONE else ()
     row_modules = tuple(each.module for each in modules.row_modules)
@@ -186,7 +189,7 @@ def _plan_encoder(
     check_widths(after_pooling, config.pooling_width)
     check_widths(modules.row_modules, config.width)
     if modules.truncated_width is not None and pooling is not Pooling.NONE:
-        config = _truncated(config, modules.truncated_width, normalize=bool(choices.normalize), lines=lines)
+        config = _truncated(config, modules.truncated_width, normalize=bool(choices.normalize), assumptions=assumptions)
     return config, read_added
 
 
@@ -228,16 +231,16 @@ def _read_activation(config_json: CheckpointJson, family: Family) -> Activation:
         raise
 
 
-def _truncated(config: EncoderConfig, width: int, *, normalize: bool, lines: list[str]) -> EncoderConfig:
+def _truncated(config: EncoderConfig, width: int, *, normalize: bool, assumptions: list[str]) -> EncoderConfig:
     """Return the configuration of a model that keeps the first values of its vectors, scaled to unit length before.
 
     `normalize` is whether the shorter vectors are scaled again, which sentence-transformers does only when asked. A
-    line about the truncation is added to `lines`.
+    line about the truncation is added to `assumptions`.
     """
     if width >= config.pooled_width:
         return config
     shorter = ", of less than unit length; --normalize scales them again" if config.normalize and not normalize else ""
-    lines.append(f"vectors keep their first {width} of {config.pooled_width} values (truncate_dim){shorter}")
+    assumptions.append(f"vectors keep their first {width} of {config.pooled_width} values (truncate_dim){shorter}")
     scaled = [PooledModule(kind=ModuleKind.NORMALIZE)] if config.normalize else []
     truncated = PooledModule(kind=ModuleKind.TRUNCATE, width=width)
     return replace(config, after_pooling=(*config.after_pooling, *scaled, truncated), normalize=normalize)
@@ -253,16 +256,16 @@ def _token_types(config_json: CheckpointJson, family: Family, saved: CheckpointT
 def _input_lines(
     whole_json: CheckpointJson, config_json: CheckpointJson, family: Family, config: EncoderConfig
 ) -> list[str]:
-    """Return lines about the rows, the length and the token types of sequences."""
-    lines = []
+    """Return assumptions about the rows, the length and the token types of sequences."""
+    assumptions = []
     if config.decodes_rows:
-        lines.append("hidden rows are those of the decoder, whose input is the text moved by one token")
+        assumptions.append("hidden rows are those of the decoder, whose input is the text moved by one token")
     if "n_positions" in family.default_values.keys() - whole_json.values.keys():
-        lines.append(f"config.json has no n_positions: sequences have at most {config.max_tokens} tokens")
+        assumptions.append(f"config.json has no n_positions: sequences have at most {config.max_tokens} tokens")
     types = family.input.token_types(config_json) if isinstance(family.input, TokenInput) else 0
     if types > config.token_types:
-        lines.append(f"all tokens have type 0, one of {types} token types")
-    return lines
+        assumptions.append(f"all tokens have type 0, one of {types} token types")
+    return assumptions
 
 
 def _plan_texts(
@@ -272,7 +275,7 @@ def _plan_texts(
     config: EncoderConfig,
     saved: CheckpointTokenizer | None,
     choices: Choices,
-    lines: list[str],
+    assumptions: list[str],
 ) -> tuple[TextConfig | None, EncoderConfig]:
     """Return the tokenizer with its limit and prompts, if there is one, and the configuration of the encoder."""
     modules, family, folder = files.modules, outputs.family, files.modules.transformer
@@ -280,7 +283,7 @@ def _plan_texts(
         folder,
         saved,
         config,
-        lines,
+        assumptions,
         modules.cross_encoder if modules.logit_score is not None else None,
         choices.question.template if choices.question else None,
         TASK_FIELDS if modules.mask else (),
@@ -290,7 +293,8 @@ def _plan_texts(
     )
     if text is None or saved is None:
         if modules.mask is not None or files.has_m3_layers or choices.question is not None:
-            kind = "a question" if choices.question is not None else "a model of several vectors"
+            kind = "a model with the layers of FlagEmbedding" if files.has_m3_layers else "a model of several vectors"
+            kind = "a question" if choices.question is not None else kind
             raise CheckpointError(f"{folder} has no tokenizer.json: {kind} needs the tokenizer")
         return None, config
     prompts_json = task_prompts(config_json, modules.prompts) if family.has_adapters else modules.prompts
@@ -307,12 +311,12 @@ def _plan_texts(
                 "without modules.json"
             )
         text = filled_texts(text, saved)
-        lines.append(f"padding tokens fill up texts to {text.max_tokens} tokens, as in the training of SigLIP")
+        assumptions.append(f"padding tokens fill up texts to {text.max_tokens} tokens, as in the training of SigLIP")
     if files.has_m3_layers:
         text = with_m3_rules(text, saved)
         if text.default_prompt:
-            lines.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
-    takes_end = outputs.pooling is Pooling.LAST and _is_of_family(files, outputs)
+            assumptions.append(f"the prompt {text.default_prompt!r}, which FlagEmbedding ignores, is put before texts")
+    takes_end = outputs.pooling is Pooling.LAST and _pooling_is_of_family(files, outputs)
     if outputs.head:
         takes_end = outputs.head.poolings == (Pooling.LAST,)
     if family.end_id_field and takes_end:
@@ -325,7 +329,7 @@ def _check_unpooled_prompts(files: CheckpointFiles, text: TextConfig, config: En
     if not text.pooling_skips_prompt or not (config.after_pooling or config.concatenated):
         return
     other = "the model has several poolings" if config.concatenated else "the vectors have truncate_dim"
-    if config.pooling is not Pooling.NONE and files.modules.after_pooling:
+    if files.modules.after_pooling:
         other = f"{files.modules.after_pooling[0].folder.name} follows"
     raise CheckpointError(
         f"the pooling has include_prompt False, and {other}: the export supports only one of the two; remove the "
@@ -347,7 +351,7 @@ def _check_end_token(text: TextConfig, config_json: CheckpointJson, family: Fami
 
 
 def _word_ids(
-    files: CheckpointFiles, config: EncoderConfig, text: TextConfig | None, choices: Choices, lines: list[str]
+    files: CheckpointFiles, config: EncoderConfig, text: TextConfig | None, choices: Choices, assumptions: list[str]
 ) -> tuple[int, int | None] | None:
     """Return `ModelPlan.word_ids`."""
     if files.modules.logit_score is not None:
@@ -356,5 +360,5 @@ def _word_ids(
         return None
     assert text is not None  # `_plan_texts` requires it.
     yes, no = choices.question.yes, choices.question.no
-    lines.append(f"a pair is scored by the logit of {yes!r}" + ("" if no is None else f" less that of {no!r}"))
+    assumptions.append(f"a pair is scored by the logit of {yes!r}" + ("" if no is None else f" less that of {no!r}"))
     return choices.question.word_ids(Tokenizer.from_str(text.tokenizer))

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder saved by `transformers` (config.json, weights, tokenizer.json), alone or as the first module of
 a `sentence-transformers` model (modules.json). Reading has three stages: `files.py` opens the files, `plan.py` decides
-what the model takes and computes, and `encoder_weights.py` reads the weights. A setting that the encoder cannot
-reproduce is an error that names the setting.
+what the model takes and computes, with `chosen_family.py` and `outputs.py`, and `encoder_weights.py` reads the weights.
+A setting that the encoder cannot reproduce is an error that names the setting.
 """
 
 from dataclasses import dataclass
@@ -74,6 +74,9 @@ def read_checkpoint(
         CheckpointError: a part is missing, or a setting cannot be reproduced; the message names it.
     """
     files = open_files(folder, route)
-    plan = plan_model(files, Choices(pooling, normalize, question, sparse, route, adapter))
-    encoder, lines = read_encoder(plan)
-    return LoadedModel(encoder, plan.text, plan.image, plan.sound, (*plan.lines, *lines))
+    choices = Choices(
+        pooling=pooling, normalize=normalize, question=question, sparse=sparse, route=route, adapter=adapter
+    )
+    plan = plan_model(files, choices)
+    encoder, assumptions = read_encoder(plan)
+    return LoadedModel(encoder, plan.text, plan.image, plan.sound, (*plan.assumptions, *assumptions))

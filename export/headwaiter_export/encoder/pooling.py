@@ -53,4 +53,7 @@ def _pool_cells(
     if pooling in (Pooling.MEAN, Pooling.PATCH_MEAN):
         return total / lengths[:, None]
     counts = lengths[:, None].float()
-    return total / (counts.sqrt() if pooling is Pooling.MEAN_SQRT_LEN else counts * (counts + 1) / 2)
+    if pooling is Pooling.MEAN_SQRT_LEN:
+        return total / counts.sqrt()
+    assert pooling is Pooling.WEIGHTED_MEAN
+    return total / (counts * (counts + 1) / 2)

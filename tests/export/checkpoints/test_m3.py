@@ -168,4 +168,4 @@ def test_a_default_prompt_that_flagembedding_ignores_is_said(folder: Path) -> No
 def test_a_checkpoint_without_a_tokenizer_is_refused(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
-    assert_checkpoint_refused(folder, "tokenizer")
+    assert_checkpoint_refused(folder, "FlagEmbedding", "tokenizer")

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
@@ -199,6 +201,12 @@ def test_modules_without_names_transform_the_rows(model: Path, tmp_path: Path) -
     assert_equal_vectors(read_checkpoint(folder), folder)
     write_json(folder / "3_Normalize" / "config.json", {})
     assert_checkpoint_refused(folder, "module_input_name", "token_embeddings")
+
+
+@pytest.mark.parametrize("choice", [{"pooling": Pooling.MEAN}, {"sparse": True}])
+def test_a_pooling_of_the_caller_is_refused(choice: dict[str, Any], model: Path) -> None:
+    with pytest.raises(CheckpointError, match="leave the pooling out"):
+        read_checkpoint(model, **choice)
 
 
 def test_a_model_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a family of checkpoints is: its input, and its names for configuration fields and tensors.
 
 The other files of this folder have the families, each beside its inputs, and `model_types.py` lists them all.
-`reader.py` translates the names of a family into those of EncoderConfig and `Encoder.state_dict()`.
+`plan.py` translates the names of fields into those of EncoderConfig, and `encoder_weights.py` translates the names of
+tensors into those of `Encoder.state_dict()`.
 
 Headwaiter's encoders have one table of positions, token types only if the model takes pairs of texts, and one linear
 layer on rows of features. Checkpoints have more tensors at their input; `fold_tensors` turns these into the tensors of
