@@ -73,6 +73,7 @@ def text_export(text_checkpoint: Path, shared_folders: SharedFolders, runs_graph
     """The bundle "tiny-text", and the output of the headwaiter-export command that made the bundle."""
 
     def export(folder: Path) -> None:
+        gc.freeze()  # The modules that were imported since the last time.
         with redirect_stdout(StringIO()) as output:
             status = main(["checkpoint", str(text_checkpoint), "-o", str(folder), "--name", "tiny-text"])
         assert status == 0
@@ -102,6 +103,7 @@ def feature_bundle(feature_encoder: "Encoder", shared_folders: SharedFolders, ru
     from headwaiter_export.bundle.export import export_bundle
 
     def export(folder: Path) -> None:
+        gc.freeze()
         export_bundle(feature_encoder, None, folder, "tiny-features")
 
     return shared_folders.get("tiny-features", export)
