@@ -61,7 +61,7 @@ $(NODE_PACKAGES): %/node_modules/.package-lock.json: %/package-lock.json
 test: $(VENV)/.installed ## Run the linters, the plain tests and the smoke tests: 3 minutes on two slow cores
 	$(MAKE) --jobs=2 lint plain-tests
 
-# Two cores compute that long in three minutes.
+# The processor time of two cores in three minutes.
 PLAIN_TESTS_BUDGET_S := 360
 plain-tests: $(VENV)/.installed
 	$(BIN)/python -m tests.support.budget $(PLAIN_TESTS_BUDGET_S) \

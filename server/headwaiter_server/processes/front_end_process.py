@@ -1,4 +1,4 @@
-"""The process of one front end. The engine's process starts it with `__main__.py`, and gives it sockets.
+"""The process of one front end. The engine's process starts it with `front_end.py`, and gives it sockets.
 
 The first socket leads to the engine. The other ones listen for HTTP; all front ends accept their connections.
 """

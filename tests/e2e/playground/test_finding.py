@@ -124,6 +124,7 @@ def test_an_example_opens_its_text_and_the_head_that_shows_it_best(
     page.wait_for(f"document.querySelector('#context-title').textContent.endsWith('layer {layer}, head {head}')")
     query = int((weights * mask)[layer, head].max(1).argmax())
     page.wait_for(f"document.querySelectorAll('#chips button')[{query}].ariaPressed === 'true'")
+    assert page.evaluate("document.querySelectorAll('#chips [aria-pressed=true]').length") == 1
     assert page.texts("#finding em")[0] == tokens[query]
     # The example shows the weights of the model.
     assert not page.evaluate("document.querySelector('#causal').checked")

@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("types", nargs="*", metavar="TYPE")
     kinds = parser.parse_args().types
     if unknown := [kind for kind in kinds if kind not in MODEL_MAPPING_NAMES]:
-        parser.error(f"transformers has no type with a base model of the name {', '.join(unknown)}")
+        parser.error(f"transformers has no base model of {', '.join(unknown)}: give types such as bert")
     if kinds:
         for row in _examined(kinds):
             print(row.line, end="", flush=True)
