@@ -242,18 +242,16 @@ export function attentionTab(models, changed) {
     layerChoice.addEventListener("change", () => choose(Number(layerChoice.value), head, query));
     headChoice.addEventListener("change", () => choose(layer, Number(headChoice.value), query));
     byId("truncate").addEventListener("click", truncate.run);
-    byId("map").addEventListener("click", ({ offsetX, offsetY }) => {
-        const cell = byId("map").cellAt?.(offsetX, offsetY);
+    const cellAt = ({ offsetX, offsetY }) => byId("map").cellAt?.(offsetX, offsetY);
+    byId("map").addEventListener("click", (event) => {
+        const cell = cellAt(event);
         if (cell) choose(layer, head, cell.query);
     });
-    byId("map").addEventListener("mousemove", ({ offsetX, offsetY }) => {
-        byId("map").title = byId("map").cellAt?.(offsetX, offsetY)?.words ?? "";
-    });
+    byId("map").addEventListener("mousemove", (event) => (byId("map").title = cellAt(event)?.words ?? ""));
     for (const [id, name] of Object.entries({ "download-png": "downloadPicture", "download-csv": "downloadWeights" }))
         byId(id).addEventListener("click", async () => {
             const downloads = await import("./attention_downloads.js");
-            const raw = exactHead();
-            const { settings } = controls;
+            const [raw, { settings }] = [exactHead(), controls];
             if (raw) downloads[name]({ shown, layer, head, settings, raw, weights: whatIfOf(raw) });
         });
 
