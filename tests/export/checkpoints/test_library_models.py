@@ -169,7 +169,7 @@ def test_an_encoder_of_passages_gives_the_vectors_of_transformers(tmp_path: Path
         ("ChineseCLIP", {"text_config": SIZES, "vision_config": {**SIZES, **IMAGES}}, POOLING_OWN, 0),
         *exhaustive(
             ("IJepa", {**SIZES, **IMAGES}, POOLING_MEAN, 0),
-            ("ConvNext", {**IMAGES, "hidden_sizes": [8, 16, 16, 24], "depths": [1] * 4}, POOLING_OWN, 0),
+            ("ConvNext", {"hidden_sizes": [8, 16, 16, 24], "depths": [1] * 4}, POOLING_OWN, 0),
         ),
     ],
 )
