@@ -75,35 +75,32 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
     """
     choices = _settled_choices(files, choices)
     # With a pooling, sentence-transformers loads the encoder alone.
-    names_head, scores_words = files.modules.pooling is None, choices.question is not None
-    family = choose_family(files.config_json, with_head=names_head, scores_words=scores_words)
+    with_head, scores_words = files.modules.pooling is None, choices.question is not None
+    family = choose_family(files.config_json, with_head=with_head, scores_words=scores_words)
     _check_family(files, family, choices)
     config_json = family.encoder_json(files.config_json)
     outputs = choose_outputs(files, family, config_json, choices)
     family, assumptions = outputs.family, [*outputs.assumptions]
     config, read_added = _plan_encoder(files, config_json, outputs, choices, assumptions)
-    saved = (
-        read_checkpoint_tokenizer(files.modules.transformer, config_json)
-        if isinstance(family.input, TokenInput)
-        else None
-    )
+    folder = files.modules.transformer
+    saved = read_checkpoint_tokenizer(folder, config_json) if isinstance(family.input, TokenInput) else None
     if outputs.head and not files.has_m3_layers:
         config = replace(config, token_types=_token_types(config_json, family, saved))
     assumptions += _input_lines(files.config_json, config_json, family, config)
     image, sound = None, None
     if isinstance(family.input, ImageInput):
-        image = read_image_format(files.modules.transformer, config_json)
+        image = read_image_format(folder, config_json)
         config = family.input.resized(config, config_json, image)
         if not image.HasField("preparation"):
             assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
     if config.waveform:
-        sound = read_sound_format(files.modules.transformer, config.waveform)
+        sound = read_sound_format(folder, config.waveform)
         scaled = ", scaled to mean 0 and variance 1" if sound.normalized else ""
         assumptions.append(f"sounds have {sound.sampling_rate_hz:,} samples a second{scaled}")
     text, config = _plan_texts(files, config_json, outputs, config, saved, choices, assumptions)
     word_ids = _word_ids(files, config, text, choices, assumptions)
     return ModelPlan(
-        folder=files.modules.transformer,
+        folder=folder,
         config_json=config_json,
         family=family,
         config=config,
@@ -118,11 +115,11 @@ def plan_model(files: CheckpointFiles, choices: Choices) -> ModelPlan:
 
 
 def _settled_choices(files: CheckpointFiles, choices: Choices) -> Choices:
-    """Return the choices with those that the files leave no choice of; check that both agree."""
+    """Return the caller's choices, completed by what the files decide; check that the files agree with the caller."""
     modules, folder = files.modules, files.folder
     if choices.question is not None and files.has_modules:
         raise CheckpointError(f"{folder / 'modules.json'} says what the model computes: leave the question out")
-    if modules.mask is not None and (choices.pooling or choices.sparse):
+    if modules.mask is not None and (choices.pooling not in (None, Pooling.NONE) or choices.sparse):
         raise CheckpointError(f"{folder / 'modules.json'} makes a vector of each token: leave the pooling out")
     sparse = choices.sparse or modules.splade is not None
     if sparse and (modules.pooling or choices.pooling):
@@ -292,10 +289,13 @@ def _plan_texts(
         pools_itself=modules.pools_itself,
     )
     if text is None or saved is None:
-        if modules.mask is not None or files.has_m3_layers or choices.question is not None:
-            kind = "a model with the layers of FlagEmbedding" if files.has_m3_layers else "a model of several vectors"
-            kind = "a question" if choices.question is not None else kind
-            raise CheckpointError(f"{folder} has no tokenizer.json: {kind} needs the tokenizer")
+        needs = {
+            "a question": choices.question is not None,
+            "a model with the layers of FlagEmbedding": files.has_m3_layers,
+            "a model of several vectors": modules.mask is not None,
+        }
+        if kinds := [kind for kind, applies in needs.items() if applies]:
+            raise CheckpointError(f"{folder} has no tokenizer.json: {kinds[0]} needs the tokenizer")
         return None, config
     prompts_json = task_prompts(config_json, modules.prompts) if family.has_adapters else modules.prompts
     if prompts_json is not None:

@@ -209,6 +209,10 @@ def test_a_pooling_of_the_caller_is_refused(choice: dict[str, Any], model: Path)
         read_checkpoint(model, **choice)
 
 
+def test_the_choice_of_no_pooling_is_that_of_the_files(model: Path) -> None:
+    assert read_checkpoint(model, Pooling.NONE).encoder.config == read_checkpoint(model).encoder.config
+
+
 def test_a_model_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
