@@ -1,4 +1,4 @@
-"""Turn an image or a spectrogram into the features of a Vision Transformer."""
+"""Turn an image, a video or a spectrogram into the features of a Vision Transformer."""
 
 from operator import index as as_index
 from typing import Any, SupportsIndex
@@ -17,14 +17,15 @@ def patches(
     prefix_rows: SupportsIndex = 1,
     strides: tuple[SupportsIndex, SupportsIndex] | None = None,
 ) -> NDArray[Any]:
-    """Return the rows of one image or spectrogram for `encode_features`: rows of zeros, then one row for each patch.
+    """Return the features of one image, video or spectrogram: rows of zeros, then one row for each patch.
 
     The model adds its class, distillation and register tokens to the rows of zeros. Patches are in row-major order, and
     each one is flattened with channels first, as the patch projection of the export expects.
 
     Args:
         image: [C, H, W] numbers, as the checkpoint's image processor returns them. For an image [H, W, C], pass
-            `image.transpose(2, 0, 1)`; for a spectrogram [frames, mel bins], pass `spectrogram.T[None]`.
+            `image.transpose(2, 0, 1)`; for a spectrogram [frames, mel bins], pass `spectrogram.T[None]`; for a video
+            [frames, C, H, W], pass `video.reshape(-1, H, W)`.
         patch_size: side of a patch in pixels, as in the checkpoint's config.json.
         prefix_rows: number of rows of zeros, as in the field `prefix_rows` of `client.model()`.
         strides: steps from one patch to the next, down and across. Pixels behind the last complete patch are left out.

@@ -1,4 +1,7 @@
-"""Read a model of images without a family: its module in transformers takes pixels, and a server sends patches."""
+"""Read a model of images or videos without a family: its module in transformers takes pixels, a server sends patches.
+
+A video travels as an image whose channels are those of all its frames.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,8 @@ class ImageModule(nn.Module):
         size = image.patch_size
         self._grid = (image.height // size, image.width // size)
         self._patch = (image.channels, size, size)
+        # Of a video [frames, C, H, W].
+        self._frames = _frames(module)
         self.prefix_rows, self.gives_rows = 0, False
         with torch.inference_mode():
             output = self._run(torch.zeros(1, image.channels, image.height, image.width))
@@ -69,9 +74,16 @@ class ImageModule(nn.Module):
         if has_texts(module):
             features = module.get_image_features(pixel_values=pixels)
             return features if isinstance(features, Tensor) else features.pooler_output
+        if self._frames:
+            pixels = pixels.reshape(-1, self._frames, self._patch[0] // self._frames, *pixels.shape[2:])
         hidden: Tensor = module(pixel_values=pixels).last_hidden_state
         # Of convolutions, [B, width, h, w].
         return hidden.flatten(2).transpose(1, 2) if hidden.ndim == 4 else hidden
+
+
+def _frames(module: Any) -> int:
+    """Return the number of frames of the videos that a module takes; 0 for images."""
+    return getattr(module.config, "num_frames", None) or 0
 
 
 def has_texts(module: Any) -> bool:
@@ -88,8 +100,6 @@ def read_image_module(
         CheckpointError: the size of images is unknown, the module takes something else beside them, or `pooling` needs
             rows that it does not give.
     """
-    if getattr(module.config, "num_frames", None):
-        raise config_json.error("model_type", "it takes videos, which no request can carry")
     image = _read_images(module, folder, config_json)
     alone = f"for an image [{image.channels}, {image.height}, {image.width}] alone"
     fails = f"{type(module).__name__} of transformers gives no rows and no vector {alone}"
@@ -110,7 +120,9 @@ def read_image_module(
         assumptions.append(f"its rows are no patches of one size: vectors are {kind}, and there are no hidden rows")
     elif pooling is None:
         assumptions.append(f"the checkpoint names no pooling: {chosen}; --pooling chooses another")
-    if not image.HasField("preparation"):
+    if frames := _frames(module):
+        assumptions.append(f"the channels of an image are those of the {frames} frames of a video, one after another")
+    elif not image.HasField("preparation"):
         assumptions.append("the export knows no image processor of the checkpoint: callers must prepare images")
     choices = {
         "feature_width": image.channels * image.patch_size**2,
@@ -147,4 +159,8 @@ def _read_images(module: Any, folder: Path, config_json: CheckpointJson) -> Imag
         ),
         1,
     )
-    return ImageFormat(channels=channels, height=height, width=width, patch_size=patch_size, preparation=steps)
+    image = ImageFormat(channels=channels, height=height, width=width, patch_size=patch_size, preparation=steps)
+    if frames := _frames(module):
+        image.channels *= frames
+        image.ClearField("preparation")
+    return image

@@ -14,6 +14,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 from tokenizers import Tokenizer, processors
 
+from headwaiter_client import patches
 from headwaiter_export.checkpoints.families.model_types import FAMILIES
 from headwaiter_export.checkpoints.library_experts import run_all_experts
 from headwaiter_export.checkpoints.library_model import read_library_model
@@ -194,6 +195,21 @@ def test_a_model_of_images_gives_the_results_of_transformers(
             expected = rows.mean((2, 3)) if rows.ndim == 4 else rows.flatten(0, 1)
     results = [each.hidden if pooling != POOLING_OWN else each.pooled for each in outputs]
     assert_close_to_scale(np.concatenate([each for each in results if each is not None]), expected.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["VideoMAE", *exhaustive("Vivit", "Timesformer")])
+def test_a_model_of_videos_gives_the_mean_of_the_rows_of_transformers(kind: str, tmp_path: Path) -> None:
+    fields = {"num_frames": 4, "tubelet_size": [2, 8, 8] if kind == "Vivit" else 2}
+    model = save(tmp_path, kind, {**SIZES, **IMAGES, **fields})
+    write_json(tmp_path / "preprocessor_config.json", {"image_processor_type": "ViTImageProcessor", "size": 32})
+    manifest = export(tmp_path)
+    assert (manifest.image.channels, takes_images(manifest), manifest.without_rows) == (12, False, True)
+    videos = np.random.default_rng(0).standard_normal((2, 4, 3, 32, 32), np.float32)
+    rows = [patches(video.reshape(-1, 32, 32), 8, prefix_rows=0) for video in videos]
+    with torch.inference_mode():
+        expected = model(pixel_values=torch.from_numpy(videos)).last_hidden_state.mean(1)
+    vectors = [each.pooled for each in run(tmp_path, rows) if each.pooled is not None]
+    assert_close_to_scale(np.concatenate(vectors), expected.numpy(), 1e-6)
 
 
 def test_deberta_without_its_family_equals_the_bundle_of_the_family(

@@ -91,13 +91,6 @@ REFUSED = (
         settings={"image_size": 32, "patch_size": 8},
     ),
     Refused(
-        "VideoMAE",
-        "MCG-NJU/videomae-base",
-        "it takes videos, which no request can carry",
-        "VideoMAE",
-        settings={"image_size": 32, "patch_size": 8, "num_frames": 2},
-    ),
-    Refused(
         "static embeddings",
         "StaticEmbedding of sentence-transformers",
         "a table of vectors needs no server",

@@ -272,7 +272,9 @@ def _images(model: Any, manifest: Manifest, rng: np.random.Generator) -> tuple[l
     for _ in range(2):
         pixels = rng.standard_normal((manifest.image.channels, manifest.image.height, manifest.image.width), np.float32)
         sequences.append(patch_rows(pixels, size, prefix_rows(manifest), (size, size), np.float32))
-        inputs = {"pixel_values": torch.from_numpy(pixels)[None]}
+        frames = getattr(model.config, "num_frames", None)
+        shaped = pixels.reshape(frames, -1, *pixels.shape[1:]) if frames else pixels
+        inputs = {"pixel_values": torch.from_numpy(shaped)[None]}
         if has_texts(model):
             expected.append(model.get_image_features(**inputs).pooler_output.numpy())
             continue
