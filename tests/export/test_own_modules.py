@@ -167,6 +167,21 @@ def test_the_bundle_names_the_module_and_the_export_says_which_graph_it_wrote(tm
     assert any(re.match("packed: .* 2 attention layers", line) for line in lines)
 
 
+def test_a_changed_activation_that_the_fast_path_does_not_know_is_computed_and_reported(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    lines: list[str] = []
+    export = partial(export_module, max_tokens=MAX_TOKENS, feature_width=16, report=lines.append, plans=PACKED_CPU)
+    export(layer, tmp_path / "as-made")
+    assert not any("activation" in line for line in lines)
+    layer.activation = torch.tanh
+    export(layer, tmp_path / "bundle")
+    assert any("activation" in line for line in lines)
+    rows = np.random.default_rng(0).standard_normal((7, 16), np.float32)
+    # With gradients, PyTorch runs the code of the layer.
+    expected = layer(torch.from_numpy(rows)[None]).detach().numpy()[0]
+    assert_close_to_scale(run_graph(tmp_path / "bundle" / GRAPH, "cpu", [rows]).hidden, expected, 1e-6)
+
+
 def test_a_module_keeps_its_mode_and_its_weights(tmp_path: Path) -> None:
     module = random_module(Tokens)
     module.train()

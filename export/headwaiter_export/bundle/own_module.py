@@ -23,6 +23,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.head import HeadConfig, usual_function
 from headwaiter_export.encoder.found_attention import NotPackableError
+from headwaiter_export.encoder.from_torch import has_changed_activation
 from headwaiter_export.encoder.own_module import ModuleEncoder
 from headwaiter_export.encoder.padded_module import PaddedModuleEncoder
 from headwaiter_proto.encoder_pb2 import ImageFormat
@@ -146,6 +147,12 @@ def export_encoder(
             raise ConfigError(f"the module is checked with {first.file}: let --graphs and --precision keep it")
         export_model(read, destination, name or type(module).__name__, report, step, graphs)
 
+    layers = (each for each in module.modules() if isinstance(each, nn.TransformerEncoderLayer))
+    if any(map(has_changed_activation, layers)):
+        report(
+            "an activation was changed after its layer was made: graphs compute the new one, and PyTorch's fast path, "
+            "which runs in eval mode without gradients, still computes the old one"
+        )
     training = [each for each in module.modules() if each.training]
     module.eval()
     try:

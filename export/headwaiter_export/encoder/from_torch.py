@@ -49,6 +49,12 @@ class ConversionError(Exception):
     """A PyTorch module computes something that an encoder cannot reproduce."""
 
 
+def has_changed_activation(layer: nn.TransformerEncoderLayer) -> bool:
+    """Return whether PyTorch's fast path computes another activation: it knows that of the constructor only."""
+    made = nn.TransformerEncoderLayer(1, 1, 1, activation=layer.activation, device="meta")
+    return bool(made.activation_relu_or_gelu != layer.activation_relu_or_gelu)
+
+
 def from_multihead_attention(
     module: nn.MultiheadAttention,
     *,
@@ -329,7 +335,11 @@ def _check_stack(module: _Stack) -> None:
                     f"{name} has {choice} {value}, but layers.0 has {first[choice]}: give all layers the same {choice}"
                 )
         if not decodes:  # PyTorch has no fast path for decoders.
-            _check_activation(layer, name)
+            if has_changed_activation(layer):
+                raise ConversionError(
+                    f"{name}.activation was changed after the layer was made, and PyTorch's fast path still computes "
+                    "the old one: pass it to the constructor"
+                )
         elif (heads := layer.multihead_attn.num_heads) != layer.self_attn.num_heads:
             raise ConversionError(
                 f"{name}.multihead_attn has {heads} heads, but {name}.self_attn {layer.self_attn.num_heads}: make them "
@@ -401,16 +411,6 @@ def _layer_choices(layer: Any, name: str) -> dict[str, Any]:
         "activation": _activation(layer.activation, f"{name}.activation"),
         "norm_first": layer.norm_first,
     }
-
-
-def _check_activation(layer: nn.TransformerEncoderLayer, name: str) -> None:
-    """Check that PyTorch's fast path computes the layer's activation: it knows that of the constructor only."""
-    made = nn.TransformerEncoderLayer(1, 1, 1, activation=layer.activation, device="meta")
-    if made.activation_relu_or_gelu != layer.activation_relu_or_gelu:
-        raise ConversionError(
-            f"{name}.activation was changed after the layer was made, and PyTorch's fast path still computes the old "
-            "one: pass it to the constructor"
-        )
 
 
 def _activation(activation: Callable[[Tensor], Tensor], name: str) -> Activation:
