@@ -4,8 +4,9 @@
 
 The packed model is all-MiniLM-L6-v2. The padded one has a convolution and half of the layers of all-MiniLM-L6-v2, so
 its batches hold sequences of one length. Each round starts a new server. It measures the throughput of each model alone
-in a closed loop, and sends Poisson arrivals to the packed model at half of its throughput: alone, and beside arrivals
-to the padded model at `--padded-load` of that model's throughput. Then a second version of the padded model replaces
+in a closed loop, and sends Poisson arrivals to the packed model at half of its throughput: alone, beside arrivals to
+the padded model at `--padded-load` of that model's throughput, and alone with more of them, so that the device has the
+load of both models. Then a second version of the padded model replaces
 the first one under both loads. Each vector is compared with that of PyTorch, for the version that the reply names. The
 predicted memory is that of the server after its start, and of one longest sequence of each model.
 """
@@ -111,13 +112,18 @@ def main() -> None:
                 version, destination, max_tokens=_MAX_TOKENS, vocabulary_size=_VOCABULARY, plans=PADDED_GRAPHS[:1]
             )
         packed, padded = _models(versions)
-        ratios = Rounds()
+        ratios, equal_load = Rounds(), Rounds()
         for number in range(_ROUNDS):
             models = Path(folder, f"models-{number}")
             shutil.copytree(bundle(), models / PACKED / "1")
             shutil.copytree(bundles[0], models / PADDED / "1")
-            ratios.append(_round(number, models, bundles[1], (packed, padded), padded_load))
-        print(f"p99 of the packed model: beside the padded one / alone: {ratios:.2f}")
+            p99_ms = _round(number, models, bundles[1], (packed, padded), padded_load)
+            ratios.append(p99_ms["beside"] / p99_ms["alone"])
+            equal_load.append(p99_ms["beside"] / p99_ms["alone with the load of both"])
+        print(
+            f"p99 of the packed model, beside the padded one / alone: {ratios:.2f}; "
+            f"beside it / alone with the load of both: {equal_load:.2f}"
+        )
         for model in (packed, padded):
             print(f"{model.name}: {', '.join(f'{count:,} {what}' for what, count in sorted(model.counts.items()))}")
 
@@ -136,8 +142,10 @@ def _models(versions: list[Convolution]) -> tuple[Model, Model]:
     return Model(PACKED, first, packed), Model(PADDED, second, padded)
 
 
-def _round(number: int, folder: Path, new_version: Path, models: tuple[Model, Model], padded_load: float) -> float:
-    """Measure one server, print the figures, and return the ratio of the packed model's p99."""
+def _round(
+    number: int, folder: Path, new_version: Path, models: tuple[Model, Model], padded_load: float
+) -> dict[str, float]:
+    """Measure one server, print the figures, and return the p99 of the packed model in each state, in milliseconds."""
     flags = ["--models", str(folder), "--watch-s", "1", "--provider", "cpu", "--threads", "1"]
     on_core = ["taskset", "-c", str(SERVER_CORE)]
     LOG.parent.mkdir(exist_ok=True)
@@ -150,9 +158,14 @@ def _round(number: int, folder: Path, new_version: Path, models: tuple[Model, Mo
             rate * load for rate, load in zip(_capacities(server, models), (_PACKED_LOAD, padded_load), strict=True)
         ]
         p99_ms: dict[str, float] = {}
-        for state in ("alone", "beside")[:: (-1) ** number]:
+        states = {
+            "alone": rates[:1],
+            "beside": rates,
+            "alone with the load of both": [rates[0] * (1 + padded_load / _PACKED_LOAD)],
+        }
+        for state, state_rates in [*states.items()][:: (-1) ** number]:
             before = counters(server.metrics_url)["headwaiter_device_busy_seconds_total"]
-            loads = asyncio.run(_loads(server.address, models, rates if state == "beside" else rates[:1], number))
+            loads = asyncio.run(_loads(server.address, models, state_rates, number))
             busy = (counters(server.metrics_url)["headwaiter_device_busy_seconds_total"] - before) / _OPEN_S
             p50, p99_ms[state] = _latencies_ms(loads[0])
             print(
@@ -172,7 +185,7 @@ def _round(number: int, folder: Path, new_version: Path, models: tuple[Model, Mo
         f"predicted {predicted_mib:.0f}, peak {peak_mib:.0f}, after the swap {after_mib:.0f}",
         flush=True,
     )
-    return p99_ms["beside"] / p99_ms["alone"]
+    return p99_ms
 
 
 def _capacities(server: RunningServer, models: tuple[Model, Model]) -> list[float]:
