@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -143,6 +144,15 @@ async def test_requests_without_a_model_need_a_default_model(models: Path, defau
         with pytest.raises(InvalidInput, match="'features', 'texts'") as refused:
             await client.encode(["fresh bread"])
         assert refused.value.field == "model"
+
+
+async def test_texts_over_http_mean_the_only_model_of_texts(models: Path) -> None:
+    async with serving_models(models, http_api="on") as server:
+        url = metrics_url(server).replace("/metrics", "/v1/embeddings")
+        body = json.dumps({"input": "fresh bread"}).encode()
+        reply = await asyncio.to_thread(urllib.request.urlopen, urllib.request.Request(url, body))
+        with reply:
+            assert json.load(reply)["model"] == "texts"
 
 
 async def test_a_new_version_takes_over_and_removing_it_goes_back(models: Path, text_bundle: Path) -> None:

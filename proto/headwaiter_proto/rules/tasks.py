@@ -1,7 +1,7 @@
 """What models do, and the error of a request that asks a model for something else."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
@@ -98,6 +98,11 @@ def _tokenizes(manifest: Manifest) -> bool:
 TOKENIZES = Ability("has a tokenizer", _tokenizes, _tokenizes)
 
 
+def of_texts(wanted: Ability) -> Ability:
+    """Return the same ability for a request of texts: no other models than those of texts were made for it."""
+    return replace(wanted, suits=lambda each: wanted.suits(each) and _tokenizes(each))
+
+
 def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[str] = ()) -> InvalidInput:
     """Return the error of a request that needs an ability which its model lacks.
 
@@ -108,7 +113,7 @@ def wrong_model(name: str, manifest: Manifest, wanted: Ability, able: Sequence[s
         able: names of models of the server that would do.
     """
     does = " and ".join(_NAMES[task] for task in tasks(manifest))
-    if wanted in (VECTORS, SPARSE_VECTORS):
+    if wanted.words in (VECTORS.words, SPARSE_VECTORS.words):
         does += f", without {wanted.words.removeprefix('gives ')}"
     remedy = f"send one of {', '.join(map(repr, able))}" if able else f"name a model that {wanted.words}"
     return InvalidInput(f"the request needs a model that {wanted.words}, and {name!r} {does}: {remedy}", field="model")

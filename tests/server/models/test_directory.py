@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput, Starting
-from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, VECTORS, Ability
+from headwaiter_proto.rules.tasks import CLASSIFIES, RERANKS, ROWS, SCORES, VECTORS, Ability, of_texts
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.model_version import ModelState, VersionStatus
@@ -16,6 +16,7 @@ from tests.support.server.stand_ins import model
 
 HEADS: dict[str, dict[str, Any]] = {
     "embedder": {},
+    "texts": {"max_text_tokens": 10},
     "rows": {"pooling": pb.POOLING_NONE},
     "ranker": {"head": pb.Head(labels=["s"]), "takes_pairs": True},
     "classifier": {"head": pb.Head(labels=["a", "b"])},
@@ -52,6 +53,7 @@ def directory(folder: Path, names: str, default: str = "", **options: Any) -> Mo
         ("rows tagger", "", ROWS, "rows"),
         ("ranker", "ranker", CLASSIFIES, "ranker"),
         ("embedder", "", None, "embedder"),
+        ("embedder texts", "", of_texts(VECTORS), "texts"),
         ("embedder ranker", "ranker", None, "ranker"),
     ],
 )

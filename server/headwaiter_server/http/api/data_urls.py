@@ -27,6 +27,11 @@ def take_images(request: pb.EncodeRequest, manifest: Manifest) -> None:
     request.ClearField("truncation")
 
 
+def has_images(request: pb.EncodeRequest) -> bool:
+    """Return whether a text of a request is a data URL of an image."""
+    return any(_PREFIX.match(text) for text in request.texts.values)
+
+
 def _decode(index: int, text: str) -> bytes:
     if prefix := _PREFIX.match(text):
         try:

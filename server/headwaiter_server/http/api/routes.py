@@ -14,9 +14,9 @@ from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.sequences import ParsedInput
-from headwaiter_proto.rules.tasks import TOKENIZES
+from headwaiter_proto.rules.tasks import TOKENIZES, of_texts
 from headwaiter_server.http.api import cohere, ollama, open_inference, openai, tei, tokens, vllm
-from headwaiter_server.http.api.data_urls import take_images
+from headwaiter_server.http.api.data_urls import has_images, take_images
 from headwaiter_server.http.api.late_chunking import LATE_CHUNKED_EMBEDDINGS
 from headwaiter_server.http.api.open_inference import Procedure, json_bytes
 from headwaiter_server.http.api.operations import (
@@ -161,6 +161,9 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message | byte
         if request.HasField("tokens"):
             return await path.decode(request, call, write, skip_special_tokens=options.get("skip_special", False))
         return await path.tokenize(request, call, write, strings=options.get("strings", True))
+
+    if request.HasField("texts") and not has_images(request):
+        wanted = of_texts(wanted)
 
     def adapt(manifest: Manifest) -> None:
         asked.operation.adapt(asked.question, manifest)
