@@ -171,7 +171,8 @@ class Family(TensorNames):
         config_type: model type in transformers whose configuration has the fields of the family; empty for the type in
             config.json.
         has_default_sizes: whether the configuration may leave out the sizes of the encoder.
-        default_values: values of fields that the configuration may leave out, and that its class in transformers lacks.
+        default_values: values of fields that the configuration may leave out; they replace those of its class in
+            transformers.
         sequence_head: names of the head of sequence classification; None if the export does not know the head.
         vocabulary_head: names of the head of the masked language model; None if the export does not know the head.
         activations: activations by their names in `activation_field`.
