@@ -1,11 +1,15 @@
 """Read a bundle, the folder that holds a model, and check its files against its manifest."""
 
+import fcntl
 import hashlib
+import os
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 
 from google.protobuf import json_format
 
@@ -33,11 +37,13 @@ _MAX_JSON_BYTES = 16 << 20
 _MAX_QUOTED_CHARACTERS = 300
 _MAX_NAME_CHARACTERS = 100
 _COPIED_BYTES = 1 << 20
+# The folders of copies begin with this word. Between its creation and its lock, a folder is young.
+_COPIES, _YOUNG_S = "headwaiter-", 60.0
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose files are complete and match the checksums in its manifest.
+    """A bundle; after `open`, its files are complete and match the checksums in its manifest.
 
     Attributes:
         folder: path of the bundle.
@@ -58,6 +64,17 @@ class Bundle:
         Raises:
             BundleRefused: a file is missing, damaged or unreadable, or contradicts the manifest; the message names the
                 file.
+        """
+        bundle = cls.described(folder)
+        bundle.check_files()
+        return bundle
+
+    @classmethod
+    def described(cls, folder: Path) -> "Bundle":
+        """Read the manifest alone, and check that it is complete.
+
+        Raises:
+            BundleRefused: the manifest is missing, damaged or unreadable.
         """
         path = folder / MANIFEST
         try:
@@ -98,9 +115,7 @@ class Bundle:
             )
         with naming(path):
             check_manifest(manifest)
-        bundle = cls(folder, manifest, hashlib.sha256(text).hexdigest(), deciding_fields(manifest))
-        bundle._verify()
-        return bundle
+        return cls(folder, manifest, hashlib.sha256(text).hexdigest(), deciding_fields(manifest))
 
     @contextmanager
     def private_copy(self, *names: str) -> Iterator[Path]:
@@ -177,7 +192,7 @@ class Bundle:
             except (json_format.ParseError, OSError, ValueError, RecursionError) as error:
                 raise BundleRefused(f"cannot be read ({_quoted(error)})") from None
 
-    def _verify(self) -> None:
+    def check_files(self) -> None:
         """Check that the bundle has every file that it needs, and that each file matches its checksum."""
         files_with_checksum = {file.name for file in self.manifest.files}
         graphs = graphs_of(self.manifest)
@@ -230,11 +245,34 @@ def _quoted(error: Exception) -> str:
     return message if len(message) <= _MAX_QUOTED_CHARACTERS else f"{message[:_MAX_QUOTED_CHARACTERS]} …"
 
 
-def _temporary_folder() -> TemporaryDirectory[str]:
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    _remove_leftovers()
     try:
-        return TemporaryDirectory(prefix="headwaiter-")
+        folder = TemporaryDirectory(prefix=_COPIES)
     except OSError as error:
         raise _no_room(error) from None
+    with folder as name, _locked(Path(name)):
+        yield name
+
+
+def _remove_leftovers() -> None:
+    """Remove the copies of servers that were killed during a load; a copy in use is locked."""
+    for folder in Path(gettempdir()).glob(f"{_COPIES}*"):
+        with suppress(OSError), _locked(folder):
+            if time.time() - folder.stat().st_mtime > _YOUNG_S:
+                rmtree(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder for this process; raise an OSError if another process has locked the folder."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _copy(source: Path, target: Path) -> str:

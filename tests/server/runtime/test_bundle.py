@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -211,3 +212,21 @@ def test_golden_inputs_may_be_limited_to_short_sequences(hidden_rows: NDArray[np
     expected = kept if short.hidden_rows is None else kept[short.hidden_rows]
     assert short.outputs.hidden[:, 0].tolist() == expected.tolist() == [row for row in stored if row in kept]
     assert golden.up_to(3) is golden
+
+
+def test_the_copies_of_a_server_that_was_killed_are_removed_and_those_in_use_are_not(
+    text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    old, young = tmp_path / "headwaiter-old", tmp_path / "headwaiter-young"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "weights").write_bytes(b"left")
+    os.utime(old, (0, 0))
+    opened = Bundle.open(text_bundle)
+    with opened.private_copy() as in_use:
+        os.utime(in_use, (0, 0))
+        assert not old.exists()
+        with opened.private_copy() as other:
+            assert {each.name for each in tmp_path.glob("headwaiter-*")} == {young.name, in_use.name, other.name}
+    assert [each.name for each in tmp_path.glob("headwaiter-*")] == [young.name]
