@@ -107,6 +107,7 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_STATE_READY: _ClassVar[ModelState]
     MODEL_STATE_DRAINING: _ClassVar[ModelState]
     MODEL_STATE_FAILED: _ClassVar[ModelState]
+    MODEL_STATE_ON_DISK: _ClassVar[ModelState]
 
 class ReferenceSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -181,6 +182,7 @@ MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
 MODEL_STATE_DRAINING: ModelState
 MODEL_STATE_FAILED: ModelState
+MODEL_STATE_ON_DISK: ModelState
 REFERENCE_SOURCE_UNSPECIFIED: ReferenceSource
 REFERENCE_SOURCE_ONNX_FILE: ReferenceSource
 REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH: ReferenceSource
@@ -618,16 +620,22 @@ class ListModelsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelStatus(_message.Message):
-    __slots__ = ("name", "version", "state", "reason")
+    __slots__ = ("name", "version", "state", "reason", "loads", "evictions", "loading_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    EVICTIONS_FIELD_NUMBER: _ClassVar[int]
+    LOADING_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     state: ModelState
     reason: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    loads: int
+    evictions: int
+    loading_s: float
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., reason: _Optional[str] = ..., loads: _Optional[int] = ..., evictions: _Optional[int] = ..., loading_s: _Optional[float] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
     __slots__ = ("models", "versions")

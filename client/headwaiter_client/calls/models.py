@@ -60,12 +60,16 @@ class ModelVersion:
     Attributes:
         name: the model's name.
         version: the version, a whole number; empty if the server does not report it.
-        state: "loading", "ready" (the version answers requests), "draining" (another version has taken over) or
-            "failed"; empty for a state that this client does not know.
-        reason: why the version failed; otherwise empty.
-        digest: SHA-256 of the bundle's manifest, in hexadecimal; empty unless the version is ready.
+        state: "on_disk" (the first request loads the version), "loading", "ready" (the version answers requests),
+            "draining" (another version has taken over, or another model needs the memory) or "failed"; empty for a
+            state that this client does not know.
+        reason: why the version failed, now or when it was loaded last; otherwise empty.
+        digest: SHA-256 of the bundle's manifest, in hexadecimal; empty unless the version is ready or on disk.
         precision: precision of the graph that answers; empty unless the version is ready.
         results_digest: see `ModelRef`; empty unless the version is ready.
+        loads: how often the server has loaded the model, in any version; 0 if the server does not report it.
+        evictions: how often the server has unloaded the model to make room for another one.
+        loading_s: seconds that these loads took.
     """
 
     name: str
@@ -75,6 +79,9 @@ class ModelVersion:
     digest: str = ""
     precision: str = ""
     results_digest: str = ""
+    loads: int = 0
+    evictions: int = 0
+    loading_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -220,7 +227,16 @@ def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
         state = _STATES.get(status.state, "")
         versions.append(
             ModelVersion(
-                status.name, status.version, state, status.reason, ref.digest, ref.precision, ref.results_digest
+                status.name,
+                status.version,
+                state,
+                status.reason,
+                ref.digest,
+                ref.precision,
+                ref.results_digest,
+                status.loads,
+                status.evictions,
+                status.loading_s,
             )
         )
     return versions

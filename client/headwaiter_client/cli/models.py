@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from google.protobuf.json_format import MessageToDict
 
-from headwaiter_client.calls.models import ModelDescription, Task
+from headwaiter_client.calls.models import ModelDescription, ModelVersion, Task
 from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
 from headwaiter_client.cli.console import console
 from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
@@ -66,12 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     screen = None if arguments.json else console()
     with Client(**client_arguments(arguments)) as client:
         versions = client.models()
-        models = [client.model(each.name) for each in versions if each.state == "ready"]
+        ready = [each for each in versions if each.state == "ready"]
+        models = [client.model(each.name) for each in ready]
     not_ready = []
     for version in versions:
         if version.state != "ready":
             reason = f": {version.reason}" if version.reason else ""
-            not_ready.append(f"{version.name}, version {version.version}, is {version.state}{reason}")
+            state = version.state.replace("_", " ")
+            not_ready.append(f"{version.name}, version {version.version}, is {state}{_history(version)}{reason}")
     if screen is None:
         print(json.dumps([_every_field(model.message) for model in models], indent=2))
         for line in not_ready:
@@ -79,14 +81,22 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from rich.table import Column, Table
 
-    for model in models:
+    for model, version in zip(models, ready, strict=True):
         table = Table("model", Column(model.model.name, overflow="fold"))
-        for name, text in (_model_rows(model) | _server_rows(model)).items():
+        loads = {"loads": _history(version).strip(" ()")} if version.loads else {}
+        for name, text in (_model_rows(model) | _server_rows(model) | loads).items():
             table.add_row(name, text)
         screen.print(table)
     for line in not_ready:
         screen.print(line)
     return 0
+
+
+def _history(version: ModelVersion) -> str:
+    """Return how often the server has loaded and unloaded a model; empty before its first load."""
+    if not version.loads:
+        return ""
+    return f" ({version.loads} loads in {version.loading_s:.1f} s, {version.evictions} evictions)"
 
 
 def _every_field(model: pb.GetModelResponse) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class Engine(Protocol):
         """Load a model; see `ModelRepository.load`."""
         ...
 
+    async def load_on_demand(self, name: str) -> None:
+        """Load a model that a request needs, or wait for its load; see `ModelRepository.load_on_demand`."""
+        ...
+
     async def unload(self, name: str) -> None:
         """Unload a model; see `ModelRepository.unload`."""
         ...

@@ -116,6 +116,10 @@ class LocalEngine:
         """See `Engine`."""
         await self._repository.load(name)
 
+    async def load_on_demand(self, name: str) -> None:
+        """See `Engine`."""
+        await self._repository.load_on_demand(name)
+
     async def unload(self, name: str) -> None:
         """See `Engine`."""
         await self._repository.unload(name)

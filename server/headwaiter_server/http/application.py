@@ -23,7 +23,7 @@ from headwaiter_server.http.endpoint import HttpRules, authorization_of
 from headwaiter_server.http.pages import description_routes, health_routes, public_routes
 from headwaiter_server.http.playground import page_routes, playground_bodies, playground_methods
 from headwaiter_server.http.start_page import API_LINKS, METRICS_LINKS, PLAYGROUND_LINKS, start_route
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.request_path import RequestPath
 from headwaiter_server.settings.credentials import Credentials
 from headwaiter_server.settings.flags import Settings
@@ -68,11 +68,11 @@ def http_application(
         routes += page_routes(lambda: credentials().tokens is not None)
         links = PLAYGROUND_LINKS | links
 
-    def served_models(request: Request) -> list[ServedModel] | None:
+    def served_models(request: Request) -> list[ModelFacts] | None:
         tokens, directory = credentials().tokens, path.engine.directory
         if tokens is not None and tokens.caller(authorization_of(request)) is None:
             return None
-        return directory.served if directory.current else []
+        return directory.known if directory.served_names else []
 
     # After the paths of the API, one of which answers POST at the same address.
     asks_for_token = credentials().tokens is not None

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from headwaiter_proto.rules.tasks import VECTORS
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.served_model import ModelFacts
 
 # Relative, because a proxy may serve the page under another path.
 METRICS_LINKS = {"metrics": "metrics for Prometheus", "health/ready": "whether the server takes requests"}
@@ -30,7 +30,7 @@ _STYLE = (
 
 def start_route(
     links: dict[str, str],
-    served_models: Callable[[Request], Sequence[ServedModel] | None] = lambda _: None,
+    served_models: Callable[[Request], Sequence[ModelFacts] | None] = lambda _: None,
     *,
     asks_for_token: bool = False,
     has_api: bool = False,
@@ -60,8 +60,8 @@ def start_route(
     return Route("/", start)
 
 
-def _embeds_texts(served: ServedModel) -> bool:
-    return served.tokenizer is not None and VECTORS.suits(served.manifest)
+def _embeds_texts(facts: ModelFacts) -> bool:
+    return facts.manifest.max_text_tokens > 0 and VECTORS.suits(facts.manifest)
 
 
 def _examples(address: str, model: str, *, asks_for_token: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from headwaiter_proto.rules.errors import ERROR_BY_REASON
@@ -208,8 +208,26 @@ class BuildInfo:
         info.labels(version("headwaiter"), revision, platform.python_version(), onnxruntime).set(1)
 
 
+class History(Protocol):
+    """How often a model was loaded and unloaded, and the seconds that its loads took."""
+
+    @property
+    def loads(self) -> int: ...  # noqa: D102 - the class says it
+
+    @property
+    def evictions(self) -> int: ...  # noqa: D102
+
+    @property
+    def loading_s(self) -> float: ...  # noqa: D102
+
+
 class VersionState(Protocol):
     """What a version of a model is doing."""
+
+    @property
+    def history(self) -> History:
+        """How often its model was loaded and unloaded."""
+        ...
 
     @property
     def name(self) -> str:
@@ -227,16 +245,25 @@ class VersionState(Protocol):
         ...
 
 
+_HISTORY: tuple[tuple[str, str, Callable[[History], float]], ...] = (
+    ("model_loads", "Loads of a model, in any version.", lambda each: each.loads),
+    ("model_evictions", "How often a model was unloaded to make room for another one.", lambda each: each.evictions),
+    ("model_loading_seconds", "Seconds that the loads of a model took.", lambda each: each.loading_s),
+)
+
+
 class VersionStates(Collector):
     """Reads what the versions of all models are doing at each scrape; registered in one process of a server only."""
 
     def __init__(self, versions: Callable[[], Iterable[VersionState]]) -> None:
         self._versions = versions
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metric."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
         found: dict[tuple[str, str, str], bool] = {}
+        histories: dict[str, History] = {}
         for each in self._versions():
+            histories[each.name] = each.history
             for state in type(each.state):
                 # A version that is loaded again is in two states while the old files are still served.
                 key = each.name, each.version, state.value
@@ -246,3 +273,8 @@ class VersionStates(Collector):
         for labels, value in found.items():
             states.add_metric(labels, value)
         yield states
+        for name, description, value_of in _HISTORY:
+            counter = CounterMetricFamily(f"headwaiter_{name}", description, labels=["model"])
+            for model, history in histories.items():
+                counter.add_metric([model], value_of(history))
+            yield counter

@@ -1,7 +1,7 @@
 """Decide what to load and to unload: a pure function of what is on disk, what is served and what was asked for."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headwaiter_server.models.folders import FoundModel, FoundVersion
 
@@ -15,11 +15,13 @@ class Changes:
             can be served, the version that is served stays.
         unload: names of the models to unload.
         missing: names and versions of the served models that the folder seems to lack now.
+        offer: the bundle of each model that a request for the model loads.
     """
 
     load: Mapping[str, tuple[FoundVersion, ...]]
     unload: frozenset[str]
     missing: frozenset[tuple[str, int]]
+    offer: Mapping[str, FoundVersion] = field(default_factory=dict)
 
 
 def changes(
@@ -27,6 +29,8 @@ def changes(
     served: Mapping[str, FoundVersion],
     *,
     failed: Collection[FoundVersion] = (),
+    on_demand: Collection[FoundVersion] = (),
+    wanted: str = "",
     unwanted: Collection[str] = (),
     missing_before: Collection[tuple[str, int]] = (),
 ) -> Changes:
@@ -41,6 +45,8 @@ def changes(
         found: what the scan found.
         served: the version of each model that answers requests.
         failed: bundles that could not be served; they are not tried again while their files are unchanged.
+        on_demand: bundles that wait for a request for their model.
+        wanted: name of a model that a caller needs now; may be empty.
         unwanted: names of models that an operator has unloaded.
         missing_before: `missing` of the changes after the previous scan.
     """
@@ -48,6 +54,7 @@ def changes(
     if not found and served:
         return Changes({}, frozenset(unload), frozenset())
     load: dict[str, tuple[FoundVersion, ...]] = {}
+    offer: dict[str, FoundVersion] = {}
     missing: set[tuple[str, int]] = set()
     for name in sorted({*found, *served} - {*unwanted}):
         folder, current = found.get(name, FoundModel()), served.get(name)
@@ -62,9 +69,11 @@ def changes(
             else:
                 candidates = [bundle for bundle in candidates if _supersedes(bundle, current)]
         candidates = [bundle for bundle in candidates if bundle not in failed]
-        if candidates:
+        if candidates and current is None and candidates[0] in on_demand:
+            offer[name] = candidates[0]
+        if candidates and (name not in offer or name == wanted):
             load[name] = tuple(candidates)
-    return Changes(load, frozenset(unload), frozenset(missing))
+    return Changes(load, frozenset(unload), frozenset(missing), offer)
 
 
 def _supersedes(bundle: FoundVersion, current: FoundVersion) -> bool:

@@ -12,10 +12,22 @@ from headwaiter_proto.rules.errors import (
 )
 from headwaiter_proto.rules.tasks import Ability, wrong_model
 from headwaiter_server.models.model_version import ModelState, VersionStatus, raise_failure
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
 
 # Seconds after which callers ask again for a model that is being loaded: loads take from one second to minutes.
 _RETRY_AFTER_S = 1.0
+
+
+class NotLoaded(Exception):
+    """The model answers once it is loaded on demand.
+
+    Attributes:
+        facts: what is known of the model.
+    """
+
+    def __init__(self, facts: ModelFacts) -> None:
+        super().__init__(f"the model {facts.name!r} is not loaded")
+        self.facts = facts
 
 
 class ModelDirectory:
@@ -36,6 +48,8 @@ class ModelDirectory:
         self._default_model, self._single = default_model, single
         self._versions: list[VersionStatus] = []
         self._current: dict[str, ServedModel] = {}
+        # The models that answer requests, and those that do once they are loaded on demand.
+        self._known: dict[str, ModelFacts] = {}
         self.started, self.reachable, self.leaving = False, True, False
         self._subscribers: list[Callable[[], None]] = []
 
@@ -57,6 +71,10 @@ class ModelDirectory:
         """
         self._versions = sorted(versions, key=lambda each: (each.name, each.number))
         self._current = dict(sorted(current.items()))
+        answers = (ModelState.ON_DISK, ModelState.LOADING)
+        on_demand = {each.name: each.facts for each in self._versions if each.facts and each.state in answers}
+        known = {**on_demand, **{name: served.facts for name, served in current.items()}}
+        self._known = dict(sorted(known.items()))
         self.notify()
 
     @property
@@ -81,20 +99,31 @@ class ModelDirectory:
         return self._versions
 
     @property
-    def served(self) -> list[ServedModel]:
-        """The models that answer requests, by name, but the default model first.
+    def known(self) -> list[ModelFacts]:
+        """The models that answer requests, loaded or on disk, by name, but the default model first.
 
         Raises:
             Starting: the server is starting.
         """
-        if not self.started and not self._current:
+        if not self.started and not self._known:
+            raise starting()
+        return sorted(self._known.values(), key=lambda each: each.name != self._default_model)
+
+    @property
+    def served(self) -> list[ServedModel]:
+        """The models that are loaded and answer requests, by name, but the default model first.
+
+        Raises:
+            Starting: the server is starting.
+        """
+        if not self.started and not self._known:
             raise starting()
         return sorted(self.current, key=lambda each: each.name != self._default_model)
 
     @property
     def served_names(self) -> list[str]:
-        """The names of the models that answer requests."""
-        return list(self._current)
+        """The names of the models that answer requests, loaded or on disk."""
+        return list(self._known)
 
     @property
     def ready(self) -> bool:
@@ -105,7 +134,7 @@ class ModelDirectory:
     def available(self) -> bool:
         """Whether load balancers may send requests, also those that name no model."""
         # A server without its default model must get no calls.
-        return self.ready and bool(self._current) and self._default_model in ("", *self._current)
+        return self.ready and bool(self._known) and self._default_model in ("", *self._known)
 
     def find(self, name: str, version: str = "", wanted: Ability | None = None) -> ServedModel:
         """Return the model that answers requests for a name and a version; either may be empty.
@@ -121,14 +150,22 @@ class ModelDirectory:
             InvalidInput: the model lacks the ability, or the name is empty and several models suit the request.
             Starting: the server is starting, or it is loading the model.
             Unavailable: the server has no model.
+            NotLoaded: the model has to be loaded first.
         """
+        facts = self.facts(name, version, wanted)
+        if (served := self._current.get(facts.name)) is None:
+            raise NotLoaded(facts)
+        return served
+
+    def facts(self, name: str, version: str = "", wanted: Ability | None = None) -> ModelFacts:
+        """Return what is known of the model that `find` returns, or that has to be loaded first."""
         found = self._find(name or self._meant_name(wanted), version)
         if wanted is not None and not wanted.has(found.manifest):
             raise wrong_model(found.name, found.manifest, wanted, self._suited(wanted) or self._able(wanted))
         return found
 
-    def _find(self, name: str, version: str) -> ServedModel:
-        current = self._current.get(name)
+    def _find(self, name: str, version: str) -> ModelFacts:
+        current = self._known.get(name)
         if current is not None and version in ("", current.version):
             return current
         if not self.started and current is None:
@@ -147,12 +184,12 @@ class ModelDirectory:
                 f"{current.version!r}, or leave the field empty",
                 field="model_version",
             )
-        remedy = f"send one of {self._names()}" if self._current else "load a model"
+        remedy = f"send one of {self._names()}" if self._known else "load a model"
         raise ModelNotFound(f"the server has no model {name[:MAX_QUOTED_CHARACTERS]!r}: {remedy}", field="model")
 
     def _meant_name(self, wanted: Ability | None) -> str:
         """Return the name of the model that a request without a name means."""
-        default, current = self._default_model, self._current.get(self._default_model)
+        default, current = self._default_model, self._known.get(self._default_model)
         if default and (wanted is None or current is None or wanted.has(current.manifest)):
             return default
         if not self._single and (not self.started or self._loads_a_model):
@@ -179,15 +216,15 @@ class ModelDirectory:
     @property
     def _loads_a_model(self) -> bool:
         """Whether the first version of a model is being loaded."""
-        return any(each.state is ModelState.LOADING and each.name not in self._current for each in self._versions)
+        return any(each.state is ModelState.LOADING and each.name not in self._known for each in self._versions)
 
     def _suited(self, wanted: Ability) -> list[str]:
         """Return the names of the models that were made for what a request needs."""
-        return [name for name, served in self._current.items() if wanted.suits(served.manifest)]
+        return [name for name, facts in self._known.items() if wanted.suits(facts.manifest)]
 
     def _able(self, wanted: Ability) -> list[str]:
         """Return the names of the models that can do what a request needs."""
-        return [name for name, served in self._current.items() if wanted.has(served.manifest)]
+        return [name for name, facts in self._known.items() if wanted.has(facts.manifest)]
 
     def _none_suits(self, wanted: Ability) -> HeadwaiterError:
         """Return the error of a request without a name that no model suits."""
@@ -197,7 +234,7 @@ class ModelDirectory:
         return InvalidInput(f"the request names no model; {needed}: {remedy}", field="model")
 
     def _names(self) -> str:
-        return ", ".join(map(repr, self._current))
+        return ", ".join(map(repr, self._known))
 
 
 def starting() -> Starting:

@@ -7,7 +7,7 @@ from pathlib import Path
 from headwaiter_server.runtime.files import read_small_file
 from headwaiter_server.settings.flags import Settings, SettingsError, read_value
 
-_OWN_SETTINGS = ("precision", "instances", "token_budget", "max_sequence_tokens", "warm_up")
+_OWN_SETTINGS = ("load", "precision", "instances", "token_budget", "max_sequence_tokens", "warm_up")
 _MAX_BYTES = 1 << 16
 
 

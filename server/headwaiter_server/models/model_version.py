@@ -4,15 +4,18 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import NamedTuple
 
 from headwaiter_proto.rules.errors import ModelNotFound
+from headwaiter_server.models.served_model import ModelFacts
 
 
 class ModelState(StrEnum):
     """What a version of a model is doing."""
 
+    ON_DISK = "on_disk"  # it is known, and loaded at the first request for it
     LOADING = "loading"  # it is opened, checked, measured and warmed up, and all processes open its tokenizer
     READY = "ready"  # it answers new requests
     DRAINING = "draining"  # it answers only the requests that it has begun; then its memory is freed
@@ -22,23 +25,42 @@ class ModelState(StrEnum):
 class Event(StrEnum):
     """What happens to a version of a model."""
 
+    WANTED = "wanted"  # a request needs it
     LOADED = "loaded"  # everything that its requests need is ready
     REFUSED = "refused"  # it must not be served, or its load has failed
     UNWANTED = "unwanted"  # when its load had ended, it was no longer the version that should answer
     RETIRED = "retired"  # another version takes over, or the model is unloaded
     FREED = "freed"  # its requests are answered, and its memory is free
     FORGOTTEN = "forgotten"  # its files are gone or have changed, or a caller asks for another attempt
+    DUE = "due"  # the next request may try to load it again
 
 
 # The state that follows an event; None if nothing of the version is left. Events without a row cannot happen.
 NEXT_STATE: Mapping[tuple[ModelState, Event], ModelState | None] = {
+    (ModelState.ON_DISK, Event.WANTED): ModelState.LOADING,
+    (ModelState.ON_DISK, Event.FORGOTTEN): None,
     (ModelState.LOADING, Event.LOADED): ModelState.READY,
     (ModelState.LOADING, Event.REFUSED): ModelState.FAILED,
     (ModelState.LOADING, Event.UNWANTED): ModelState.DRAINING,
     (ModelState.READY, Event.RETIRED): ModelState.DRAINING,
     (ModelState.DRAINING, Event.FREED): None,
     (ModelState.FAILED, Event.FORGOTTEN): None,
+    (ModelState.FAILED, Event.DUE): ModelState.ON_DISK,
 }
+
+
+class History(NamedTuple):
+    """How often a model was loaded and unloaded.
+
+    Attributes:
+        loads: number of loads of all versions.
+        evictions: how often the model was unloaded to make room for another one.
+        loading_s: seconds that the loads took together.
+    """
+
+    loads: int = 0
+    evictions: int = 0
+    loading_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -48,13 +70,19 @@ class VersionStatus:
     Attributes:
         name: name of the model.
         number: the version, a whole number.
-        reason: why the version failed; otherwise empty.
+        reason: why the version failed, now or at its latest load; otherwise empty.
+        sizes: if the version does not fit, the bytes that it may have, and those that it needs.
+        facts: what is known of a version that is loaded on demand; None for other versions.
+        history: how often the model was loaded and unloaded.
     """
 
     name: str
     number: int
     state: ModelState = ModelState.LOADING
     reason: str = ""
+    sizes: tuple[int, int] | None = None
+    facts: ModelFacts | None = None
+    history: History = field(default_factory=History)
 
     @property
     def version(self) -> str:
@@ -73,7 +101,7 @@ class VersionStatus:
 
     def status(self) -> "VersionStatus":
         """Return a copy without what only the process of the models knows."""
-        return VersionStatus(self.name, self.number, self.state, self.reason)
+        return VersionStatus(**{each.name: getattr(self, each.name) for each in fields(VersionStatus)})
 
 
 def raise_failure(versions: Iterable[VersionStatus]) -> None:
@@ -86,4 +114,5 @@ def raise_failure(versions: Iterable[VersionStatus]) -> None:
     if failed:
         latest = max(failed, key=lambda each: each.number)
         problem = f"version {latest.version} of the model {latest.name!r} cannot be served"
-        raise ModelNotFound(f"{problem}: {latest.reason}", field="model")
+        limit, actual = latest.sizes or (None, None)
+        raise ModelNotFound(f"{problem}: {latest.reason}", field="model", limit=limit, actual=actual)

@@ -7,18 +7,20 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from headwaiter_proto.rules.errors import InvalidInput, Unavailable
-from headwaiter_server.concurrency.background_tasks import BackgroundTasks
+from headwaiter_server.concurrency.background_tasks import BackgroundTasks, Result
 from headwaiter_server.models.changes import changes
 from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.folders import FoundModel, FoundVersion, scan
 from headwaiter_server.models.model_version import ModelState, raise_failure
+from headwaiter_server.models.on_disk import describe
 from headwaiter_server.models.versions import ModelVersion, ModelVersions
 from headwaiter_server.runtime.errors import ModelRefused
 from headwaiter_server.scheduling.request_errors import shutting_down
-from headwaiter_server.settings.flags import Settings
+from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ class ModelRepository:
         self._reported: set[tuple[str, str]] = set()
         self._missing_since: dict[tuple[str, int], float] = {}
         self._scanning = asyncio.Lock()
-        # For each model, or "" for all, the update that has not scanned the folder yet.
-        self._waiting: dict[str, asyncio.Task[Failures]] = {}
+        # For each model, or "" for all, and with or without retries, the update that has not scanned the folder yet.
+        self._waiting: dict[tuple[str, bool], asyncio.Task[Failures]] = {}
         # For each model, the task that loads a version.
         self._loading: dict[str, asyncio.Task[ModelVersion | None]] = {}
         self._tasks = BackgroundTasks(on_error=_log_error)
@@ -58,7 +60,7 @@ class ModelRepository:
         settings = self._settings
         if settings.models is not None:
             await self._run(self._request_update())
-            if not self._versions.current and (
+            if not self._directory.served_names and (
                 self._directory.known_versions or not (settings.watch_s or settings.model_control == "on")
             ):
                 reasons = "; ".join(f"{each.name}: {each.reason}" for each in self._directory.known_versions)
@@ -66,7 +68,7 @@ class ModelRepository:
         else:
             assert settings.bundle is not None
             await self._versions.serve_bundle(FoundVersion("", 1, settings.bundle))
-        if settings.default_model not in ("", *self._versions.current):
+        if settings.default_model not in ("", *self._directory.served_names):
             log.warning("--default-model %s is not among the models that are served", settings.default_model)
         self._directory.started = True
         self._directory.notify()
@@ -92,7 +94,15 @@ class ModelRepository:
         failures = await self._run(self._request_update(name))
         # Not the failures among all versions: another caller may have asked for another attempt meanwhile.
         raise_failure(failures.values())
-        self._directory.find(name)
+        self._directory.facts(name)
+
+    async def load_on_demand(self, name: str) -> None:
+        """Load a model that a request needs, or wait for the load in progress; the directory says how the load ended.
+
+        Raises:
+            Unavailable: the server is draining, or the folder of models cannot be read.
+        """
+        await self._run(self._loading.get(name) or self._request_update(name, retries=False))
 
     async def unload(self, name: str) -> None:
         """Stop giving requests to a model until `load` is called for it, and free its memory once its requests end.
@@ -103,12 +113,12 @@ class ModelRepository:
         """
         _require_name(name)
         if name not in self._loading:
-            self._directory.find(name)
+            self._directory.facts(name)
         self._unloaded.add(name)
         self._versions.retire(name)
 
-    async def _run(self, update: "asyncio.Task[Failures]") -> Failures:
-        """Wait for an update, which goes on if the caller does not wait for its end.
+    async def _run(self, update: "asyncio.Task[Result]") -> Result:
+        """Wait for an update or a load, which goes on if the caller does not wait for its end.
 
         Raises:
             Unavailable: the server is draining.
@@ -118,17 +128,17 @@ class ModelRepository:
             raise shutting_down()
         return update.result()
 
-    def _request_update(self, only: str = "") -> "asyncio.Task[Failures]":
-        """Start an update; all callers that ask before it scans the folder share one update.
+    def _request_update(self, only: str = "", *, retries: bool = True) -> "asyncio.Task[Failures]":
+        """Start an update, see `_update`; all callers that ask before it scans the folder share one update.
 
         Raises:
             Unavailable: the server is draining.
         """
         if self._draining:
             raise shutting_down()
-        if only not in self._waiting:
-            self._waiting[only] = self._tasks.start(self._update(only))
-        return self._waiting[only]
+        if (only, retries) not in self._waiting:
+            self._waiting[only, retries] = self._tasks.start(self._update(only, retries=retries))
+        return self._waiting[only, retries]
 
     async def _watch(self, interval_s: float) -> None:
         """Look for changes of the folder of models at this interval, forever."""
@@ -146,27 +156,29 @@ class ModelRepository:
             except Exception:
                 log.exception("the folder of models cannot be compared with what is loaded")
 
-    async def _update(self, only: str = "", *, waits: bool = True) -> Failures:
+    async def _update(self, only: str = "", *, waits: bool = True, retries: bool = True) -> Failures:
         """Compare the folder, or one model in it, with what is served, and change what is served.
 
         Args:
             only: name of the model; empty for all models.
             waits: whether to return only when the loads that this update needs have ended.
+            retries: whether to load versions of the model `only` that failed before again.
 
         Returns:
             The versions that failed to load, if the update waits.
         """
         async with self._scanning:
-            self._waiting.pop(only, None)
-            load = await self._scan(only)
-            if only and any(name == only for name, _ in self._missing_since):
+            self._waiting.pop((only, retries), None)
+            load = await self._scan(only, retries=retries)
+            is_missing = any(name == only for name, _ in self._missing_since)
+            if only and (is_missing or not (load or only in self._versions.current)):
                 # A caller asked for this change: look a second time soon, instead of at the next interval.
                 await asyncio.sleep(_SECOND_LOOK_S)
-                load = await self._scan(only)
+                load = await self._scan(only, retries=retries)
         if only and only in self._loading:
             # The load in progress may be of a version that is no longer the highest one.
             await asyncio.wait({self._loading[only]})
-            return await self._update(only, waits=waits)
+            return await self._update(only, waits=waits, retries=retries)
         for name, bundles in load.items():
             if name not in self._loading:
                 self._loading[name] = self._tasks.start(self._load_first(name, bundles))
@@ -176,10 +188,10 @@ class ModelRepository:
         ended = await asyncio.gather(*map(asyncio.shield, loads.values()))
         return {name: failure for name, failure in zip(loads, ended, strict=True) if failure is not None}
 
-    async def _scan(self, only: str) -> dict[str, tuple[FoundVersion, ...]]:
+    async def _scan(self, only: str, *, retries: bool) -> dict[str, tuple[FoundVersion, ...]]:
         """Scan the folder, unload what has to be unloaded, and return which bundles of each model to try to load.
 
-        Bundles of the model `only` that failed before, even beside this scan, are tried again.
+        With `retries`, bundles of the model `only` that failed before, even beside this scan, are tried again.
         """
         assert self._settings.models is not None
         now_s = time.monotonic()
@@ -189,16 +201,22 @@ class ModelRepository:
             raise Unavailable(f"the folder of models cannot be read ({error.strerror}): mount it") from None
         self._report(found)
         bundles = {bundle for folder in found.values() for bundle in folder.bundles.values()}
+        on_demand = await asyncio.to_thread(_on_demand, bundles, self._settings)
         for each in self._versions.failed:
-            if each.bundle not in bundles or each.retried or each.name == only:
+            retried = each.retried and each.facts is None
+            if each.bundle not in bundles or retried or (each.name == only and retries):
                 self._versions.forget(each)
         change = changes(
             found,
             {name: version.bundle for name, version in self._versions.current.items()},
             failed={each.bundle for each in self._versions.failed},
+            on_demand=on_demand,
+            wanted=only,
             unwanted=self._unloaded,
             missing_before={key for key, since_s in self._missing_since.items() if now_s - since_s >= _SECOND_LOOK_S},
         )
+        if found:
+            self._versions.offer([bundle for name, bundle in change.offer.items() if name not in self._loading])
         self._missing_since = {key: self._missing_since.get(key, now_s) for key in change.missing}
         for name in change.unload:
             if only in ("", name):
@@ -251,6 +269,16 @@ def _log_error() -> None:
     """Log the error of a task, except what its caller is told."""
     if not isinstance(sys.exception(), Unavailable):
         log.error("the repository of models failed", exc_info=True)
+
+
+def _on_demand(bundles: Iterable[FoundVersion], settings: Settings) -> set[FoundVersion]:
+    """Return the bundles that wait for a request; the load of a bundle that cannot be read says what is wrong."""
+    waiting = set()
+    for bundle in bundles:
+        with suppress(ModelRefused, SettingsError):
+            if not describe(bundle, settings).pinned:
+                waiting.add(bundle)
+    return waiting
 
 
 def _require_name(name: str) -> None:

@@ -8,8 +8,11 @@ then its memory is freed. A version that cannot be loaded is reported, and chang
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -25,17 +28,22 @@ from headwaiter_server.models.directory import ModelDirectory
 from headwaiter_server.models.folders import FoundVersion
 from headwaiter_server.models.loading import LoadedModel, load_model
 from headwaiter_server.models.model_settings import read_model_settings
-from headwaiter_server.models.model_version import Event, ModelState, VersionStatus
+from headwaiter_server.models.model_version import Event, History, ModelState, VersionStatus
+from headwaiter_server.models.on_disk import OnDisk, describe
+from headwaiter_server.models.room import Resident, make_room
 from headwaiter_server.models.running_model import RunningModel
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
-from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NotEnoughMemory, one_line
+from headwaiter_server.runtime.errors import BundleChanged, ModelRefused, NoRoom, NotEnoughMemory, one_line
 from headwaiter_server.runtime.memory import give_back_free_memory
 from headwaiter_server.scheduling.attention_queue import AttentionWeightsQueue
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
+
+# Seconds after which a request may load a version again that could not be loaded on demand.
+_RETRY_S = 30.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,11 +52,15 @@ class ModelVersion(VersionStatus):
 
     Attributes:
         retried: whether a failed version is loaded again although its files are unchanged.
+        disk: what the manifest and the settings say; None if they cannot be read, and for a single bundle.
+        stays_until_s: the version is not unloaded for another model before this time.
         running: the loaded model; None before the version is ready and after its memory is freed.
     """
 
     bundle: FoundVersion
     retried: bool = False
+    disk: OnDisk | None = None
+    stays_until_s: float = 0.0
     running: RunningModel | None = None
 
 
@@ -91,6 +103,12 @@ class ModelVersions:
         # The loaded versions, those that are draining too, by the number of the load.
         self._running: dict[int, RunningModel] = {}
         self._load_numbers = count()
+        # Loads follow each other in the order in which callers asked, so that each decision about memory holds.
+        self._one_load = asyncio.Lock()
+        self._freed = asyncio.Event()
+        # For each model, what its batches have taught, and how often it was loaded.
+        self._learnt: dict[str, KnownCost] = {}
+        self._histories: defaultdict[str, History] = defaultdict(History)
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._retiring = BackgroundTasks(on_error=lambda: log.error("a version cannot be unloaded", exc_info=True))
 
@@ -136,37 +154,104 @@ class ModelVersions:
 
         A version that cannot be loaded has failed, with the reason that callers see.
         """
-        version = self._add(bundle)
-        self._publish()
-        before = self.current.get(version.name)
         try:
-            loaded = await self._load(version, None if before is None else before.running)
+            disk = await asyncio.to_thread(describe, bundle, self._settings)
         except Exception as error:  # noqa: BLE001 - any error is the reason of the failure
+            version = self._add(bundle)
             self._fail(version, error)
-        except BaseException:
-            self._versions.remove(version)
             self._publish()
+            return version
+        version = self._offered(bundle) or self._add(bundle, disk)
+        if version.state is ModelState.ON_DISK:
+            version.note(Event.WANTED)
+            version.reason, version.sizes = "", None
+        self._publish()
+        try:
+            async with self._one_load:
+                await self._load_next(version, is_wanted)
+        except BaseException:
+            if version.state is ModelState.LOADING:
+                self._versions.remove(version)
+                self._publish()
             raise
-        else:
-            facts = await self._announce(version, loaded)
-            if await is_wanted(version, before):
-                self._take_over(version, loaded, facts)
-            else:
-                version.note(Event.UNWANTED)
-                await self._release(facts.number)
-                self._note_end(version, Event.FREED)
         self._publish()
         return version
 
+    async def _load_next(self, version: ModelVersion, is_wanted: IsWanted) -> None:
+        """Load a version while no other version is loaded; see `load`."""
+        try:
+            await self._make_room(version)
+            before, started_s = self.current.get(version.name), time.monotonic()
+            loaded = await self._load(version, None if before is None else before.running)
+        except Exception as error:  # noqa: BLE001 - any error is the reason of the failure
+            self._fail(version, error)
+            return
+        facts = await self._announce(version, loaded)
+        if await is_wanted(version, before):
+            self._take_over(version, loaded, facts)
+        else:
+            version.note(Event.UNWANTED)
+            await self._release(facts.number)
+            self._note_end(version, Event.FREED)
+        now_s, history = time.monotonic(), self._histories[version.name]
+        load_s = now_s - started_s
+        version.stays_until_s = now_s + load_s
+        self._histories[version.name] = history._replace(loads=history.loads + 1, loading_s=history.loading_s + load_s)
+
+    def offer(self, bundles: Collection[FoundVersion]) -> None:
+        """Let requests load these bundles, and no others."""
+        for each in [each for each in self._versions if each.state is ModelState.ON_DISK]:
+            if each.bundle not in bundles:
+                self._note_end(each, Event.FORGOTTEN)
+        for bundle in bundles:
+            if self._offered(bundle) is None:
+                self._add(bundle, describe(bundle, self._settings)).state = ModelState.ON_DISK
+        self._publish()
+
+    def _offered(self, bundle: FoundVersion) -> ModelVersion | None:
+        offered = (each for each in self._versions if each.state is ModelState.ON_DISK)
+        return next((each for each in offered if each.bundle == bundle), None)
+
     def retire(self, name: str) -> None:
         """Let no version of a model answer new requests, and free the memory of the version that did."""
+        for offered in [each for each in self._versions if (each.name, each.state) == (name, ModelState.ON_DISK)]:
+            self._note_end(offered, Event.FORGOTTEN)
         version = self.current.pop(name, None)
         if version is not None:
             self._retire(version)
             self._publish()
 
-    def _add(self, bundle: FoundVersion) -> ModelVersion:
-        version = ModelVersion(name=bundle.name, number=bundle.version, bundle=bundle)
+    async def _make_room(self, version: ModelVersion) -> None:
+        """Return once a version fits in memory; unload models for it.
+
+        Raises:
+            NoRoom: the version cannot fit.
+        """
+        limit_bytes = self._settings.max_model_bytes
+        while limit_bytes and version.disk is not None:
+            residents = [resident for each in self._versions if (resident := _resident(each)) is not None]
+            room = make_room(version.disk.size_bytes, limit_bytes, residents, time.monotonic())
+            if not room.wait_s:
+                return
+            self._freed.clear()
+            for name in room.evict:
+                self._evict(self.current[name], offers=name != version.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(room.wait_s if room.wait_s < float("inf") else None):
+                    await self._freed.wait()
+
+    def _evict(self, version: ModelVersion, *, offers: bool) -> None:
+        """Unload a model for another one, and let the next request load the model again."""
+        history = self._histories[version.name]
+        self._histories[version.name] = history._replace(evictions=history.evictions + 1)
+        self.retire(version.name)
+        if offers:
+            self._add(version.bundle, version.disk).state = ModelState.ON_DISK
+            self._publish()
+
+    def _add(self, bundle: FoundVersion, disk: OnDisk | None = None) -> ModelVersion:
+        facts = None if disk is None or disk.pinned else disk.facts
+        version = ModelVersion(name=bundle.name, number=bundle.version, bundle=bundle, disk=disk, facts=facts)
         self._versions.append(version)
         return version
 
@@ -178,7 +263,7 @@ class ModelVersions:
         """
         settings = await asyncio.to_thread(read_model_settings, self._settings, version.bundle.settings)
         if before is None:
-            return await self._load_in_thread(version.bundle.folder, settings)
+            return await self._load_in_thread(version.bundle.folder, settings, self._learnt.get(version.name))
         if settings.provider == "auto" and before.facts.provider == "cuda":
             # A version that does not fit on the GPU beside its predecessor must not move the model to the CPU.
             settings = replace(settings, provider="cuda")
@@ -200,7 +285,17 @@ class ModelVersions:
         # Callers see the reason, but must not see the path of the folder of models.
         version.reason = one_line(error).replace(f"{self._settings.models}/", "")
         version.retried = isinstance(error, NotEnoughMemory | BundleChanged)
+        version.sizes = (error.limit_bytes, error.needed_bytes) if isinstance(error, NoRoom) else None
         version.note(Event.REFUSED)
+        if version.facts is not None:
+            asyncio.get_running_loop().call_later(_RETRY_S, self._let_retry, version)
+
+    def _let_retry(self, failed: ModelVersion) -> None:
+        """Let the next request load a version again, unless another version of the model answers or may answer."""
+        others = (each for each in self._versions if each.name == failed.name and each is not failed)
+        if failed in self._versions and all(each.state is ModelState.FAILED for each in others):
+            failed.note(Event.DUE)
+            self._publish()
 
     async def _announce(self, version: ModelVersion, loaded: LoadedModel) -> ModelFacts:
         """Return the facts of a loaded version once the followers are ready for its requests."""
@@ -253,6 +348,7 @@ class ModelVersions:
 
     async def _free(self, version: ModelVersion) -> None:
         assert version.running is not None
+        self._learnt[version.name] = version.running.known_cost
         await version.running.wait_until_unused(self._settings.drain_s)
         number = version.running.facts.number
         await self._release(number)
@@ -270,12 +366,25 @@ class ModelVersions:
         """Forget a version of which an event leaves nothing."""
         if not version.note(event):
             self._versions.remove(version)
+        self._freed.set()
         self._publish()
 
     def _publish(self) -> None:
         """Tell the directory what each version is doing."""
+        for each in self._versions:
+            each.history = self._histories[each.name]
         current = {name: each.running for name, each in self.current.items() if each.running is not None}
         self._directory.update(self._versions, current)
+
+
+def _resident(version: ModelVersion) -> Resident | None:
+    """Return a version as what holds memory; None if it holds none."""
+    running, disk = version.running, version.disk
+    if running is None or disk is None:
+        return None
+    used_s = float("inf") if running.in_use or running.queue.requests else running.used_s
+    leaving = version.state is ModelState.DRAINING
+    return Resident(version.name, disk.size_bytes, used_s, version.stays_until_s, disk.pinned, leaving)
 
 
 def _load_without_panic(*arguments: Any) -> LoadedModel:

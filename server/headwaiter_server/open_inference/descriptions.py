@@ -23,6 +23,7 @@ _CONFIG_TYPES = {
     "FP32": oip.TYPE_FP32,
 }
 _STATES = {
+    ModelState.ON_DISK: "UNAVAILABLE",
     ModelState.LOADING: "LOADING",
     ModelState.READY: "READY",
     ModelState.DRAINING: "UNLOADING",

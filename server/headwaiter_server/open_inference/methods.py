@@ -72,21 +72,19 @@ class OpenInferenceMethods:
 
     async def model_metadata(self, request: oip.ModelMetadataRequest, call: Call) -> oip.ModelMetadataResponse:
         """Describe the inputs and the outputs of a model."""
-        with self._path.used(request.name, request.version, call) as served:
-            return model_metadata(served.facts)
+        return model_metadata(self._path.facts(request.name, request.version, call))
 
     async def model_config(self, request: oip.ModelConfigRequest, call: Call) -> oip.ModelConfigResponse:
         """Describe how a model is batched and where it runs."""
-        with self._path.used(request.name, request.version, call) as served:
-            return oip.ModelConfigResponse(config=model_config(served.facts, self._path.limits.sequences))
+        facts = self._path.facts(request.name, request.version, call)
+        return oip.ModelConfigResponse(config=model_config(facts, self._path.limits.sequences))
 
     async def model_statistics(self, request: oip.ModelStatisticsRequest, call: Call) -> oip.ModelStatisticsResponse:
-        """Return the counts and the times of one model, or of all models."""
+        """Return the counts and the times of one model, or of all models; a model on disk has none."""
         engine = self._path.engine
         models = engine.directory.served
         if request.name:
-            with self._path.used(request.name, request.version, call) as served:
-                models = [served]
+            models = self._path.loaded(self._path.facts(request.name, request.version, call))
         statistics = map(model_statistics, models, await engine.totals(models))
         return oip.ModelStatisticsResponse(model_stats=statistics)
 
@@ -99,7 +97,7 @@ class OpenInferenceMethods:
     ) -> _Reply:
         """Encode the sequences of a request, and return the reply as `write` writes it."""
         wanted_ability = SCORES if "scores" in question.outputs else None
-        with self._path.encoding(question.model, question.version, call, wanted_ability) as served:
+        async with self._path.encoding(question.model, question.version, call, wanted_ability) as served:
             manifest = served.manifest
             head = manifest.head if manifest.HasField("head") else None
             scores, sparse = SCORES.suits(manifest), manifest.sparse

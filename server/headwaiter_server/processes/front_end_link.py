@@ -114,7 +114,8 @@ class FrontEndLink(Link):
         """Queue a request."""
         try:
             model, job = read_request(payload)
-            queue = self._engine.running_model(model).queue
+            running = self._engine.running_model(model)
+            running.used_s, queue = time.monotonic(), running.queue
             waiting = _Waiting(self, number, queue)
             waiting.request = QueuedRequest(queue, job, waiting)
             self._engine.scheduler.enqueue(queue, waiting.request)
@@ -155,6 +156,7 @@ class FrontEndLink(Link):
 
         try:
             running = self._engine.running_model(model)
+            running.used_s = time.monotonic()
             return await self._engine.attend(running, sequence, selection, deadline_s=deadline_s, on_queued=note_queued)
         except HeadwaiterError as error:
             if queued:

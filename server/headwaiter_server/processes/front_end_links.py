@@ -58,6 +58,7 @@ class FrontEndLinks:
         self._methods: Methods = {
             "totals": self._totals,
             "load": self._load,
+            "load_on_demand": self._load_on_demand,
             "unload": self._unload,
             "metrics": self.pages.get,
         }
@@ -112,6 +113,11 @@ class FrontEndLinks:
     async def _load(self, name: str) -> None:
         """Load a model; see `Engine`. All front ends answer requests with the model afterwards."""
         await self._engine.load(name)
+        await self.published()
+
+    async def _load_on_demand(self, name: str) -> None:
+        """Load a model that a request needs; see `Engine`. All front ends know afterwards how the load ended."""
+        await self._engine.load_on_demand(name)
         await self.published()
 
     async def _unload(self, name: str) -> None:

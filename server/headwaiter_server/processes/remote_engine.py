@@ -101,6 +101,10 @@ class RemoteEngine:
         """See `Engine`."""
         await self._link.call("load", name)
 
+    async def load_on_demand(self, name: str) -> None:
+        """See `Engine`."""
+        await self._link.call("load_on_demand", name)
+
     async def unload(self, name: str) -> None:
         """See `Engine`."""
         await self._link.call("unload", name)

@@ -72,7 +72,7 @@ class EncoderMethods:
     async def attend(self, request: pb.AttendRequest, call: Call) -> bytes:
         """Return the attention weights of one sequence."""
         adopt_id(call, request.request_id)
-        with self._path.used(request.model, request.model_version, call) as served:
+        with await self._path.used(request.model, request.model_version, call) as served:
             return await self._attend(request, call, served)
 
     async def _attend(self, request: pb.AttendRequest, call: Call, served: ServedModel) -> bytes:
@@ -111,23 +111,26 @@ class EncoderMethods:
         return reply.SerializeToString()
 
     async def list_models(self, request: pb.ListModelsRequest, call: Call) -> bytes:
-        """List the models that answer requests, and all versions that the server knows."""
+        """List the models that answer requests, loaded or on disk, and all versions that the server knows."""
         directory = self._path.engine.directory
-        reply = pb.ListModelsResponse(models=[model_ref(served) for served in directory.served])
+        reply = pb.ListModelsResponse(models=map(model_ref, directory.known))
         reply.versions.extend(model_status(version) for version in directory.versions)
         return reply.SerializeToString()
 
     async def get_model(self, request: pb.GetModelRequest, call: Call) -> bytes:
-        """Describe a model."""
-        with self._path.used(request.name, request.version, call) as served:
-            described = await self._path.engine.describe(served)
-            return model_reply(served, self._path.limits, described).SerializeToString()
+        """Describe a model; a model on disk is not loaded for this."""
+        described = pb.GetModelResponse()
+        facts = self._path.facts(request.name, request.version, call)
+        for served in self._path.loaded(facts):
+            with served:
+                described = await self._path.engine.describe(served)
+        return model_reply(facts, self._path.limits, described).SerializeToString()
 
     async def load_model(self, request: pb.LoadModelRequest, call: Call) -> bytes:
         """Load a model."""
         await self._path.load(request.name)
-        served = self._path.engine.directory.find(request.name)
-        return pb.LoadModelResponse(model=model_ref(served)).SerializeToString()
+        facts = self._path.engine.directory.facts(request.name)
+        return pb.LoadModelResponse(model=model_ref(facts)).SerializeToString()
 
     async def unload_model(self, request: pb.UnloadModelRequest, call: Call) -> bytes:
         """Unload a model."""
@@ -139,6 +142,5 @@ class EncoderMethods:
         engine = self._path.engine
         models = engine.directory.served
         if request.model:
-            with self._path.used(request.model, "", call) as served:
-                models = [served]
+            models = self._path.loaded(self._path.facts(request.model, "", call))
         return (await engine.batches(models)).SerializeToString()

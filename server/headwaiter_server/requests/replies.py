@@ -15,7 +15,7 @@ from headwaiter_proto.rules.responses import attend_response, encode_response, m
 from headwaiter_proto.rules.sequences import ParsedInput
 from headwaiter_proto.rules.sparse import dense_vectors
 from headwaiter_server.models.model_version import VersionStatus
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
@@ -62,7 +62,7 @@ def encode_reply(
     pooled = _finished_vectors(parsed, output, outcome, served.manifest) if output.pooled else None
     reply = encode_response(parsed, output, pooled, hidden, outcome.failures, outcome.logits)
     reply.request_id = request_id
-    reply.model.CopyFrom(model_ref(served))
+    reply.model.CopyFrom(model_ref(served.facts))
     return reply
 
 
@@ -101,16 +101,15 @@ def attend_reply(
     vectors = () if head is None else (head.query, head.keys, head.values)
     reply = attend_response(attention.weights, attention.context, tokens, *vectors)
     reply.request_id = request_id
-    reply.model.CopyFrom(model_ref(served))
+    reply.model.CopyFrom(model_ref(served.facts))
     # The graph of attention weights is always float32.
     if reply.model.precision != pb.PRECISION_FP32:
         reply.model.precision, reply.model.results_digest = pb.PRECISION_FP32, ""
     return reply
 
 
-def model_ref(served: ServedModel) -> pb.ModelRef:
-    """Return the name, the version, the digests and the precision of the model that answers."""
-    facts = served.facts
+def model_ref(facts: ModelFacts) -> pb.ModelRef:
+    """Return the name, the version, the digests and the precision of a model."""
     return pb.ModelRef(
         name=facts.name,
         digest=facts.digest,
@@ -123,13 +122,15 @@ def model_ref(served: ServedModel) -> pb.ModelRef:
 def model_status(version: VersionStatus) -> pb.ModelStatus:
     """Describe what a version of a model is doing."""
     state = f"MODEL_STATE_{version.state.name}"
-    return pb.ModelStatus(name=version.name, version=version.version, state=state, reason=version.reason)
+    reply = pb.ModelStatus(name=version.name, version=version.version, state=state, reason=version.reason)
+    reply.loads, reply.evictions, reply.loading_s = version.history
+    return reply
 
 
-def model_reply(served: ServedModel, limits: RequestLimits, described: pb.GetModelResponse) -> pb.GetModelResponse:
+def model_reply(facts: ModelFacts, limits: RequestLimits, described: pb.GetModelResponse) -> pb.GetModelResponse:
     """Describe a model: its inputs and outputs, and what the engine says of it."""
-    reply = model_response(served.manifest, limits)
-    reply.model.CopyFrom(model_ref(served))
+    reply = model_response(facts.manifest, limits)
+    reply.model.CopyFrom(model_ref(facts))
     reply.MergeFrom(described)
     return reply
 

@@ -5,8 +5,8 @@ turns the EncodeResponse into the bytes of its own reply.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -24,8 +24,8 @@ from headwaiter_proto.rules.tokens import check_tokenize_request, tokenize_respo
 from headwaiter_server.engine.interface import Engine
 from headwaiter_server.inputs.tokenizer import Truncation
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.models.directory import starting
-from headwaiter_server.models.served_model import ServedModel
+from headwaiter_server.models.directory import NotLoaded, starting
+from headwaiter_server.models.served_model import ModelFacts, ServedModel
 from headwaiter_server.requests.call import Call, clock, log_failures
 from headwaiter_server.requests.inputs import CheckRoom, InputReaders, priority_of, read_input
 from headwaiter_server.requests.replies import answer_bytes, encode_reply, model_ref, set_timings
@@ -149,11 +149,42 @@ class RequestPath:
             self.reply_limit.hold(call.connection, size_bytes, call.held, reserved_bytes=call.reply_bytes)
             call.reply_bytes = size_bytes
 
-    def used(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> ServedModel:
-        """Return the model of a request, which stays loaded in a `with` block; see `ModelDirectory.find`."""
-        served = self.engine.directory.find(name, version, wanted)
-        call.model = served.labels
-        return served
+    async def used(
+        self, name: str, version: str, call: Call, wanted: Ability | None = None, timeout_s: float = 0.0
+    ) -> ServedModel:
+        """Return the model of a request, which stays loaded in a `with` block; see `ModelDirectory.find`.
+
+        If the model is on disk, the request waits for its load, which goes on if the request ends before.
+        """
+        while True:
+            try:
+                served = self.engine.directory.find(name, version, wanted)
+            except NotLoaded as missing:
+                call.model = missing.facts.name, missing.facts.version
+                await self._load_on_demand(missing.facts.name, call, timeout_s)
+            else:
+                call.model = served.labels
+                return served
+
+    async def _load_on_demand(self, name: str, call: Call, timeout_s: float) -> None:
+        try:
+            # gRPC itself cancels a call whose deadline passes.
+            async with asyncio.timeout_at(call.arrived_s + timeout_s if timeout_s else None):
+                await self.engine.load_on_demand(name)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the model {name!r} was not loaded within the request's timeout_s of {timeout_s:g} s: allow more time"
+            ) from None
+
+    def facts(self, name: str, version: str, call: Call) -> ModelFacts:
+        """Return what is known of the model of a request, without loading the model; see `ModelDirectory.facts`."""
+        facts = self.engine.directory.facts(name, version)
+        call.model = facts.name, facts.version
+        return facts
+
+    def loaded(self, facts: ModelFacts) -> list[ServedModel]:
+        """Return the model with these facts if it is loaded."""
+        return [each for each in self.engine.directory.current if each.facts is facts]
 
     def check_model(self, name: str, version: str, call: Call) -> None:
         """Check that a model answers requests, for callers that need no token.
@@ -171,15 +202,16 @@ class RequestPath:
         if not self.ready:
             raise Unavailable("the server answers no new requests: send the request to another replica")
         try:
-            with self.used(name, version, call):
-                pass
+            self.facts(name, version, call)
         except ModelNotFound:
             raise ModelNotFound("the model is not served: list the models, with a token", field="model") from None
 
-    @contextmanager
-    def encoding(self, name: str, version: str, call: Call, wanted: Ability | None = None) -> Iterator[ServedModel]:
+    @asynccontextmanager
+    async def encoding(
+        self, name: str, version: str, call: Call, wanted: Ability | None = None, timeout_s: float = 0.0
+    ) -> AsyncIterator[ServedModel]:
         """Do what `used` does, and count the request as failed if the block fails."""
-        with self.used(name, version, call, wanted) as served:
+        with await self.used(name, version, call, wanted, timeout_s) as served:
             try:
                 yield served
             except BaseException:
@@ -236,7 +268,7 @@ class RequestPath:
     async def encode_packed(self, request: pb.EncodeRequest, call: Call, reserve: ReserveBytes) -> bytes:
         """Find the model of a request, and return the serialised EncodeResponse."""
         wanted = SCORES if request.output.scores else SPARSE_VECTORS if request.output.sparse else None
-        with self.encoding(request.model, request.model_version, call, wanted) as served:
+        async with self.encoding(request.model, request.model_version, call, wanted, request.timeout_s) as served:
             return await self.encode(request, served, call, reserve, PACKED_REPLY)
 
     async def classify(
@@ -251,7 +283,7 @@ class RequestPath:
 
         `adapt` may change the request once the model is known.
         """
-        with self.encoding(request.model, request.model_version, call, wanted) as served:
+        async with self.encoding(request.model, request.model_version, call, wanted, request.timeout_s) as served:
             adapt(served.manifest)
             head = read_head(request.output, served.manifest)
             assert head is not None
@@ -265,7 +297,7 @@ class RequestPath:
 
         The reply has offsets if the request asks for them, and the tokens as the vocabulary writes them with `strings`.
         """
-        with self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
+        with await self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
             tokenizer = served.tokenizer
             assert tokenizer is not None
             check_tokenize_request(request, served.manifest)
@@ -275,7 +307,7 @@ class RequestPath:
             def respond() -> bytes:
                 sequences = map(without_types, parsed.sequences) if strings else ()
                 words = [word for ids in sequences for word in tokenizer.token_strings(ids)]
-                return write(tokenize_response(parsed, words, model_ref(served), call.request_id))
+                return write(tokenize_response(parsed, words, model_ref(served.facts), call.request_id))
 
             return await self._reply_of_tokens(respond, parsed, call)
 
@@ -283,7 +315,7 @@ class RequestPath:
         self, request: pb.EncodeRequest, call: Call, write: Callable[[list[str]], bytes], *, skip_special_tokens: bool
     ) -> bytes:
         """Return the texts of the token ids of a request as `write` writes them; queue nothing."""
-        with self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
+        with await self.used(request.model, request.model_version, call, TOKENIZES) as served, self.counted():
             tokenizer = served.tokenizer
             assert tokenizer is not None
             parsed = await self.read_input(request, served, call, _room_for_all, Truncation.NONE)

@@ -37,6 +37,22 @@ class NotEnoughMemory(ModelRefused):
     """The model does not fit in memory."""
 
 
+class NoRoom(NotEnoughMemory):
+    """The model does not fit beside the models that stay.
+
+    Attributes:
+        limit_bytes: what the model may have.
+        needed_bytes: what the model needs.
+    """
+
+    def __init__(self, limit_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            f"it needs about {needed_bytes:,} bytes, and --max-model-bytes leaves {limit_bytes:,} bytes beside the "
+            "models that are always loaded: raise the limit, or let another model be loaded on demand"
+        )
+        self.limit_bytes, self.needed_bytes = limit_bytes, needed_bytes
+
+
 class LongestSequenceRefused(ModelRefused):
     """The longest sequence of the model is too long for the device."""
 

@@ -187,7 +187,7 @@ def open_model(
 
 
 def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Resources, sessions: int) -> Model:
-    listed = _find_graph(bundle, provider, precision)
+    listed = find_graph(bundle, provider, precision)
     if provider == "cpu":
         _check_memory(bundle, listed, sessions)
     golden = bundle.golden()
@@ -217,10 +217,15 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     )
 
 
+def predicted_bytes(bundle: Bundle, graph: Graph, sessions: int) -> tuple[int, int]:
+    """Return the bytes of the weights, and of one longest sequence on the CPU, in all sessions."""
+    weights = sum(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file)
+    return weights * sessions, longest_sequence_bytes(bundle.manifest, attends_in_blocks=True) * sessions
+
+
 def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
     """Refuse a model that does not fit, before its weights take memory that the served models need."""
-    weights = next(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file) * sessions
-    longest = longest_sequence_bytes(bundle.manifest, attends_in_blocks=True) * sessions
+    weights, longest = predicted_bytes(bundle, graph, sessions)
     available = available_bytes()
     if available is not None and weights + longest > available:
         raise NotEnoughMemory(
@@ -292,7 +297,12 @@ def _check_score_arrays(manifest: Manifest, graph: EncoderGraph) -> None:
     )
 
 
-def _find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
+def find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
+    """Return the graph of a bundle for a provider and a precision; see `open_model`.
+
+    Raises:
+        GraphMissing: the bundle has no such graph.
+    """
     graphs = _graphs_for(provider, bundle.manifest.graphs)
     wanted = _PRECISIONS.get(precision, _DEFAULT_PRECISION[provider])
     if wanted in graphs:

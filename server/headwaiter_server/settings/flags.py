@@ -37,7 +37,7 @@ _MIB = 1 << 20
 # The settings that say what to serve.
 _SERVED = ("bundle", "models")
 # The settings that need --models.
-_OF_MODELS = ("watch_s", "default_model", "model_control", "admin_token_file")
+_OF_MODELS = ("watch_s", "load", "max_model_bytes", "default_model", "model_control", "admin_token_file")
 
 
 class SettingsError(Exception):
@@ -61,6 +61,18 @@ class Settings:
     )
     watch_s: float = _setting(
         0.0, SECONDS, "seconds between two looks for new versions in --models; 0 looks only at start-up"
+    )
+    load: Literal["at-start", "on-demand"] = _setting(
+        "at-start",
+        one_of("at-start", "on-demand"),
+        "when to load a model of --models; on-demand loads it at its first request, and at-start in the settings.json "
+        "of a model keeps this model loaded",
+    )
+    max_model_bytes: int = _setting(
+        0,
+        NATURAL,
+        "most bytes for the weights and the longest sequences of all models; for another model, the least recently "
+        "used model that was loaded on demand is unloaded; 0 for no limit",
     )
     default_model: str = _setting("", NAME, "model of requests that name none; needed only if there are several")
     model_control: Literal["off", "on"] = _setting(

@@ -219,7 +219,7 @@ def test_the_states_of_versions_are_read_at_each_scrape() -> None:
     recorder.registry.register(VersionStates(lambda: versions))
     assert _states(recorder) == {"1": {"ready"}}
     (family,) = [each for each in recorder.registry.collect() if each.name == "headwaiter_version_state"]
-    assert {each.labels["state"] for each in family.samples} == {"loading", "ready", "draining", "failed"}
+    assert {each.labels["state"] for each in family.samples} == {"on_disk", "loading", "ready", "draining", "failed"}
     versions.append(VersionStatus("tiny", 2, ModelState.FAILED, "no graph"))
     assert _states(recorder) == {"1": {"ready"}, "2": {"failed"}}
     # Version 1 is loaded again from other files, and answers requests until then.

@@ -32,6 +32,7 @@ class Case(NamedTuple):
     unloads: bool = False
     missing: bool = False
     known: Mapping[str, Any] = {}
+    offer: FoundVersion | None = None
 
 
 REPAIRED, OTHER_TWO, DAMAGED = bundle(3, files="repaired"), bundle(2, "other"), bundle(2, "damaged")
@@ -65,6 +66,22 @@ CASES = {
     "an unwanted model is unloaded and not loaded": Case(
         {"a": folder(TWO, THREE)}, unloads=True, known={"unwanted": {"a"}}
     ),
+    "a model that is loaded on demand is offered": Case(
+        {"a": folder(ONE, TWO)}, served=None, known={"on_demand": {ONE, TWO}}, offer=TWO
+    ),
+    "a model that a request needs is loaded": Case(
+        {"a": folder(ONE, TWO)}, [TWO, ONE], served=None, known={"on_demand": {ONE, TWO}, "wanted": "a"}, offer=TWO
+    ),
+    "a version that failed is not offered": Case(
+        {"a": folder(ONE, TWO)}, served=None, known={"on_demand": {ONE, TWO}, "failed": {TWO}}, offer=ONE
+    ),
+    "a new version of a loaded model is loaded, and does not wait for a request": Case(
+        {"a": folder(TWO, THREE)}, [THREE], known={"on_demand": {TWO, THREE}}
+    ),
+    "a pinned model is loaded": Case({"a": folder(TWO)}, [TWO], served=None, known={"on_demand": {ONE}}),
+    "an unwanted model is not offered": Case(
+        {"a": folder(TWO)}, served=None, known={"on_demand": {TWO}, "unwanted": {"a"}}
+    ),
     "an unwanted model is unloaded although the folder is empty": Case({}, unloads=True, known={"unwanted": {"a"}}),
 }
 
@@ -74,4 +91,5 @@ def test_a_healthy_version_gives_way_only_to(case: Case) -> None:
     result = changes(case.found, {} if case.served is None else {"a": case.served}, **case.known)
     assert list(result.load.get("a", ())) == list(case.load)
     assert result.unload == ({"a"} if case.unloads else set())
+    assert result.offer.get("a") == case.offer
     assert result.missing == (GONE if case.missing else set())

@@ -10,13 +10,21 @@ from headwaiter_server.settings.flags import Settings, SettingsError
 
 
 def test_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:
-    settings = Settings(bundle=Path("b"), instances=2, token_budget=64)
+    settings = Settings(models=Path("m"), instances=2, token_budget=64)
     file = tmp_path / "settings.json"
     assert read_model_settings(settings, file) == settings
-    file.write_text('{"precision": "fp16", "instances": 1, "max_sequence_tokens": 128, "warm_up": "off"}')
+    file.write_text(
+        '{"precision": "fp16", "instances": 1, "max_sequence_tokens": 128, "warm_up": "off", "load": "on-demand"}'
+    )
     own = read_model_settings(settings, file)
     expected = dataclasses.replace(
-        settings, precision="fp16", instances=1, max_sequence_tokens=128, warm_up="off", threads=own.threads
+        settings,
+        precision="fp16",
+        instances=1,
+        max_sequence_tokens=128,
+        warm_up="off",
+        load="on-demand",
+        threads=own.threads,
     )
     assert own == expected
     # The sessions of all models share the processors.

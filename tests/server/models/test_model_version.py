@@ -13,9 +13,11 @@ from headwaiter_server.models.model_version import NEXT_STATE, Event, ModelState
         ([Event.LOADED, Event.RETIRED, Event.FREED], ["ready", "draining", None]),
         ([Event.REFUSED, Event.FORGOTTEN], ["failed", None]),
         ([Event.UNWANTED, Event.FREED], ["draining", None]),
+        ([Event.REFUSED, Event.DUE, Event.WANTED, Event.LOADED], ["failed", "on_disk", "loading", "ready"]),
+        ([Event.REFUSED, Event.DUE, Event.FORGOTTEN], ["failed", "on_disk", None]),
     ],
 )
-def test_a_version_that_is_loaded_goes_through_one_of_three_lives(
+def test_a_version_that_is_loaded_goes_through_one_of_these_lives(
     events: list[Event], states: list[str | None]
 ) -> None:
     version = VersionStatus("rain", 1)

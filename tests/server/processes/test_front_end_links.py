@@ -231,7 +231,7 @@ async def test_the_metrics_of_an_unloaded_model_go_also_if_their_front_end_has_e
     for number in (1, 2):
         await engine.links.prepare(facts(number), None)
     # The directory knows a version until it is unloaded.
-    unloading: Any = SimpleNamespace(name="model 1", version="1", number=1, status=lambda: None)
+    unloading: Any = SimpleNamespace(name="model 1", version="1", number=1, facts=None, status=lambda: None)
     engine.directory.update([unloading], {})
     await engine.links.join(link)
 

@@ -243,7 +243,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     )
 
     running = served(described)
-    reply = model_reply(running, settings.request_limits, description(running, settings.provider))
+    reply = model_reply(running.facts, settings.request_limits, description(running, settings.provider))
 
     assert (reply.model.name, reply.vocabulary_size, reply.feature_width) == ("tiny", 10, 0)
     assert (reply.takes_tokens, reply.takes_features, reply.takes_texts) == (True, False, True)
@@ -289,7 +289,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
 
 def test_attention_weights_are_float32_whatever_the_precision_of_the_model(tmp_path: Path) -> None:
     int8 = replace(model(tmp_path), precision=pb.PRECISION_INT8)
-    assert model_ref(served(int8)).precision == pb.PRECISION_INT8
+    assert model_ref(served(int8).facts).precision == pb.PRECISION_INT8
     attention = AttentionWeights(np.ones((1, 1, 1, 1), np.float32), None)
     answered_by = attend_reply("r", attention, [], served(int8)).model
     # The digest of results is that of int8.

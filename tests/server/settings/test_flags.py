@@ -15,6 +15,8 @@ GIVEN = {
     "model_name": ("tiny", "tiny"),
     "models": ("FOLDER", Path("FOLDER")),
     "watch_s": ("3.5", 3.5),
+    "load": ("on-demand", "on-demand"),
+    "max_model_bytes": ("1000", 1000),
     "default_model": ("tiny", "tiny"),
     "model_control": ("on", "on"),
     "provider": ("cuda", "cuda"),
@@ -80,7 +82,7 @@ def _in_a_folder_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def _bundle_for(name: str) -> list[str]:
     """Return the argument that names a bundle, or a folder of models for the settings that need one."""
-    if name in ("watch_s", "default_model", "model_control", "admin_token_file"):
+    if name in ("watch_s", "load", "max_model_bytes", "default_model", "model_control", "admin_token_file"):
         return ["--models", "FOLDER"]
     return [] if name == "models" else ["b"]
 

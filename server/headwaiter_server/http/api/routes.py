@@ -135,8 +135,7 @@ def _method(path: RequestPath, entry: Entry, started_s: int) -> Method[Any]:
             facts = _facts(path, started_s)
             if not does.of_model:
                 return does.write(facts, None)
-            with path.used(model, "", call) as served:
-                return does.write(facts, served.facts)
+            return does.write(facts, path.facts(model, "", call))
 
         return Method(name, _path_model, describe, lambda _, reply: reply, write_error)
     path_wins, operations = "{model}" in entry.path, cast(Sequence[Operation], entry.does)
@@ -172,7 +171,7 @@ async def _answer(path: RequestPath, asked: Asked, call: Call) -> Message | byte
     if request.output.scores:
         return await path.classify(request, call, lambda reply: reply, wanted, adapt)
     form = ReplyForm(partial(_json_bytes, path.settings.max_reply_bytes), lambda reply: reply)
-    with path.encoding(request.model, request.model_version, call, wanted) as served:
+    async with path.encoding(request.model, request.model_version, call, wanted, request.timeout_s) as served:
         adapt(served.manifest)
         request.output.dense = served.manifest.sparse and not request.output.sparse
         reply = await path.encode(request, served, call, reserve_nothing, form)
@@ -213,7 +212,7 @@ def _write_error(first: Operation, error: HeadwaiterError, status: int, asked: A
 def _facts(path: RequestPath, started_s: int) -> ServerFacts:
     settings = path.settings
     return ServerFacts(
-        models={each.name: each.facts for each in path.engine.directory.served},
+        models={each.name: each for each in path.engine.directory.known},
         version=version("headwaiter"),
         started_s=started_s,
         max_calls=settings.max_calls,
