@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from headwaiter_client import AsyncClient, Client, DeadlineExceeded, ModelNotFound, RetryPolicy, Unavailable
+from headwaiter_client import AsyncClient, Client, DeadlineExceeded, ModelNotFound, Overloaded, RetryPolicy, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.app import Server
@@ -27,6 +27,7 @@ from headwaiter_server.models import versions
 from headwaiter_server.models.folders import FoundVersion
 from headwaiter_server.models.loading import load_model
 from headwaiter_server.models.on_disk import describe
+from headwaiter_server.requests.threads import THREADS
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import running_server
 from tests.e2e.test_several_models import (
@@ -139,6 +140,22 @@ async def test_a_load_goes_on_after_the_deadline_of_its_first_call(models: Path)
         assert listed.loads == 1
 
 
+async def test_the_bytes_that_wait_for_a_load_are_limited(models: Path) -> None:
+    size = 4000
+    async with on_demand(models, max_request_bytes=size) as (_, client):
+        with paused_loads() as goes_on:
+            calls = [
+                asyncio.create_task(client.encode(["b" * (size - 100)], model="a", timeout_s=30, truncation="right"))
+                for _ in range(50)
+            ]
+            done, _ = await asyncio.wait(calls, timeout=0.5)
+            goes_on.set()
+            assert {type(each.exception()) for each in done} == {Overloaded}
+            # One connection may hold half of what two requests for each thread, and four beside, may have.
+            assert len(calls) - len(done) == THREADS + 4
+            await asyncio.gather(*(call for call in calls if call not in done))
+
+
 async def test_the_least_recently_used_model_leaves(models: Path) -> None:
     async with on_demand(models, fit=2) as (server, client):
         vectors = {}
@@ -189,6 +206,25 @@ async def test_a_new_version_of_an_unloaded_model_answers_the_next_call(models: 
         shutil.rmtree(models / "b")
         with pytest.raises(ModelNotFound):
             await client.encode(["bread"], model="b", timeout_s=30)
+
+
+@pytest.mark.parametrize("corrupt", [False, True])
+async def test_a_new_version_takes_the_place_of_the_old_one_if_only_one_fits(
+    corrupt: bool, models: Path, text_bundle: Path
+) -> None:
+    async with on_demand(models, fit=1, model_control="on") as (_, client):
+        assert (await client.encode(["bread"], model="a", timeout_s=30)).model.version == "1"
+        add_version(models / "a" / "2", text_bundle, corrupt=corrupt)
+        if corrupt:
+            with pytest.raises(ModelNotFound, match=r"packed-cpu\.fp32\.onnx"):
+                await client.load("a")
+        else:
+            assert (await client.load("a")).version == "2"
+        version = "1" if corrupt else "2"
+        assert (await client.encode(["bread"], model="a", timeout_s=30)).model.version == version
+        states = await states_of(client)
+        assert states["a", version] == "ready"
+        assert states.get(("a", "2")) == ("failed" if corrupt else "ready")
 
 
 async def test_a_drain_refuses_the_callers_of_a_model_that_is_being_loaded(models: Path) -> None:

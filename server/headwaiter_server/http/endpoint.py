@@ -181,7 +181,7 @@ class Endpoint:
             self._check_token(request, call)
             self._method.admit(request)
             body = await self._rules.bodies.read(request, call.deadline_s)
-            body_read = True
+            body_read, call.request_bytes = True, len(body)
             check_value_count(body[: self._method.json_bytes(request, len(body))], self._rules.max_values)
             question = self._method.read(request, body)
         except Disconnected:

@@ -158,7 +158,7 @@ def measure_cost(model: Model, token_cap: int = 0) -> Calibration:
     """
     manifest = model.bundle.manifest
     rates = time_budgets(
-        model.graph, manifest, _candidate_budgets(model.provider, token_cap), _BUDGETS_S[model.provider]
+        model.graph, manifest, candidate_budgets(model.provider, token_cap), _BUDGETS_S[model.provider]
     )
     limits = batch_limits(model, smallest_budget(rates))
     timed = time_shapes(model.graph, manifest, limits.tokens, limits.cells, _SHAPES_S)
@@ -177,7 +177,7 @@ def largest_budget(model: Model, limits: BatchLimits, token_cap: int) -> int:
 
     A GPU has memory reserved for batches within its `limits`, and not for larger ones.
     """
-    return limits.tokens if model.provider == "cuda" else _candidate_budgets(model.provider, token_cap)[-1]
+    return limits.tokens if model.provider == "cuda" else candidate_budgets(model.provider, token_cap)[-1]
 
 
 def batch_limits(model: Model, tokens: int) -> BatchLimits:
@@ -280,7 +280,7 @@ def _most_sequences(limits: BatchLimits, long: int, short: int) -> int:
     )
 
 
-def _candidate_budgets(provider: Provider, token_cap: int) -> list[int]:
+def candidate_budgets(provider: Provider, token_cap: int) -> list[int]:
     """Return the token budgets to compare: each is twice the previous one, up to the cap."""
     largest = min(token_cap or _LARGEST_BUDGET_TOKENS[provider], _LARGEST_BUDGET_TOKENS[provider])
     budgets = [min(_SMALLEST_BUDGET_TOKENS, largest)]

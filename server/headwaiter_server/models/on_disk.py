@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from headwaiter_server.models.calibration import candidate_budgets
 from headwaiter_server.models.folders import FoundVersion
 from headwaiter_server.models.model_settings import read_model_settings
 from headwaiter_server.models.served_model import ModelFacts
@@ -10,8 +11,12 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import GraphMissing
 from headwaiter_server.runtime.graph import Provider
 from headwaiter_server.runtime.hardware import compute_capability
+from headwaiter_server.runtime.memory import rows_bytes
 from headwaiter_server.runtime.model import find_graph, predicted_bytes
 from headwaiter_server.settings.flags import Settings
+
+# A session takes this many times the bytes of its weights.
+_WEIGHTS_FACTOR = 1.2
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class OnDisk:
     Attributes:
         facts: what callers may know of the version.
         pinned: whether the version is loaded at the start, and stays loaded.
-        size_bytes: the memory that its weights and one longest sequence take on each device.
+        size_bytes: about the most memory that the version takes on each device.
     """
 
     facts: ModelFacts
@@ -52,4 +57,7 @@ def describe(found: FoundVersion, settings: Settings) -> OnDisk:
             raise
         graph = find_graph(bundle, "cpu", own.precision)
     facts = ModelFacts.on_disk(bundle, found.name, str(found.version))
-    return OnDisk(facts, own.load == "at-start", sum(predicted_bytes(bundle, graph, own.instances)))
+    weights, longest = predicted_bytes(bundle, graph, own.instances)
+    # ONNX Runtime keeps the memory of the largest batch that was measured.
+    batch = rows_bytes(bundle.manifest, candidate_budgets(provider, own.token_budget)[-1]) * own.instances
+    return OnDisk(facts, own.load == "at-start", int(_WEIGHTS_FACTOR * weights) + longest + batch)

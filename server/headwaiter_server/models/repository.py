@@ -203,7 +203,8 @@ class ModelRepository:
         bundles = {bundle for folder in found.values() for bundle in folder.bundles.values()}
         on_demand = await asyncio.to_thread(_on_demand, bundles, self._settings)
         for each in self._versions.failed:
-            retried = each.retried and each.facts is None
+            # Without a version that answers, the next request tries a version on demand again.
+            retried = each.retried and (each.facts is None or each.name in self._versions.current)
             if each.bundle not in bundles or retried or (each.name == only and retries):
                 self._versions.forget(each)
         change = changes(

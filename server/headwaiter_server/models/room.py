@@ -14,7 +14,8 @@ class Resident:
         name: name of the model.
         size_bytes: the memory that the version needs.
         used_s: when a request used the version last; infinity while one does.
-        stays_until_s: the version stays until then: at least as long as its load took.
+        loaded_s: when the load ended.
+        load_s: seconds that the load took.
         pinned: whether the version is never unloaded for another one.
         leaving: whether the version is being unloaded already.
     """
@@ -22,9 +23,19 @@ class Resident:
     name: str
     size_bytes: int
     used_s: float
-    stays_until_s: float
+    loaded_s: float
+    load_s: float
     pinned: bool = False
     leaving: bool = False
+
+    @property
+    def stays_until_s(self) -> float:
+        """Time until which the version stays: at least as long as its load took."""
+        return self.loaded_s + self.load_s
+
+    def is_quiet(self, now_s: float) -> bool:
+        """Return whether the version may leave, and no request has used it for as long as its load took."""
+        return max(self.stays_until_s, self.used_s + self.load_s) <= now_s
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,9 @@ class Room:
 def make_room(needed_bytes: int, limit_bytes: int, residents: Collection[Resident], now_s: float) -> Room:
     """Return what makes room for a model of `needed_bytes`, if all models together may have `limit_bytes`.
 
-    The least recently used models leave, and no others: while one of them must stay, the load waits. A model that has
-    just answered its first requests would otherwise drive out the models that callers use most.
+    The least recently used models leave. While one of them must stay, others leave that no request has used for as long
+    as their load took; if there are too few of them, the load waits. A model that has just answered its first requests
+    would otherwise drive out the models that callers use most.
 
     Raises:
         NoRoom: the model would not fit even if all models that may leave had left.
@@ -58,7 +70,7 @@ def make_room(needed_bytes: int, limit_bytes: int, residents: Collection[Residen
     missing_bytes -= sum(each.size_bytes for each in residents if each.leaving)
     movable = [each for each in residents if not each.pinned and not each.leaving]
     victims: list[Resident] = []
-    for each in sorted(movable, key=lambda each: (each.used_s, each.stays_until_s)):
+    for each in sorted(movable, key=lambda each: (not each.is_quiet(now_s), each.used_s, each.loaded_s)):
         if missing_bytes <= 0:
             break
         victims.append(each)

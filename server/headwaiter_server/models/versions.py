@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,14 +53,16 @@ class ModelVersion(VersionStatus):
     Attributes:
         retried: whether a failed version is loaded again although its files are unchanged.
         disk: what the manifest and the settings say; None if they cannot be read, and for a single bundle.
-        stays_until_s: the version is not unloaded for another model before this time.
+        loaded_s: when the load ended, on `time.monotonic`.
+        load_s: seconds that the load took.
         running: the loaded model; None before the version is ready and after its memory is freed.
     """
 
     bundle: FoundVersion
     retried: bool = False
     disk: OnDisk | None = None
-    stays_until_s: float = 0.0
+    loaded_s: float = 0.0
+    load_s: float = 0.0
     running: RunningModel | None = None
 
 
@@ -193,20 +195,23 @@ class ModelVersions:
             version.note(Event.UNWANTED)
             await self._release(facts.number)
             self._note_end(version, Event.FREED)
-        now_s, history = time.monotonic(), self._histories[version.name]
-        load_s = now_s - started_s
-        version.stays_until_s = now_s + load_s
-        self._histories[version.name] = history._replace(loads=history.loads + 1, loading_s=history.loading_s + load_s)
+        version.loaded_s, history = time.monotonic(), self._histories[version.name]
+        version.load_s = version.loaded_s - started_s
+        self._histories[version.name] = history._replace(
+            loads=history.loads + 1, loading_s=history.loading_s + version.load_s
+        )
 
     def offer(self, bundles: Collection[FoundVersion]) -> None:
         """Let requests load these bundles, and no others."""
-        for each in [each for each in self._versions if each.state is ModelState.ON_DISK]:
-            if each.bundle not in bundles:
-                self._note_end(each, Event.FORGOTTEN)
+        self._forget_offers(each for each in self._versions if each.bundle not in bundles)
         for bundle in bundles:
             if self._offered(bundle) is None:
                 self._add(bundle, describe(bundle, self._settings)).state = ModelState.ON_DISK
         self._publish()
+
+    def _forget_offers(self, versions: Iterable[ModelVersion]) -> None:
+        for each in [each for each in versions if each.state is ModelState.ON_DISK]:
+            self._note_end(each, Event.FORGOTTEN)
 
     def _offered(self, bundle: FoundVersion) -> ModelVersion | None:
         offered = (each for each in self._versions if each.state is ModelState.ON_DISK)
@@ -214,8 +219,7 @@ class ModelVersions:
 
     def retire(self, name: str) -> None:
         """Let no version of a model answer new requests, and free the memory of the version that did."""
-        for offered in [each for each in self._versions if (each.name, each.state) == (name, ModelState.ON_DISK)]:
-            self._note_end(offered, Event.FORGOTTEN)
+        self._forget_offers(each for each in self._versions if each.name == name)
         version = self.current.pop(name, None)
         if version is not None:
             self._retire(version)
@@ -235,19 +239,18 @@ class ModelVersions:
                 return
             self._freed.clear()
             for name in room.evict:
-                self._evict(self.current[name], offers=name != version.name)
+                self._evict(self.current[name])
             with suppress(TimeoutError):
                 async with asyncio.timeout(room.wait_s if room.wait_s < float("inf") else None):
                     await self._freed.wait()
 
-    def _evict(self, version: ModelVersion, *, offers: bool) -> None:
-        """Unload a model for another one, and let the next request load the model again."""
+    def _evict(self, version: ModelVersion) -> None:
+        """Unload a model to make room, and let the next request load the model again, unless a new version answers."""
         history = self._histories[version.name]
         self._histories[version.name] = history._replace(evictions=history.evictions + 1)
         self.retire(version.name)
-        if offers:
-            self._add(version.bundle, version.disk).state = ModelState.ON_DISK
-            self._publish()
+        self._add(version.bundle, version.disk).state = ModelState.ON_DISK
+        self._publish()
 
     def _add(self, bundle: FoundVersion, disk: OnDisk | None = None) -> ModelVersion:
         facts = None if disk is None or disk.pinned else disk.facts
@@ -336,6 +339,7 @@ class ModelVersions:
         )
         version.note(Event.LOADED)
         self.current[version.name] = version
+        self._forget_offers(each for each in self._versions if each.name == version.name)
         log.info("serving %s, version %s: %s", version.name, version.version, loaded.describe())
         if before is not None:
             self._retire(before)
@@ -384,7 +388,8 @@ def _resident(version: ModelVersion) -> Resident | None:
         return None
     used_s = float("inf") if running.in_use or running.queue.requests else running.used_s
     leaving = version.state is ModelState.DRAINING
-    return Resident(version.name, disk.size_bytes, used_s, version.stays_until_s, disk.pinned, leaving)
+    times = used_s, version.loaded_s, version.load_s
+    return Resident(version.name, disk.size_bytes, *times, pinned=disk.pinned, leaving=leaving)
 
 
 def _load_without_panic(*arguments: Any) -> LoadedModel:

@@ -71,6 +71,7 @@ class Call:
         queued: whether the request has entered a queue; an error after that is no refusal.
         model: name and version of the model; empty strings until the model is found.
         request_id: the id in the request; a generated id until the request is parsed, and for a request without an id.
+        request_bytes: size of the request.
         reply_bytes: bytes that are reserved for the reply.
         broken_texts: the errors of the texts of the request that are not UTF-8; other texts stand in their places.
         truncated: the indices of the truncated texts, in rising order; empty before the texts are tokenised.
@@ -91,6 +92,7 @@ class Call:
     queued: bool = False
     model: tuple[str, str] = ("", "")
     request_id: str = field(default_factory=lambda: f"{_PROCESS_ID}-{next(_REQUEST_NUMBERS)}")
+    request_bytes: int = 0
     reply_bytes: int = 0
     broken_texts: Sequence[InvalidInput] = ()
     truncated: Collection[int] = ()

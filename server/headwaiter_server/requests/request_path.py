@@ -86,7 +86,9 @@ class RequestPath:
         self.call_limit = CallLimit(settings.max_front_end_calls)
         self.reply_limit = ReplyLimit(settings.max_reply_bytes)
         self.replying = PriorityThreads("reply")
-        limits = (InputLimit(_LARGEST_REQUESTS * settings.max_request_bytes) for _ in range(2))
+        limits = (InputLimit(_LARGEST_REQUESTS * settings.max_request_bytes) for _ in range(3))
+        # Requests that wait for the load of their model have no place in a queue yet.
+        self._waiting_limit = next(limits)
         self._readers = InputReaders(PriorityThreads("tokenize"), PriorityThreads("decode"), *limits)
         self.draining = False
         self.unanswered_count = 0
@@ -170,7 +172,8 @@ class RequestPath:
         try:
             # gRPC itself cancels a call whose deadline passes.
             async with asyncio.timeout_at(call.arrived_s + timeout_s if timeout_s else None):
-                await self.engine.load_on_demand(name)
+                with self._waiting_limit.held(call.connection, call.request_bytes):
+                    await self.engine.load_on_demand(name)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the model {name!r} was not loaded within the request's timeout_s of {timeout_s:g} s: allow more time"

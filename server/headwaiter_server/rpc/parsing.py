@@ -63,7 +63,7 @@ async def parse_request(
     Args:
         raw: the bytes.
         message: an empty message.
-        call: gets the errors of the texts that are not UTF-8.
+        call: gets the size of the request, and the errors of the texts that are not UTF-8.
         max_sequences: maximum number of sequences of a valid request.
         more_fields: fields that a valid request may have besides those of its sequences.
 
@@ -71,6 +71,7 @@ async def parse_request(
         InvalidInput: the bytes are not a message of this type, or have far more fields than a valid request; or a field
             that is no text of a sequence is not UTF-8.
     """
+    call.request_bytes = len(raw)
     if len(raw) <= LARGE_BYTES:
         with suppress(InvalidInput):
             return parse(raw, message)

@@ -38,20 +38,25 @@ def longest_sequence_bytes(manifest: Manifest, *, attends_in_blocks: bool) -> in
     """
     tokens = manifest.max_tokens
     if manifest.HasField("padding"):
-        padding = manifest.padding
-        rows, scores = padding.token_values * tokens, padding.cell_values * tokens**2
-        return _FLOAT_BYTES * (_PADDED_ROW_COPIES * rows + _PADDED_SCORE_COPIES * scores)
+        scores = _PADDED_SCORE_COPIES * manifest.padding.cell_values * tokens**2
+        return rows_bytes(manifest, tokens) + _FLOAT_BYTES * scores
     copies, cells = _SCORE_COPIES, tokens**2
     if attends_in_blocks:
         copies, cells = _SCORE_COPIES_IN_BLOCKS, min(tokens**2, max(BLOCK_CELLS, tokens))
     if manifest.distance_products:
         copies += _DISTANCE_PRODUCT_COPIES
+    return rows_bytes(manifest, tokens) + _FLOAT_BYTES * manifest.heads * copies * cells
+
+
+def rows_bytes(manifest: Manifest, tokens: int) -> int:
+    """Return the approximate number of bytes that the rows of a batch need, without attention scores."""
+    if manifest.HasField("padding"):
+        return _FLOAT_BYTES * _PADDED_ROW_COPIES * manifest.padding.token_values * tokens
     width = _row_width(manifest)
     live = _LIVE_ROWS * width
     if manifest.gated_width:
         live = _LIVE_ROWS_BESIDE_GATED_BLOCK * width + _GATED_ARRAYS * manifest.gated_width
-    live += manifest.convolution_values
-    return _FLOAT_BYTES * (live * tokens + manifest.heads * copies * cells)
+    return _FLOAT_BYTES * (live + manifest.convolution_values) * tokens
 
 
 def cell_values(manifest: Manifest) -> int:

@@ -71,8 +71,8 @@ class Settings:
     max_model_bytes: int = _setting(
         0,
         NATURAL,
-        "most bytes for the weights and the longest sequences of all models; for another model, the least recently "
-        "used model that was loaded on demand is unloaded; 0 for no limit",
+        "most bytes for all models, as the server predicts them; for another model, the least recently used model that "
+        "was loaded on demand is unloaded; 0 for no limit",
     )
     default_model: str = _setting("", NAME, "model of requests that name none; needed only if there are several")
     model_control: Literal["off", "on"] = _setting(

@@ -11,7 +11,8 @@ INFINITY = float("inf")
 
 
 def resident(name: str, used_s: float = 0, size: int = 10, stays_until_s: float = 0, **state: bool) -> Resident:
-    return Resident(name, size, used_s, stays_until_s, **state)
+    """Return a resident whose load took 5 s."""
+    return Resident(name, size, used_s, stays_until_s - 5, 5, **state)
 
 
 class Case(NamedTuple):
@@ -40,11 +41,15 @@ CASES = {
     "what is leaving may not be enough": Case(
         [resident("old", leaving=True), MIDDLE, NEW], Room(("middle",), INFINITY), needed=20
     ),
-    "the load waits while the least recently used model must stay": Case(
-        [resident("old", 10, stays_until_s=103), MIDDLE, NEW], Room(wait_s=3)
+    "another model leaves if no request has used it for as long as its load took": Case(
+        [resident("old", 10, stays_until_s=103), resident("busy", INFINITY), resident("quiet", 95)],
+        Room(("quiet",), INFINITY),
+    ),
+    "the load waits rather than that a model leaves that callers use": Case(
+        [resident("old", 95, stays_until_s=103), resident("busy", INFINITY), resident("used", 96)], Room(wait_s=3)
     ),
     "the load waits for the last of those that leave": Case(
-        [resident("old", 10, stays_until_s=103), resident("middle", 20, stays_until_s=105), NEW],
+        [resident("old", 95, stays_until_s=103), resident("next", 96, stays_until_s=105), resident("used", 97)],
         Room(wait_s=5),
         needed=20,
     ),
@@ -75,20 +80,33 @@ def test_a_storm_over_more_models_than_fit_loads_them_in_turn() -> None:
     load_s = {f"model {number}": 1.0 + number % 3 for number in range(10)}
     loaded: dict[str, Resident] = {}
     waiting_since_s = dict.fromkeys(load_s, 0.0)
-    now_s, loads, longest_wait_s, shortest_stays = 0.0, 0, 0.0, []
+    now_s, loads, longest_wait_s, shortest_stay = 0.0, 0, 0.0, INFINITY
     while now_s < 600:
         name = min(waiting_since_s, key=lambda each: waiting_since_s[each])
         while (room := make_room(10, 30, list(loaded.values()), now_s)).wait_s:
             for evicted in room.evict:
-                left = loaded.pop(evicted)
-                loaded_s = left.stays_until_s - load_s[evicted]
-                shortest_stays.append((now_s - loaded_s) / load_s[evicted])
+                shortest_stay = min(shortest_stay, (now_s - loaded.pop(evicted).loaded_s) / load_s[evicted])
                 waiting_since_s[evicted] = now_s
             now_s += 0 if room.evict else room.wait_s
         now_s += load_s[name]
         loads += 1
         longest_wait_s = max(longest_wait_s, now_s - waiting_since_s.pop(name))
-        loaded[name] = resident(name, INFINITY, stays_until_s=now_s + load_s[name])
-    assert min(shortest_stays) >= 1
+        loaded[name] = Resident(name, 10, INFINITY, now_s, load_s[name])
+    assert shortest_stay >= 1
     assert longest_wait_s <= sum(load_s.values())
     assert loads <= 600 / min(load_s.values())
+
+
+def test_the_models_that_callers_use_most_stay() -> None:
+    """Two of three places hold models that callers use all the time; the third one serves four others in turn."""
+    hot = [Resident(name, 10, INFINITY, 0, 2) for name in ("hot 1", "hot 2")]
+    others = [f"rare {number}" for number in range(4)]
+    last, now_s = Resident(others[0], 10, 2, 2, 2), 2.0
+    for turn in range(1, 20):
+        room = make_room(10, 30, [*hot, last], now_s)
+        if not room.evict:
+            now_s += room.wait_s
+            room = make_room(10, 30, [*hot, last], now_s)
+        assert room.evict == (last.name,)
+        now_s += 2
+        last = Resident(others[turn % 4], 10, now_s, now_s, 2)
