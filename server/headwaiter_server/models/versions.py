@@ -42,8 +42,9 @@ from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a request may load a version again that could not be loaded on demand.
-_RETRY_S = 30.0
+# Seconds after which a request may load a version again that could not be loaded on demand; the alert of failed versions
+# needs a minute.
+_RETRY_S = 90.0
 
 
 @dataclass(eq=False, kw_only=True)
