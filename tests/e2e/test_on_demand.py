@@ -160,6 +160,8 @@ async def test_the_least_recently_used_model_leaves(models: Path) -> None:
     async with on_demand(models, fit=2) as (server, client):
         vectors = {}
         for name in ("a", "b", "a", "c"):
+            # A model stays at least as long as its load took.
+            await asyncio.sleep(max(each.loading_s for each in await client.models()))
             vectors[name] = (await client.encode(["fresh bread"], model=name, timeout_s=30)).pooled
         await wait_for_state(client, ("b", "1"), "on_disk")
         assert await states_of(client) == {("a", "1"): "ready", ("b", "1"): "on_disk", ("c", "1"): "ready"}

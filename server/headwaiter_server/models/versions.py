@@ -42,7 +42,7 @@ from headwaiter_server.settings.flags import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a request may load a version again that could not be loaded on demand; the alert of failed versions
+# Seconds until a request may load a version again that could not be loaded on demand. The alert of failed versions
 # needs a minute.
 _RETRY_S = 90.0
 

@@ -1,6 +1,7 @@
 """The subcommand `models`."""
 
 import json
+from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
@@ -227,6 +228,20 @@ def test_models_shows_the_state_of_versions_that_do_not_answer(
     shown = capsys.readouterr()
     assert json.loads(shown.out) == []
     assert shown.err.splitlines() == [draining, failed]
+
+
+def test_models_shows_how_often_models_were_loaded(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    history: dict[str, Any] = {"loads": 3, "evictions": 2, "loading_s": 4.25}
+    server.versions = [
+        pb.ModelStatus(name="tiny", version="1", state=pb.MODEL_STATE_READY, **history),
+        pb.ModelStatus(name="other", version="3", state=pb.MODEL_STATE_ON_DISK, **history),
+        pb.ModelStatus(name="third", version="1", state=pb.MODEL_STATE_ON_DISK),
+    ]
+    assert main(["models", "--address", server.address]) == 0
+    *table, evicted, never_loaded = capsys.readouterr().out.splitlines()
+    assert any("3 loads in 4.2 s, 2 evictions" in line for line in table)
+    assert evicted == "other, version 3, is on disk (3 loads in 4.2 s, 2 evictions)"
+    assert never_loaded == "third, version 1, is on disk"
 
 
 def test_models_omits_what_only_newer_servers_know(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
