@@ -313,7 +313,7 @@ def test_a_server_that_is_killed_during_a_load_leaves_nothing(
         ThreadPoolExecutor(1) as pool,
     ):
         call = pool.submit(client.encode, ["bread"], model="a", timeout_s=30)
-        while not (left := list(copies.glob("headwaiter-*"))):
+        while not (left := list(copies.glob(".headwaiter-*"))):
             assert not call.done()
         server.process.send_signal(signal.SIGKILL)
         with pytest.raises(Unavailable):
@@ -323,4 +323,4 @@ def test_a_server_that_is_killed_during_a_load_leaves_nothing(
             os.utime(folder, (0, 0))
     with running_server(None, flags) as server, Client(server.address) as client:
         assert client.encode(["bread"], model="a", timeout_s=30).model.version == "1"
-        assert not list(copies.glob("headwaiter-*"))
+        assert not list(copies.glob(".headwaiter-*"))

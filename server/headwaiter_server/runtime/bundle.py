@@ -37,8 +37,9 @@ _MAX_JSON_BYTES = 16 << 20
 _MAX_QUOTED_CHARACTERS = 300
 _MAX_NAME_CHARACTERS = 100
 _COPIED_BYTES = 1 << 20
-# The folders of copies begin with this word. Between its creation and its lock, a folder is young.
-_COPIES, _YOUNG_S = "headwaiter-", 60.0
+# The names of the folders of copies begin so, and no name that a person chooses does: a load removes such folders.
+# Between its creation and its lock, a folder is young.
+_COPIES, _YOUNG_S = ".headwaiter-copies-of-weights-", 60.0
 
 
 @dataclass(frozen=True)

@@ -218,15 +218,17 @@ def test_the_copies_of_a_server_that_was_killed_are_removed_and_those_in_use_are
     text_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old, young = tmp_path / "headwaiter-old", tmp_path / "headwaiter-young"
-    for folder in (old, young):
+    copies = ".headwaiter-copies-of-weights-"
+    old, young, models = (tmp_path / name for name in (f"{copies}old", f"{copies}young", "headwaiter-models"))
+    for folder in (old, young, models):
         folder.mkdir()
         (folder / "weights").write_bytes(b"left")
-    os.utime(old, (0, 0))
+        if folder is not young:
+            os.utime(folder, (0, 0))
     opened = Bundle.open(text_bundle)
     with opened.private_copy() as in_use:
         os.utime(in_use, (0, 0))
         assert not old.exists()
         with opened.private_copy() as other:
-            assert {each.name for each in tmp_path.glob("headwaiter-*")} == {young.name, in_use.name, other.name}
-    assert [each.name for each in tmp_path.glob("headwaiter-*")] == [young.name]
+            assert {*tmp_path.iterdir()} == {young, models, in_use, other}
+    assert {*tmp_path.iterdir()} == {young, models}
