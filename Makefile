@@ -138,7 +138,7 @@ gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU, and what 
 	$(BIN)/python -m bench.gpu $(GPU_CHECK)
 
 # Example of a short check of two peers: make bench-peers BENCH_PEERS='--quick triton mosec'
-bench-peers: $(VENV)/.installed ## Compare with Triton, infinity, MLServer, mosec, LitServe and vLLM: about 25 minutes
+bench-peers: $(VENV)/.installed ## Compare with Triton, infinity, MLServer, mosec, LitServe, vLLM and llama.cpp: about an hour
 	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python -m bench.peers $(BENCH_PEERS)
 
 numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md

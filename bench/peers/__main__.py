@@ -14,7 +14,7 @@ import psutil
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, count_within
 from bench.peers import page
 from bench.peers.calls import Answered, Vector, closed_loop, lowest_cosine
-from bench.peers.environments import VLLM, environment, pins, version
+from bench.peers.environments import WITHOUT_ONNX, environment, pins, version
 from bench.peers.sentences import Sentence, sentences
 from bench.peers.servers import FOLDERS, HEADWAITER, PEERS, Peer, Running, running
 from bench.peers.table import Measured, Row, busy_generator, failures, trace_table
@@ -167,11 +167,11 @@ def _send(peer: Peer, server: Running, to_send: list[Sentence], requesters: int)
 
 
 def _versions(peers: list[Peer]) -> str:
-    folders = dict.fromkeys(peer.folder for peer in peers if peer.folder not in ("", VLLM))
+    folders = dict.fromkeys(peer.folder for peer in peers if peer.folder not in ("", *WITHOUT_ONNX))
     others = sorted({version(pins(folder), "onnxruntime") for folder in folders})
     ours = metadata.version("onnxruntime-gpu")
     if others in ([ours], []):
-        return f"ONNX Runtime is {ours} in all servers but vLLM."
+        return f"ONNX Runtime is {ours} in all servers but vLLM and llama.cpp."
     return f"ONNX Runtime is {ours} in Headwaiter and in the grpc.aio server, and {', '.join(others)} in the others."
 
 

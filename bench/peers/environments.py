@@ -14,7 +14,11 @@ BUILD = ROOT / "build" / "peers"
 # The folder of the model that optimum exports for infinity, in infinity's environment.
 EXPORTED = "model"
 _PINS = "pins.txt"
-VLLM = "vllm"
+VLLM, LLAMA_CPP = "vllm", "llama_cpp"
+# These run the model without ONNX Runtime.
+WITHOUT_ONNX = (VLLM, LLAMA_CPP)
+# The model's files for llama.cpp, by precision.
+GGUF = "model-{}.gguf"
 
 
 def pins(folder: str) -> str:
@@ -42,6 +46,15 @@ def environment(folder: str) -> Path:
         return made
     print(f"making the environment {made.relative_to(ROOT)}", flush=True)
     shutil.rmtree(made, ignore_errors=True)
+    if folder == LLAMA_CPP:
+        _compile_llama_cpp(made, wanted)
+    else:
+        _install(folder, made, wanted)
+    (made / _PINS).write_text(wanted, encoding="utf-8")
+    return made
+
+
+def _install(folder: str, made: Path, wanted: str) -> None:
     _run([sys.executable, "-m", "venv", str(made)])
     pip = [str(made / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
     index = os.environ.get("TORCH_INDEX_URL")
@@ -61,8 +74,27 @@ def environment(folder: str) -> Path:
         export = [str(made / "bin" / "optimum-cli"), "export", "onnx", "--task", "feature-extraction"]
         model = ["--model", str(checkpoint()), "--library-name", "transformers"]
         _run([*export, *model, str(made / EXPORTED)])
-    (made / _PINS).write_text(wanted, encoding="utf-8")
-    return made
+
+
+def _compile_llama_cpp(made: Path, wanted: str) -> None:
+    """Compile llama.cpp's server for this processor, which takes up to half an hour, and convert the model."""
+    sources = [
+        "--no-deps",
+        "--no-binary",
+        "llama_cpp_python",
+        f"llama_cpp_python=={version(wanted, 'llama_cpp_python')}",
+    ]
+    _run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", str(made), *sources])
+    (archive,) = made.glob("*.tar.gz")
+    shutil.unpack_archive(archive, made, filter="data")
+    (source,) = made.glob("*/vendor/llama.cpp")
+    off = ("LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_UI", "GGML_CCACHE")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *(f"-D{name}=OFF" for name in off)]
+    _run(["cmake", "-S", str(source), "-B", str(made), *options])
+    _run(["cmake", "--build", str(made), "--parallel", str(os.cpu_count()), "--target", "llama-server"])
+    for precision in ("f32", "bf16"):
+        kind = ["--outtype", precision, "--outfile", str(made / GGUF.format(precision))]
+        _run([sys.executable, str(source / "convert_hf_to_gguf.py"), str(checkpoint()), *kind])
 
 
 def _run(command: list[str]) -> None:

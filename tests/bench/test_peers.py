@@ -10,7 +10,7 @@ import pytest
 
 from bench.loads.traces import Trace
 from bench.peers import calls, page
-from bench.peers.environments import VLLM, pins, version
+from bench.peers.environments import WITHOUT_ONNX, pins, version
 from bench.peers.sentences import Sentence, sentences
 from bench.peers.servers import FOLDERS, HEADWAITER, PEERS
 from bench.peers.table import Measured, Row, busy_generator, failures, ratio, trace_table
@@ -48,7 +48,7 @@ def test_the_lowest_cosine_is_that_of_the_worst_vector_and_0_for_another_size() 
 
 
 def test_every_peer_pins_its_package_and_the_same_onnx_runtime() -> None:
-    assert len({version(pins(folder), "onnxruntime") for folder in FOLDERS if folder != VLLM}) == 1
+    assert len({version(pins(folder), "onnxruntime") for folder in FOLDERS if folder not in WITHOUT_ONNX}) == 1
     labels = [peer.label for peer in PEERS]
     assert len(set(labels)) == len(labels)
     with pytest.raises(ValueError, match="do not pin numpy"):
