@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
 GRAPH_KINDS = ("packed-cpu", "packed-cuda", "padded", "portable", "attend")
-PRECISIONS = ("fp32", "fp16", "int8")
+PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 # The choice of `--pooling` for sparse vectors.
 SPARSE = "splade"
 # The flags of a module with code of its own, as arguments of `export_module`.
@@ -425,8 +425,8 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             choices=PRECISIONS,
             nargs="+",
-            default=PRECISIONS,
-            help="precisions of the graphs to write (default: all)",
+            default=PRECISIONS[:3],
+            help="precisions of the graphs to write (default: all but bf16)",
         )
         command.add_argument(
             "--graphs",

@@ -107,7 +107,11 @@ def _graph_flags(settings: Settings) -> list[str]:
     """Return the flags of headwaiter-export for the graphs that a server with these settings may choose from."""
     cuda = settings.provider != "cpu"
     graphs = ["packed-cpu", "padded", "attend", *(["packed-cuda"] if cuda else [])]
-    precisions = ["fp32", *(["fp16"] if cuda else []), *(["int8"] if settings.precision == "int8" else [])]
+    precisions = [
+        "fp32",
+        *(["fp16"] if cuda else []),
+        *[each for each in ("int8", "bf16") if each == settings.precision],
+    ]
     return ["--graphs", *graphs, "--precision", *precisions]
 
 

@@ -125,6 +125,7 @@ def test_a_cache_that_cannot_be_written_names_its_variable(checkpoint: Path, mon
         ((), "--graphs packed-cpu padded attend packed-cuda --precision fp32 fp16"),
         (CPU, "--graphs packed-cpu padded attend --precision fp32"),
         ((*CPU, "--precision", "int8"), "--graphs packed-cpu padded attend --precision fp32 int8"),
+        ((*CPU, "--precision", "bf16"), "--graphs packed-cpu padded attend --precision fp32 bf16"),
     ],
 )
 def test_the_export_writes_the_graphs_that_the_server_may_choose(

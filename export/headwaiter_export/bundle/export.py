@@ -98,7 +98,7 @@ def export_bundle(
         destination: folder of the bundle; it must be missing or empty.
         name: name of the model in requests and replies, 1 to 128 printable characters.
         report: called with a line of text after each step.
-        plans: graphs to write; None for all.
+        plans: graphs to write; None for all but that in bf16.
         image: the images that the model takes; None if the model takes no images.
         compare: your own code, which maps one sequence to any of its outputs `hidden` [n, width], `pooled` and
             `logits`; the export compares them with the encoder's.
@@ -127,7 +127,7 @@ def export_model(
     The encoder is not in memory while ONNX Runtime runs the graphs, if nothing but the result of `read` refers to it.
     `step` is called with what begins now.
     """
-    plans = EVERY_GRAPH if plans is None else plans
+    plans = [plan for plan in EVERY_GRAPH if plan.by_default] if plans is None else plans
     write_bundle(
         lambda folder: _write_graphs(read, plans, folder, report, step, compare), destination, name, report, step
     )
@@ -321,7 +321,7 @@ def _write_graphs(
     model = read()
     encoder, text = model.encoder, model.text
     weights = sum(tensor.numel() for tensor in encoder.state_dict().values())
-    check_room(sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.precision for plan in plans}), folder)
+    check_room(sum(weights * _WEIGHT_BYTES[precision] for precision in {plan.stored for plan in plans}), folder)
     step("computing the reference in PyTorch")
     ranges = ActivationRanges(encoder)
     with ranges.watch(encoder):
@@ -334,7 +334,7 @@ def _write_graphs(
     sentences = TokenizedSentences([], []) if text is None else tokenize(text, encoder.config)
     folded, float32_layers, measured = encoder.fold_temperatures().merge_dense(), list[str](), None
     for precision, weights in WEIGHTS_FILES.items():
-        of_precision = [plan for plan in chosen if plan.precision == precision]
+        of_precision = [plan for plan in chosen if plan.stored == precision]
         if not of_precision:
             continue
         converted = folded
@@ -455,7 +455,7 @@ def _graph(plan: GraphPlan, float32_layers: Iterable[str] = ()) -> Graph:
         file=plan.file,
         lowering=plan.lowering,
         precision=plan.precision,
-        weights_file=WEIGHTS_FILES[plan.precision],
+        weights_file=WEIGHTS_FILES[plan.stored],
         float32_layers=float32_layers,
         separate_norms=plan.layout is PackedCudaSeparateNorms,
     )

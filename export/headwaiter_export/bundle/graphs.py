@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
-from headwaiter_export.graphs.graph_layout import GraphLayout
+from headwaiter_export.graphs.graph_layout import GraphLayout, Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda, PackedCudaSeparateNorms
 from headwaiter_export.graphs.padded import Padded
 from headwaiter_export.graphs.portable import Portable
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_BF16, PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_proto.manifest_pb2 import (
     LOWERING_ATTEND,
     LOWERING_PACKED_CPU,
@@ -30,13 +30,24 @@ from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """One graph of a bundle; `lowering` is the manifest's name of the attention layout."""
+    """One graph of a bundle.
+
+    Attributes:
+        lowering: the manifest's name of the attention layout.
+        by_default: whether an export writes the graph if nobody chooses the graphs.
+    """
 
     file: str
     layout: type[GraphLayout]
     lowering: Lowering
     precision: Precision
     provider: Provider
+    by_default: bool = True
+
+    @property
+    def stored(self) -> Precision:
+        """The precision of the graph and its weights in their files; OpenVINO rounds those of bf16 itself."""
+        return PRECISION_FP32 if self.precision == PRECISION_BF16 else self.precision
 
 
 GRAPHS = (
@@ -45,6 +56,8 @@ GRAPHS = (
     GraphPlan("portable.fp32.onnx", Portable, LOWERING_PORTABLE, PRECISION_FP32, "cpu"),
     GraphPlan("packed-cuda.fp16.onnx", PackedCuda, LOWERING_PACKED_CUDA, PRECISION_FP16, "cuda"),
     GraphPlan("packed-cpu.int8.onnx", PackedCpu, LOWERING_PACKED_CPU, PRECISION_INT8, "cpu"),
+    # OpenVINO cannot read the loop of `PackedCpu`: its body uses values from outside.
+    GraphPlan("packed-cpu.bf16.onnx", Packed, LOWERING_PACKED_CPU, PRECISION_BF16, "cpu", by_default=False),
 )
 
 

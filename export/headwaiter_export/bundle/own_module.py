@@ -128,7 +128,8 @@ def export_encoder(
     # The wrapper of torch.compile hides the class and the arguments of a module.
     module = getattr(module, "_orig_mod", module)
     packed, padded = (
-        [plan for plan in graphs if plans is None or plan in plans] for graphs in (MODULE_GRAPHS, PADDED_GRAPHS)
+        [plan for plan in graphs if (plan.by_default if plans is None else plan in plans)]
+        for graphs in (MODULE_GRAPHS, PADDED_GRAPHS)
     )
 
     def read_packed() -> LoadedModel:

@@ -35,7 +35,14 @@ from headwaiter_export.graphs.attention_weights import AttentionWeightsLayout
 from headwaiter_export.graphs.int8 import PackedBatches, nearest
 from headwaiter_export.graphs.ranges import SCORES
 from headwaiter_export.graphs.tracing import free_memory
-from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED, PRECISION_FP32, PRECISION_INT8, Isolation, Precision
+from headwaiter_proto.encoder_pb2 import (
+    ISOLATION_MIXED,
+    PRECISION_BF16,
+    PRECISION_FP32,
+    PRECISION_INT8,
+    Isolation,
+    Precision,
+)
 from headwaiter_proto.manifest_pb2 import LOWERING_PORTABLE, Parity
 from headwaiter_server.runtime.attention_weights import ATTENTION_OUTPUTS, AttentionSelection, AttentionWeightsGraph
 from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
@@ -152,17 +159,22 @@ def check_graphs(
         step(f"comparing {plan.file} with {source}")
         free_memory()
         try:
-            portable = plan.lowering == LOWERING_PORTABLE
-            checked = without_too_long(reference, reference.config.heads) if portable else reference
+            whole_scores = plan.lowering == LOWERING_PORTABLE or plan.precision == PRECISION_BF16
+            checked = without_too_long(reference, reference.config.heads) if whole_scores else reference
             measured = measure_graph(folder / plan.file, plan.provider, checked, isolation)
         except ProviderUnavailable:
             device = plan.provider.upper()
             report(f"{plan.file}: not run, because this machine has no {device}; a server checks it at its start")
             continue
-        if broken := violation(measured, plan.precision):
-            saturated = _saturated_attention(magnitudes) if plan.precision == PRECISION_FP32 else None
+        if broken := violation(measured, plan.stored):
+            saturated = _saturated_attention(magnitudes) if plan.stored == PRECISION_FP32 else None
             remedies = [*([saturated] if saturated else []), "--graphs and --precision leave graphs out"]
             raise BundleError(f"{plan.file} is out of tolerance: {broken}; {'; '.join(remedies)}")
+        gives_rows = reference.outputs[0].hidden is not None
+        described = _describe(measured, plan.stored, reference.config, gives_rows=gives_rows)
+        if plan.stored != plan.precision:
+            report(f"{plan.file}: compared with {source} in fp32, {described}; a server checks bf16 at its start")
+            continue
         parity.graphs.add(
             graph=plan.file,
             provider=plan.provider,
@@ -175,8 +187,6 @@ def check_graphs(
             lengths=sorted({len(sequence) for sequence in checked.sequences}),
             hidden_min_cosine=measured.hidden_min_cosine,
         )
-        gives_rows = reference.outputs[0].hidden is not None
-        described = _describe(measured, plan.precision, reference.config, gives_rows=gives_rows)
         report(f"{plan.file}: compared with {source}, {described}")
     return parity
 

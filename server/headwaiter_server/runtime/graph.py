@@ -1,4 +1,4 @@
-"""Run an ONNX graph in an ONNX Runtime session on a CPU or a GPU."""
+"""Run an ONNX graph in an ONNX Runtime session on a CPU or a GPU, or with OpenVINO on a CPU."""
 
 import ctypes
 import os
@@ -29,9 +29,10 @@ from headwaiter_server.runtime.cuda_graphs import (
     run_options,
 )
 from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
-from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability
+from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability, processor_flags
+from headwaiter_server.runtime.openvino_session import OpenVinoSession
 from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
-from headwaiter_server.runtime.shape_buckets import GraphShape, feeds_in_buckets
+from headwaiter_server.runtime.shape_buckets import GraphShape, feeds_in_buckets, feeds_in_few_shapes
 
 Provider = Literal["cuda", "cpu"]
 Result = TypeVar("Result")
@@ -117,7 +118,7 @@ class EncoderGraph:
         """Wrap a session.
 
         Args:
-            session: the session.
+            session: the session, or an `OpenVinoSession`, for which packed batches are rounded up to few shapes.
             gpu: number of the GPU that runs the session; None for the CPU. For a GPU, packed batches are rounded up to
                 shape buckets, so that they reuse memory.
             attention: what the graph's nodes PackedMultiHeadAttention compute, if it has such nodes; None if unknown.
@@ -133,6 +134,7 @@ class EncoderGraph:
         # A padded graph computes positions from N; a rounded N could exceed the positions that the model knows.
         self._is_padded = "attention_mask" in self._inputs
         self._uses_shape_buckets = self.on_gpu and not self._is_padded
+        self._uses_few_shapes = isinstance(session, OpenVinoSession)
         self._small_outputs = [name for name in ("pooled", "logits", "token_logits") if name in self._outputs]
         self._has_cuda_graphs = has_cuda_graphs
         if has_cuda_graphs and gpu is not None and self._small_outputs and not (self._is_padded or self._takes_target):
@@ -152,6 +154,8 @@ class EncoderGraph:
         max_gpu_bytes: int = 0,
         turn: Turn = at_once,
         attention: PackedAttention | None = None,
+        *,
+        bf16: bool = False,
     ) -> "EncoderGraph":
         """Load a graph on one provider, without falling back to another.
 
@@ -163,10 +167,13 @@ class EncoderGraph:
             max_gpu_bytes: maximum GPU memory for weights and activations; 0 for no limit.
             turn: see the attribute.
             attention: as in `EncoderGraph`.
+            bf16: whether OpenVINO computes the graph in bf16, on the CPU; ONNX Runtime computes other graphs.
 
         Raises:
             ProviderUnavailable: the provider does not work on this host.
         """
+        if bf16:
+            return cls(OpenVinoSession(path, threads), None, attention, turn)
         options = session_options(threads)
         if provider == "cpu":
             return cls(open_session(path, provider, options), None, attention, turn)
@@ -234,6 +241,8 @@ class EncoderGraph:
             return self.turn(lambda: graphs.capture(batch, self._inputs, self._small_outputs, of_batch))
 
     def _feeds(self, batch: PackedBatch) -> Mapping[str, NDArray[np.generic]]:
+        if self._uses_few_shapes:
+            return feeds_in_few_shapes(batch, self._inputs)
         return feeds_in_buckets(batch, self._inputs) if self._uses_shape_buckets else batch.feeds(self._inputs)
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
@@ -319,20 +328,12 @@ def session_options(threads: int | None, vnni: bool | None = None) -> ort.Sessio
         options.intra_op_num_threads = threads
     # ONNX Runtime would store a memory pattern for each set of input shapes, but batches rarely repeat their shapes.
     options.enable_mem_pattern = False
-    if not (_has_vnni() if vnni is None else vnni):
+    if not (any("vnni" in flag for flag in processor_flags()) if vnni is None else vnni):
         # Without VNNI, the default int8 kernels overflow when they add two products in 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take CPU time from the threads that handle requests.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
-
-
-def _has_vnni() -> bool:
-    """Return whether the processor has VNNI, which adds int8 products in 32 bits; always False except on Linux."""
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 def _provider_options(

@@ -1,12 +1,22 @@
-"""Ask the NVIDIA driver about a GPU."""
+"""Ask the NVIDIA driver about a GPU, and the operating system about the instructions of the processor."""
 
 import ctypes
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 CUDA_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _COMPUTE_CAPABILITY = (75, 76)
+
+
+def processor_flags() -> frozenset[str]:
+    """Return the processor's instruction sets, as /proc/cpuinfo names them; none except on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def compute_capability(device: int) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from headwaiter_proto.encoder_pb2 import (
     ISOLATION_MIXED,
     ISOLATION_ONE_LENGTH,
     ISOLATION_ONE_SEQUENCE,
+    PRECISION_BF16,
     PRECISION_FP16,
     PRECISION_FP32,
     PRECISION_INT8,
@@ -48,7 +49,12 @@ log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 
-_PRECISIONS: dict[str, Precision] = {"fp32": PRECISION_FP32, "fp16": PRECISION_FP16, "int8": PRECISION_INT8}
+_PRECISIONS: dict[str, Precision] = {
+    "fp32": PRECISION_FP32,
+    "fp16": PRECISION_FP16,
+    "bf16": PRECISION_BF16,
+    "int8": PRECISION_INT8,
+}
 # What a message advises if a graph is missing or wrong.
 _OTHER_PRECISION = (
     "choose another --provider, another --precision (for one model of --models: `precision` in its settings.json), or "
@@ -148,7 +154,7 @@ class Model(ModelDescription):
 def open_model(
     folder: Path,
     provider: Literal["auto", "cuda", "cpu"],
-    precision: Literal["auto", "fp32", "fp16", "int8"],
+    precision: Literal["auto", "fp32", "fp16", "bf16", "int8"],
     threads: int | None,
     device: int = 0,
     max_gpu_bytes: int = 0,
@@ -174,9 +180,11 @@ def open_model(
     if max_tokens:
         bundle.limit_tokens(max_tokens)
     resources = Resources(threads, device, max_gpu_bytes, turn)
-    is_int8 = precision == "int8" or all(graph.precision == PRECISION_INT8 for graph in bundle.manifest.graphs)
-    if provider == "auto" and is_int8:
-        provider = "cpu"  # Only the CPU runs int8, so choosing the CPU is not a fallback.
+    of_cpus = {PRECISION_BF16, PRECISION_INT8}
+    if provider == "auto" and (
+        _PRECISIONS.get(precision) in of_cpus or of_cpus.issuperset(graph.precision for graph in bundle.manifest.graphs)
+    ):
+        provider = "cpu"  # Only the CPU runs these precisions, so choosing the CPU is not a fallback.
     if provider != "auto":
         return _open_on(bundle, provider, precision, resources, sessions)
     try:
@@ -198,7 +206,9 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     if may_share and not keeps_apart(graph, golden, padding.isolation):
         log.warning("%s: sequences of a batch change each other's results on CUDA, so each runs alone", bundle.folder)
         padding.isolation = ISOLATION_ONE_SEQUENCE
-    longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=graph.attends_in_blocks)
+    is_bf16 = listed.precision == PRECISION_BF16
+    in_blocks = _openvino_attends_in_blocks(bundle.manifest) if is_bf16 else graph.attends_in_blocks
+    longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=in_blocks)
     return Model(
         bundle=bundle,
         graph=graph,
@@ -219,8 +229,16 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
 
 def predicted_bytes(bundle: Bundle, graph: Graph, sessions: int) -> tuple[int, int]:
     """Return the bytes of the weights, and of one longest sequence on the CPU, in all sessions."""
-    weights = sum(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file)
-    return weights * sessions, longest_sequence_bytes(bundle.manifest, attends_in_blocks=True) * sessions
+    weights = sum(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file) * sessions
+    if graph.precision == PRECISION_BF16:
+        weights += weights // 2  # OpenVINO keeps the weights in float32 mapped, and copies them to bf16.
+    in_blocks = graph.precision != PRECISION_BF16 or _openvino_attends_in_blocks(bundle.manifest)
+    return weights, longest_sequence_bytes(bundle.manifest, attends_in_blocks=in_blocks) * sessions
+
+
+def _openvino_attends_in_blocks(manifest: Manifest) -> bool:
+    """Return whether OpenVINO's attention holds few scores at once: it holds all if a bias is added in each head."""
+    return manifest.bias_heads <= 1 and not manifest.distance_products
 
 
 def _check_memory(bundle: Bundle, graph: Graph, sessions: int) -> None:
@@ -244,7 +262,9 @@ def _open_checked(
     try:
         with bundle.private_copy(listed.file, listed.weights_file) as folder:
             content = (folder / listed.file).read_bytes()
-            graph = EncoderGraph.open(folder / listed.file, provider, *resources, attention=attention)
+            graph = EncoderGraph.open(
+                folder / listed.file, provider, *resources, attention=attention, bf16=precision == PRECISION_BF16
+            )
         with naming(path):
             check_graph(graph, content, bundle.manifest)
         graph.sparse = bundle.manifest.sparse
@@ -262,7 +282,10 @@ def _open_checked(
                 f"CUDA cannot run {path.name} ({one_line(error)}): free GPU memory, lower --max-sequence-tokens, "
                 "update the driver, or export the model again"
             ) from error
-        raise BundleRefused(f"ONNX Runtime cannot run {path} ({one_line(error)}): export the model again") from error
+        runtime, remedy = "ONNX Runtime", "export the model again"
+        if precision == PRECISION_BF16:
+            runtime, remedy = "OpenVINO", "choose another --precision"
+        raise BundleRefused(f"{runtime} cannot run {path} ({one_line(error)}): {remedy}") from error
     if problem := violation(measured, precision):
         raise ToleranceExceeded(
             f"{path} on {provider} fails the self-check on the bundle's golden inputs ({problem}): {_OTHER_PRECISION}"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
+from headwaiter_proto.encoder_pb2 import PRECISION_BF16, PRECISION_FP16, PRECISION_FP32, PRECISION_INT8, Precision
 from headwaiter_server.runtime.graph import GraphOutputs
 
 # A hidden row is negligible if its norm is at most this share of the largest row's norm. Rounding errors are
@@ -76,9 +76,10 @@ class Tolerance:
 
 TOLERANCES: dict[Precision, Tolerance] = {
     PRECISION_FP32: Tolerance(0.99999, 0.99999, max_relative=1e-3, pooled=1e-5, hidden=1e-4, logits=1e-4),
-    # fp16 and int8 promise the direction of pooled vectors. Their limits for hidden rows and for relative differences
-    # are loose: they refuse wrong rows, not rounded rows. Logits decide an order or a class, so their limits are tight.
+    # The others promise the direction of pooled vectors. Their limits for hidden rows and for relative differences are
+    # loose: they refuse wrong rows, not rounded rows. Logits decide an order or a class, so their limits are tight.
     PRECISION_FP16: Tolerance(0.9999, 0.99, max_relative=0.5, logits=0.02),
+    PRECISION_BF16: Tolerance(0.9995, 0.95, max_relative=0.5, logits=0.05),
     PRECISION_INT8: Tolerance(0.99, 0.9, max_relative=0.5, logits=0.1),
 }
 

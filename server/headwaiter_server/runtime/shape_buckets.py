@@ -116,6 +116,29 @@ def feeds_in_buckets(batch: PackedBatch, names: Collection[str]) -> dict[str, ND
     return round_up_to_buckets(batch).feeds(names)
 
 
+def feeds_in_few_shapes(batch: PackedBatch, names: Collection[str]) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays for the inputs of a packed graph, with sizes rounded up; their first axis is B or T.
+
+    The last row and the last sequence are repeated, so that appended ones are computed from numbers that the model
+    knows. No sequence of the batch gathers an appended row, and its results are the first ones of the graph.
+    """
+    if any(name.startswith(TARGET) for name in names):
+        parts = Parts.of(batch).with_lengths(round_up_length)
+        feeds, sources = parts.feeds(names), parts.source.tokens
+        if "places" in feeds:
+            # The rows of targets follow those of sources.
+            places = feeds["places"].astype(np.int64, copy=False)
+            feeds["places"] = places + np.where(places < sources, 0, _round_up(sources) - sources)
+    else:
+        feeds = replace(batch, padded_length=round_up_length(batch.padded_length)).feeds(names)
+    return {name: _repeat_last(array, _round_up(len(array))) for name, array in feeds.items()}
+
+
+def _repeat_last(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:
+    """Return the array with its last entry repeated up to this size."""
+    return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
+
+
 def _bucket_sizes(batch: PackedBatch) -> tuple[int, int]:
     """Return the bucket of T, and B with as many dummy sequences as its bucket needs and the tokens allow."""
     if batch.sequences < _BUCKETS_PER_OCTAVE:

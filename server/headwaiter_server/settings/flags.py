@@ -81,10 +81,11 @@ class Settings:
     provider: Literal["auto", "cuda", "cpu"] = _setting(
         "auto", one_of("auto", "cuda", "cpu"), "execution provider; auto takes CUDA if it works, else the CPU"
     )
-    precision: Literal["auto", "fp32", "fp16", "int8"] = _setting(
+    precision: Literal["auto", "fp32", "fp16", "bf16", "int8"] = _setting(
         "auto",
-        one_of("auto", "fp32", "fp16", "int8"),
-        "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU",
+        one_of("auto", "fp32", "fp16", "bf16", "int8"),
+        "precision of the graph; auto takes fp16 on CUDA and fp32 on the CPU; fp16 needs CUDA, int8 needs the CPU, "
+        "bf16 a CPU with AVX512_BF16 or AMX and the extra bf16",
     )
     address: str = _setting("0.0.0.0:50051", ADDRESS, "address for gRPC; port 0 takes a free port")
     metrics_port: int = _setting(9464, PORT, "port for Prometheus metrics, without TLS; 0 takes a free port")

@@ -1,12 +1,13 @@
-"""The driver tells the compute capability and the memory of a GPU."""
+"""The driver tells the compute capability and the memory of a GPU; the kernel tells the processor's instructions."""
 
 import ctypes
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headwaiter_server.runtime.hardware import compute_capability, gpu_memory
+from headwaiter_server.runtime.hardware import compute_capability, gpu_memory, processor_flags
 
 _SUCCESS, _INVALID_DEVICE, _NO_DEVICE = 0, 101, 100
 _CAPABILITIES = [{75: 8, 76: 9}, {75: 12, 76: 0}]
@@ -75,3 +76,18 @@ def test_the_driver_tells_the_memory_of_a_gpu_that_the_process_uses(monkeypatch:
     assert [gpu_memory(device) for device in range(3)] == [None, (21 << 30, 24 << 30), None]
     monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(memory_status=_NO_DEVICE))
     assert gpu_memory(1) is None
+
+
+def test_the_instructions_of_a_processor_are_words_of_its_first_line_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "processor\t: 0\nflags\t\t: fpu avx512_vnni amx_bf16\nvmx flags\t: ept\nprocessor\t: 1\nflags\t\t: fpu\n"
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: {"/proc/cpuinfo": lines}[str(path)])
+    assert processor_flags() >= {"fpu", "avx512_vnni", "amx_bf16"}
+    assert "ept" not in processor_flags()
+
+
+def test_without_proc_no_instructions_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path, encoding: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert processor_flags() == frozenset()

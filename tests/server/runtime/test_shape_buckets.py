@@ -9,6 +9,7 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import (
     GRAPH_TOKENS,
     append_dummies,
+    feeds_in_few_shapes,
     graph_batches,
     graph_shape,
     round_up_to_buckets,
@@ -145,3 +146,28 @@ def test_feature_batches_get_rows_of_zeros() -> None:
     rounded = round_up_to_buckets(batch)
     assert rounded.rows.shape == (176, 3)
     assert not rounded.rows[171:].any()
+
+
+@given(lengths=lengths_lists)
+@example([1])
+@example([512] * 32)
+def test_repeated_rows_round_every_size_up_and_no_sequence_reads_them(lengths: list[int]) -> None:
+    batch = _batch(lengths)
+    names = ("input_ids", "positions", "lengths", "gather", "scatter")
+    rounded, own = feeds_in_few_shapes(batch, names), batch.feeds(names)
+
+    tokens, (sequences, longest) = len(rounded["input_ids"]), rounded["gather"].shape
+    assert {len(rounded[name]) for name in ("input_ids", "positions", "scatter")} == {tokens}
+    assert len(rounded["lengths"]) == sequences
+    assert all(map(_is_bucket, (tokens, sequences, longest)))
+    assert tokens <= max(batch.tokens, 9 * batch.tokens / 8)
+    assert sequences <= max(batch.sequences, 9 * batch.sequences / 8)
+    for name in ("input_ids", "positions", "lengths"):
+        np.testing.assert_array_equal(rounded[name][: len(own[name])], own[name])
+        assert rounded[name].dtype == own[name].dtype
+    gather = rounded["gather"][: batch.sequences].astype(np.int64)
+    starts, last = batch.starts[:, None], (batch.starts + batch.lengths - 1)[:, None]
+    np.testing.assert_array_equal(gather, np.minimum(starts + np.arange(longest), last))
+    # Scattered cells are the rows again.
+    scatter = rounded["scatter"][: batch.tokens].astype(np.int64)
+    np.testing.assert_array_equal(gather.reshape(-1)[scatter], np.arange(batch.tokens))
