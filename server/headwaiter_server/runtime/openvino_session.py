@@ -17,8 +17,8 @@ from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.hardware import processor_flags
 
 _INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
-# PR_SET_THP_DISABLE. OpenVINO frees and allocates memory for each new shape; in transparent huge pages, the memory of a
-# process grew by 140 MiB in 3,000 batches, and without them by 1 MiB.
+# PR_SET_THP_DISABLE. OpenVINO frees and allocates memory for each new shape. From the 1,000th to the 3,000th batch, the
+# memory of a process grew by 137 MiB in transparent huge pages, and by 1 MiB without them.
 _DISABLE_HUGE_PAGES = 41
 
 
