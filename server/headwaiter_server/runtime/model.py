@@ -346,7 +346,10 @@ def find_graph(bundle: Bundle, provider: Provider, precision: str) -> Graph:
         log.log(logging.WARNING if reason else logging.INFO, "running in %s: %s", names[other.precision], missing)
         return other
     available = ", ".join(name for name, value in _PRECISIONS.items() if value in graphs)
-    raise GraphMissing(f"{missing} (available: {available}): {_OTHER_PRECISION}")
+    # The export writes it on request.
+    bf16 = "export the model again with --precision fp32 bf16, or choose another --precision"
+    remedy = bf16 if (provider, wanted) == ("cpu", PRECISION_BF16) and not is_padded else _OTHER_PRECISION
+    raise GraphMissing(f"{missing} (available: {available}): {remedy}")
 
 
 def _graphs_for(provider: Provider, listed: Iterable[Graph]) -> dict[Precision, Graph]:
