@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # The choices of `--graphs` and `--precision`; `bundle/graphs.py` has the graphs.
 GRAPH_KINDS = ("packed-cpu", "packed-cuda", "padded", "portable", "attend")
-PRECISIONS = ("fp32", "fp16", "int8", "bf16")
+DEFAULT_PRECISIONS = ("fp32", "fp16", "int8")
+PRECISIONS = (*DEFAULT_PRECISIONS, "bf16")
 # The choice of `--pooling` for sparse vectors.
 SPARSE = "splade"
 # The flags of a module with code of its own, as arguments of `export_module`.
@@ -425,7 +426,7 @@ def _parser() -> argparse.ArgumentParser:
             "--precision",
             choices=PRECISIONS,
             nargs="+",
-            default=PRECISIONS[:3],
+            default=DEFAULT_PRECISIONS,
             help="precisions of the graphs to write (default: all but bf16)",
         )
         command.add_argument(

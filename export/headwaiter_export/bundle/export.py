@@ -22,7 +22,7 @@ from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
 from headwaiter_export.bundle.golden_writer import write_golden
 from headwaiter_export.bundle.graphs import (
     ATTENTION_WEIGHTS_GRAPH,
-    EVERY_GRAPH,
+    DEFAULT_GRAPHS,
     WEIGHTS_FILES,
     GraphPlan,
     suitable_plans,
@@ -127,7 +127,7 @@ def export_model(
     The encoder is not in memory while ONNX Runtime runs the graphs, if nothing but the result of `read` refers to it.
     `step` is called with what begins now.
     """
-    plans = [plan for plan in EVERY_GRAPH if plan.by_default] if plans is None else plans
+    plans = DEFAULT_GRAPHS if plans is None else plans
     write_bundle(
         lambda folder: _write_graphs(read, plans, folder, report, step, compare), destination, name, report, step
     )

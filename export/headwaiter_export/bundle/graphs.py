@@ -30,19 +30,13 @@ from headwaiter_server.runtime.numeric_tolerances import FLOAT16_MAX
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """One graph of a bundle.
-
-    Attributes:
-        lowering: the manifest's name of the attention layout.
-        by_default: whether an export writes the graph if nobody chooses the graphs.
-    """
+    """One graph of a bundle; `lowering` is the manifest's name of the attention layout."""
 
     file: str
     layout: type[GraphLayout]
     lowering: Lowering
     precision: Precision
     provider: Provider
-    by_default: bool = True
 
     @property
     def stored(self) -> Precision:
@@ -57,7 +51,7 @@ GRAPHS = (
     GraphPlan("packed-cuda.fp16.onnx", PackedCuda, LOWERING_PACKED_CUDA, PRECISION_FP16, "cuda"),
     GraphPlan("packed-cpu.int8.onnx", PackedCpu, LOWERING_PACKED_CPU, PRECISION_INT8, "cpu"),
     # OpenVINO cannot read the loop of `PackedCpu`: its body uses values from outside.
-    GraphPlan("packed-cpu.bf16.onnx", Packed, LOWERING_PACKED_CPU, PRECISION_BF16, "cpu", by_default=False),
+    GraphPlan("packed-cpu.bf16.onnx", Packed, LOWERING_PACKED_CPU, PRECISION_BF16, "cpu"),
 )
 
 
@@ -79,6 +73,10 @@ PADDED_GRAPHS = (
     GraphPlan("padded.fp32.onnx", Padded, LOWERING_PADDED, PRECISION_FP32, "cpu"),
     GraphPlan("padded.fp16.onnx", Padded, LOWERING_PADDED, PRECISION_FP16, "cuda"),
 )
+
+
+# The graphs that an export writes if nobody chooses graphs: bf16 needs another runtime, and more time at each export.
+DEFAULT_GRAPHS = tuple(plan for plan in EVERY_GRAPH if plan.precision != PRECISION_BF16)
 
 
 # The graph of an ONNX file, in the precision of the file. Servers on CPUs run each, which was compared on a CPU.

@@ -13,7 +13,7 @@ from torch import nn
 
 from headwaiter_export.bundle.atomic_folder import BundleError
 from headwaiter_export.bundle.export import export_model
-from headwaiter_export.bundle.graphs import MODULE_GRAPHS, PADDED_GRAPHS, GraphPlan
+from headwaiter_export.bundle.graphs import DEFAULT_GRAPHS, MODULE_GRAPHS, PADDED_GRAPHS, GraphPlan
 from headwaiter_export.bundle.verification import Report
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.reader import LoadedModel
@@ -127,10 +127,9 @@ def export_encoder(
     """
     # The wrapper of torch.compile hides the class and the arguments of a module.
     module = getattr(module, "_orig_mod", module)
-    packed, padded = (
-        [plan for plan in graphs if (plan.by_default if plans is None else plan in plans)]
-        for graphs in (MODULE_GRAPHS, PADDED_GRAPHS)
-    )
+    if plans is None:
+        plans = (*DEFAULT_GRAPHS, *PADDED_GRAPHS)
+    packed, padded = ([plan for plan in graphs if plan in plans] for graphs in (MODULE_GRAPHS, PADDED_GRAPHS))
 
     def read_packed() -> LoadedModel:
         encoder = ModuleEncoder.of(module, **choices)

@@ -159,8 +159,7 @@ def _read_images(module: Any, folder: Path, config_json: CheckpointJson) -> Imag
         ),
         1,
     )
-    image = ImageFormat(channels=channels, height=height, width=width, patch_size=patch_size, preparation=steps)
     if frames := _frames(module):
-        image.channels *= frames
-        image.ClearField("preparation")
-    return image
+        # Servers prepare images, and no videos.
+        channels, steps = channels * frames, None
+    return ImageFormat(channels=channels, height=height, width=width, patch_size=patch_size, preparation=steps)
