@@ -1,6 +1,7 @@
 """The directory of models: which model answers a request, and what each version is doing."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from headwaiter_proto.rules.errors import (
     MAX_QUOTED_CHARACTERS,
@@ -16,6 +17,7 @@ from headwaiter_server.models.served_model import ModelFacts, ServedModel
 
 # Seconds after which callers ask again for a model that is being loaded: loads take from one second to minutes.
 _RETRY_AFTER_S = 1.0
+_Model = TypeVar("_Model", ModelFacts, ServedModel)
 
 
 class NotLoaded(Exception):
@@ -105,9 +107,7 @@ class ModelDirectory:
         Raises:
             Starting: the server is starting.
         """
-        if not self.started and not self._known:
-            raise starting()
-        return sorted(self._known.values(), key=lambda each: each.name != self._default_model)
+        return self._default_first(self._known.values())
 
     @property
     def served(self) -> list[ServedModel]:
@@ -116,9 +116,12 @@ class ModelDirectory:
         Raises:
             Starting: the server is starting.
         """
+        return self._default_first(self._current.values())
+
+    def _default_first(self, models: Iterable[_Model]) -> list[_Model]:
         if not self.started and not self._known:
             raise starting()
-        return sorted(self.current, key=lambda each: each.name != self._default_model)
+        return sorted(models, key=lambda each: each.name != self._default_model)
 
     @property
     def served_names(self) -> list[str]:
@@ -153,7 +156,8 @@ class ModelDirectory:
             NotLoaded: the model has to be loaded first.
         """
         facts = self.facts(name, version, wanted)
-        if (served := self._current.get(facts.name)) is None:
+        served = self._current.get(facts.name)
+        if served is None:
             raise NotLoaded(facts)
         return served
 

@@ -328,7 +328,9 @@ def session_options(threads: int | None, vnni: bool | None = None) -> ort.Sessio
         options.intra_op_num_threads = threads
     # ONNX Runtime would store a memory pattern for each set of input shapes, but batches rarely repeat their shapes.
     options.enable_mem_pattern = False
-    if not (any("vnni" in flag for flag in processor_flags()) if vnni is None else vnni):
+    if vnni is None:
+        vnni = any("vnni" in flag for flag in processor_flags())
+    if not vnni:
         # Without VNNI, the default int8 kernels overflow when they add two products in 16 bits.
         options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take CPU time from the threads that handle requests.

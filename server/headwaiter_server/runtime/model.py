@@ -206,8 +206,7 @@ def _open_on(bundle: Bundle, provider: Provider, precision: str, resources: Reso
     if may_share and not keeps_apart(graph, golden, padding.isolation):
         log.warning("%s: sequences of a batch change each other's results on CUDA, so each runs alone", bundle.folder)
         padding.isolation = ISOLATION_ONE_SEQUENCE
-    is_bf16 = listed.precision == PRECISION_BF16
-    in_blocks = _openvino_attends_in_blocks(bundle.manifest) if is_bf16 else graph.attends_in_blocks
+    in_blocks = _attends_in_blocks(bundle.manifest, listed.precision, in_onnx_runtime=graph.attends_in_blocks)
     longest_bytes = longest_sequence_bytes(bundle.manifest, attends_in_blocks=in_blocks)
     return Model(
         bundle=bundle,
@@ -232,12 +231,14 @@ def predicted_bytes(bundle: Bundle, graph: Graph, sessions: int) -> tuple[int, i
     weights = sum(file.size_bytes for file in bundle.manifest.files if file.name == graph.weights_file) * sessions
     if graph.precision == PRECISION_BF16:
         weights += weights // 2  # OpenVINO keeps the weights in float32 mapped, and copies them to bf16.
-    in_blocks = graph.precision != PRECISION_BF16 or _openvino_attends_in_blocks(bundle.manifest)
+    in_blocks = _attends_in_blocks(bundle.manifest, graph.precision, in_onnx_runtime=True)
     return weights, longest_sequence_bytes(bundle.manifest, attends_in_blocks=in_blocks) * sessions
 
 
-def _openvino_attends_in_blocks(manifest: Manifest) -> bool:
-    """Return whether OpenVINO's attention holds few scores at once: it holds all if a bias is added in each head."""
+def _attends_in_blocks(manifest: Manifest, precision: Precision, *, in_onnx_runtime: bool) -> bool:
+    """Return whether attention holds few scores at once; OpenVINO, in bf16, holds all with a bias in each head."""
+    if precision != PRECISION_BF16:
+        return in_onnx_runtime
     return manifest.bias_heads <= 1 and not manifest.distance_products
 
 
