@@ -78,13 +78,9 @@ def _install(folder: str, made: Path, wanted: str) -> None:
 
 def _compile_llama_cpp(made: Path, wanted: str) -> None:
     """Compile llama.cpp's server for this processor, which takes up to half an hour, and convert the model."""
-    sources = [
-        "--no-deps",
-        "--no-binary",
-        "llama_cpp_python",
-        f"llama_cpp_python=={version(wanted, 'llama_cpp_python')}",
-    ]
-    _run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", str(made), *sources])
+    package = "llama_cpp_python"
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", str(made)]
+    _run([*pip, "--no-deps", "--no-binary", package, f"{package}=={version(wanted, package)}"])
     (archive,) = made.glob("*.tar.gz")
     shutil.unpack_archive(archive, made, filter="data")
     (source,) = made.glob("*/vendor/llama.cpp")

@@ -6,9 +6,9 @@ The packed model is all-MiniLM-L6-v2. The padded one has a convolution and half 
 its batches hold sequences of one length. Each round starts a new server. It measures the throughput of each model alone
 in a closed loop, and sends Poisson arrivals to the packed model at half of its throughput: alone, beside arrivals to
 the padded model at `--padded-load` of that model's throughput, and alone with more of them, so that the device has the
-load of both models. Then a second version of the padded model replaces
-the first one under both loads. Each vector is compared with that of PyTorch, for the version that the reply names. The
-predicted memory is that of the server after its start, and of one longest sequence of each model.
+load of both models. Then a second version of the padded model replaces the first one under both loads. Each vector is
+compared with that of PyTorch, for the version that the reply names. The predicted memory is that of the server after
+its start, and of one longest sequence of each model.
 """
 
 import argparse

@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         if version.state != "ready":
             reason = f": {version.reason}" if version.reason else ""
             state = version.state.replace("_", " ")
-            not_ready.append(f"{version.name}, version {version.version}, is {state}{_history(version)}{reason}")
+            history = f" ({_history(version)})" if version.loads else ""
+            not_ready.append(f"{version.name}, version {version.version}, is {state}{history}{reason}")
     if screen is None:
         print(json.dumps([_every_field(model.message) for model in models], indent=2))
         for line in not_ready:
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     for model, version in zip(models, ready, strict=True):
         table = Table("model", Column(model.model.name, overflow="fold"))
-        loads = {"loads": _history(version).strip(" ()")} if version.loads else {}
+        loads = {"loads": _history(version)} if version.loads else {}
         for name, text in (_model_rows(model) | _server_rows(model) | loads).items():
             table.add_row(name, text)
         screen.print(table)
@@ -93,10 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _history(version: ModelVersion) -> str:
-    """Return how often the server has loaded and unloaded a model; empty before its first load."""
-    if not version.loads:
-        return ""
-    return f" ({version.loads} loads in {version.loading_s:.1f} s, {version.evictions} evictions)"
+    """Return how often the server has loaded and unloaded a model."""
+    return f"{version.loads} loads in {version.loading_s:.1f} s, {version.evictions} evictions"
 
 
 def _every_field(model: pb.GetModelResponse) -> dict[str, Any]:
