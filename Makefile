@@ -123,10 +123,10 @@ sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, 
 	$(foreach lock,$(LOCKS),PYTHONWARNINGS=ignore $(LOCK_TOOLS)/bin/cyclonedx-py requirements requirements/$(lock).txt \
 		--pyproject pyproject.toml --mc-type application --output-reproducible -o build/sbom/$(lock).cdx.json &&) true
 
-proto: $(VENV)/.installed ## Generate Python code and docs/api.md from the .proto files
+proto: $(VENV)/.installed ## Generate Python code and docs/reference/grpc.md from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
 	$(BIN)/python -m grpc_tools.protoc -I proto --grpc_python_out=proto proto/headwaiter_proto/encoder.proto
-	$(BIN)/python proto/api_page.py > docs/api.md
+	$(BIN)/python proto/api_page.py > docs/reference/grpc.md
 
 # Example of a short run of two parts: make bench BENCH='--quick throughput alone'
 bench: $(VENV)/.installed ## Run the benchmarks: about 90 minutes on two idle cores
@@ -141,7 +141,7 @@ gpu-check: $(VENV)/.installed ## Check correctness and speed on a GPU, and what 
 bench-peers: $(VENV)/.installed ## Compare with Triton, infinity, MLServer, mosec, LitServe, vLLM and llama.cpp: about an hour
 	TORCH_INDEX_URL=$(TORCH_INDEX_URL) $(BIN)/python -m bench.peers $(BENCH_PEERS)
 
-numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/numerics.md
+numerics: $(VENV)/.installed ## Measure the differences from PyTorch, and write docs/explanation/numerics.md
 	$(BIN)/python -m bench.studies.numerics
 
 screenshots: $(VENV)/.installed ## Take the pictures of the playground with Chromium

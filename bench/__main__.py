@@ -1,4 +1,4 @@
-"""Runs the benchmarks on one machine and prints their tables; a run of all studies also writes docs/benchmarks.md."""
+"""Runs the benchmarks on one machine and prints their tables; a run of all studies also writes docs/benchmarks."""
 
 import argparse
 import time
@@ -80,8 +80,8 @@ def main() -> None:
         _write(figures, arguments.json)
         print(*tables.sections(figures).values(), f"{minutes:.1f} minutes", sep="\n\n")
     if sizes is FULL and chosen == set(STUDIES):
-        _write(figures, _DOCS / "benchmarks.json")
-        (_DOCS / "benchmarks.md").write_text(tables.page(figures, minutes), encoding="utf-8")
+        _write(figures, _DOCS / "benchmarks" / "figures.json")
+        (_DOCS / "benchmarks" / "README.md").write_text(tables.page(figures, minutes), encoding="utf-8")
 
 
 def _write(figures: Figures, path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Print docs/api.md, which shows the comments of encoder.proto in Markdown.
+"""Print docs/reference/grpc.md, which shows the comments of encoder.proto in Markdown.
 
-`make proto` runs `python proto/api_page.py > docs/api.md`.
+`make proto` runs `python proto/api_page.py > docs/reference/grpc.md`.
 """
 
 import sys

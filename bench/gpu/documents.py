@@ -8,7 +8,7 @@ from bench.findings import Finding, format_number
 from bench.gpu.decisions import CALLS, MEMORY, MODERN_BERT, P50, SERVED
 from testbed.minilm import ROOT
 
-BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "numerics.md"
+BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks" / "README.md", ROOT / "docs" / "explanation" / "numerics.md"
 # The start of each line, and one pattern for each of its figures: the figure is the worst finding that matches.
 _FIGURES = {
     "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),

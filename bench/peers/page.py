@@ -1,4 +1,4 @@
-"""Write docs/other-servers.md and its chart from the figures of a comparison.
+"""Write docs/benchmarks/other-servers.md and its chart from the figures of a comparison.
 
 `make bench-peers` does so at its end, if all servers ran. Run `python -m bench.peers.page` to write them again.
 """
@@ -15,7 +15,7 @@ from bench.report.tables import processor
 from testbed.minilm import ROOT
 
 FIGURES = ROOT / "build" / "bench-peers.json"
-PAGE, CHART = ROOT / "docs" / "other-servers.md", ROOT / "docs" / "other-servers.svg"
+PAGE, CHART = ROOT / "docs" / "benchmarks" / "other-servers.md", ROOT / "docs" / "benchmarks" / "other-servers.svg"
 
 
 def write(figures: Path) -> None:

@@ -1,4 +1,4 @@
-"""The charts of docs/benchmarks.md, drawn from the JSON of the figures, and bar charts."""
+"""The charts of docs/benchmarks/README.md, drawn from the JSON of the figures, and bar charts."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""The tables of the benchmarks, and the page docs/benchmarks.md."""
+"""The tables of the benchmarks, and the page docs/benchmarks/README.md."""
 
 import platform
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Exports every preset and all-MiniLM-L6-v2, and writes the difference of each graph to PyTorch into docs/numerics.md.
+"""Exports every preset and all-MiniLM-L6-v2, and writes each graph's difference from PyTorch into the page of numerics.
 
 The figures come from each bundle's parity.json; GetModel reports the same figures. A graph that cannot run on this
 machine keeps its row of the table.
@@ -18,7 +18,7 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.numeric_tolerances import Difference
 from testbed.minilm import ROOT, checkpoint
 
-DOCUMENT = ROOT / "docs" / "numerics.md"
+DOCUMENT = ROOT / "docs" / "explanation" / "numerics.md"
 _BEGIN, _END = "<!-- measured -->\n", "<!-- /measured -->\n"
 _NOT_MEASURED = " not yet measured | | | | | | |"
 

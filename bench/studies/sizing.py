@@ -1,4 +1,4 @@
-"""The replicas for a rate of texts, by the bound that comes first: the table of docs/sizing.md.
+"""The replicas for a rate of texts, by the bound that comes first: the table of docs/how-to/plan-capacity.md.
 
 Run it with `python -m bench.studies.sizing`, or with `--card TEXTS_PER_S` for the rate of your GPU, which
 `headwaiter-client bench` prints; no card's rate is assumed without it. `--wire` measures the bytes of a call again.
@@ -19,7 +19,8 @@ from testbed.server_process import running_server
 TEXTS_PER_S = (100, 1_000, 5_000, 10_000, 50_000, 100_000, 500_000, 1_000_000)
 # The share of its capacity at which a part runs.
 SHARE = 0.7
-# Measured: see docs/architecture.md ("What a call costs") and docs/sizing.md. A call has one text of 20 tokens.
+# Measured: see docs/explanation/processes.md ("What a call costs") and docs/how-to/plan-capacity.md. A call has one
+# text of 20 tokens.
 FRONT_END_CALL_S, ENGINE_SEQUENCE_S = 737e-6, 52e-6
 CPU_REPLICA_TEXTS_PER_S = 301
 # Bytes of a call in TCP's stream, to the server and back: `--wire`.

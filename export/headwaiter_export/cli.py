@@ -552,7 +552,8 @@ def _add_module(commands: "argparse._SubParsersAction[CommandParser]") -> None:
         help="export your own encoder from a configuration and weights, or a PyTorch module from its code",
         description="Export your own encoder. CONFIG.json holds an object with fields of EncoderConfig. "
         "WEIGHTS.safetensors holds tensors named as in Encoder.state_dict(). Or export a PyTorch module with its own "
-        "code: FUNCTION, without arguments, returns it. docs/models.md explains both.",
+        "code: FUNCTION, without arguments, returns it. docs/reference/encoder-config.md and "
+        "docs/how-to/export-a-module.md explain both.",
     )
     module.set_defaults(export=_export_module, default_name=_name_of_module)
     module.add_argument("config", metavar="CONFIG.json or FILE.py:FUNCTION")

@@ -23,7 +23,7 @@ from headwaiter_proto.rules.errors import MAX_QUOTED_CHARACTERS, HeadwaiterError
 from headwaiter_proto.rules.status import code_of, metadata_of
 from headwaiter_proto.rules.unicode import check_json_texts
 
-_API_PAGE = "docs/api.md"
+_API_PAGE = "docs/reference/grpc.md"
 # What protobuf says of a field that a message does not have, before a list of the fields that it has.
 _UNKNOWN_FIELD = re.compile(r'Message type "headwaiter\.v1\.(\w+)" has no field named "(.*?)"', re.DOTALL)
 # The page reads, and changes nothing: it can neither load nor unload models.

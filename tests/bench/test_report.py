@@ -49,6 +49,6 @@ def test_the_json_holds_every_round_and_null_for_nan() -> None:
 
 def test_the_committed_figures_give_the_chart(tmp_path: Path) -> None:
     figures = tmp_path / "benchmarks.json"
-    figures.write_bytes((ROOT / "docs" / "benchmarks.json").read_bytes())
+    figures.write_bytes((ROOT / "docs" / "benchmarks" / "figures.json").read_bytes())
     charts.draw(figures)
     assert {path.name for path in tmp_path.iterdir()} == {figures.name, charts.LATENCY}

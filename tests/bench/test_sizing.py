@@ -7,7 +7,7 @@ from tests.support.documents import DOCS
 
 
 def test_the_table_of_the_page_is_computed() -> None:
-    assert sizing.table() in (DOCS / "sizing.md").read_text("utf-8")
+    assert sizing.table() in (DOCS / "how-to" / "plan-capacity.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

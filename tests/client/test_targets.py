@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput, source_and_target
 from headwaiter_proto import encoder_pb2 as pb
-from tests.support.documents import MODELS, blocks
+from tests.support.documents import ENCODER_CONFIG, blocks
 
 IDS: dict[str, Any] = {"vocabulary_size": 10, "feature_width": 0, "target": pb.TargetFormat(start_id=3)}
 FEATURES: dict[str, Any] = {"vocabulary_size": 0, "feature_width": 3, "target": pb.TargetFormat()}
@@ -38,9 +38,9 @@ def test_a_model_takes_the_joined_sequence_and_answers_with_the_rows_of_the_targ
 
 
 def test_the_example_of_the_page_on_models_encodes_pairs() -> None:
-    (block,) = (block for block in blocks(MODELS, "python") if "source_and_target" in block)
+    (block,) = (block for block in blocks(ENCODER_CONFIG, "python") if "source_and_target" in block)
     names: dict[str, Any] = {"pairs": [([5, 6], [3, 7]), ([0], [3])], "fake": FakeEncoder(**IDS)}
-    exec(compile(block.replace('"localhost:50051"', "transport=fake"), MODELS.name, "exec"), names)
+    exec(compile(block.replace('"localhost:50051"', "transport=fake"), ENCODER_CONFIG.name, "exec"), names)
     assert [len(rows) for rows in names["encoding"].hidden] == [2, 1]
 
 

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from headwaiter_server.settings.flags import Settings, read_settings, variable
 from tests.support.deploy.chart import CHART, Chart, Refused
 from tests.support.deploy.manifest_schemas import custom_problem, is_custom, problem
-from tests.support.documents import DOCS, ROOT, blocks
+from tests.support.documents import KUBERNETES, METRICS, ROOT, blocks
 
 DIGEST, OTHER_DIGEST = f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"
 NEEDED = {"image": {"repository": "registry.example.com/server", "digest": DIGEST}, "model": {"claimName": "models"}}
@@ -563,7 +563,7 @@ def test_a_replica_may_be_busy_in_each_session_of_each_device(chart: Chart) -> N
 
 def test_the_queries_read_series_of_the_server_and_of_this_release_only(chart: Chart) -> None:
     triggers = at(chart.render(merge(NEEDED, KEDA)), f"{SCALED}.triggers")
-    documented = (DOCS / "server.md").read_text()
+    documented = METRICS.read_text()
     for each in triggers:
         query = each["metadata"]["query"]
         (metric,) = re.findall(r"headwaiter_\w+", query)
@@ -576,7 +576,7 @@ def test_the_values_for_a_cpu_and_the_values_on_the_page_render(chart: Chart) ->
     cpu = chart.render(merge(NEEDED, yaml.load(CHART / "values-cpu.yaml")))
     assert at(cpu, f"{CONTAINER}.resources.limits") == {"cpu": "4", "memory": "4Gi"}
     # The first block is complete; each of the others adds to it.
-    first, *others = (yaml.load(block.replace("sha256:…", DIGEST)) for block in blocks(DOCS / "kubernetes.md", "yaml"))
+    first, *others = (yaml.load(block.replace("sha256:…", DIGEST)) for block in blocks(KUBERNETES, "yaml"))
     assert others
     for other in ({}, *others):
         values = merge(first, other)

@@ -192,7 +192,7 @@ def test_the_images_have_a_tag_and_labels_of_version_and_commit(project: dict[st
 
 def test_going_back_never_builds_the_current_code_under_an_old_tag() -> None:
     # Compose builds a missing image of a service with `build`, from the files that are checked out.
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "upgrade.md").read_text()
     commands = re.findall(r"^TAG=\S+ docker compose up .*$", page, re.MULTILINE)
     assert commands
     assert all("--no-build" in command for command in commands)

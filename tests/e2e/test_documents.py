@@ -21,10 +21,11 @@ from headwaiter_server.settings.flags import read_settings
 from testbed.server_process import RunningServer
 from tests.support.documents import (
     CLIENT,
-    COMMAND_LINE,
+    COMMANDS,
+    ERRORS,
     GETTING_STARTED,
+    METRICS,
     README,
-    SERVER,
     blocks,
     commands,
     printed_result,
@@ -57,6 +58,16 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, text_server: R
     assert names["encoding"].model.name == "tiny-text"
 
 
+def test_the_example_of_errors_names_the_sequence(
+    text_server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {}
+    (block,) = blocks(ERRORS, "python")
+    exec(compile(block.replace("localhost:50051", text_server.address), ERRORS.name, "exec"), names)
+    names["client"].close()
+    assert capsys.readouterr().out.startswith("1 ")
+
+
 def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> None:
     snippet, *_ = blocks(README, "python")
     assert len(snippet.splitlines()) <= 8
@@ -69,7 +80,7 @@ def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> 
     ("page", "expected", "texts"),
     [
         (GETTING_STARTED, {"probe", "models", "encode", "similar"}, 2),
-        (COMMAND_LINE, {"probe", "models", "encode", "similar", "bench", "attend", "top"}, 3),
+        (COMMANDS, {"probe", "models", "encode", "similar", "bench", "attend", "top"}, 3),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
@@ -102,7 +113,7 @@ def test_the_commands_of_a_page_run(
 def test_the_tables_of_metrics_are_those_of_the_server(text_server: RunningServer) -> None:
     documented = {
         name: set(labels.split(",")) - {""}
-        for names, _ in table_rows(SERVER, "Metrics")
+        for names, _ in table_rows(METRICS)
         for name, labels in re.findall(r"`((?:headwaiter|process)_\w+)(?:\{([\w,]*)\})?`", names)
     }
     with Client(text_server.address) as client:

@@ -12,7 +12,7 @@ from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.cli import main
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_server.runtime.bundle import Bundle
-from tests.support.documents import MODELS, blocks, commands
+from tests.support.documents import ENCODER_CONFIG, EXPORT_MODULE, blocks, commands
 
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
@@ -21,11 +21,9 @@ pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 @pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers")
 def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exports = [arguments for program, *arguments in commands(MODELS, tmp_path) if program == "headwaiter-export"]
+    exports = [arguments for _, *arguments in commands(ENCODER_CONFIG, tmp_path)]
     config = EncoderConfig.from_dict(json.loads(Path("config.json").read_text()))
     save_file(random_encoder(config, seed=0).state_dict(), "weights.safetensors")
-    # The fixture text_bundle runs `checkpoint`, test_onnx_files.py `onnx`, and test_own_modules.py exports a function.
-    exports = [each for each in exports if each[0] not in ("checkpoint", "onnx") and "code.py:make" not in each]
     assert [arguments[0] for arguments in exports] == ["module", "preset"]
     for arguments in exports:
         assert main(arguments) == 0, arguments
@@ -34,15 +32,15 @@ def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatc
 
 
 def test_the_configuration_with_a_decoder_of_the_page_is_one() -> None:
-    (block,) = (block for block in blocks(MODELS, "json") if '"decoder"' in block)
+    (block,) = (block for block in blocks(ENCODER_CONFIG, "json") if '"decoder"' in block)
     assert EncoderConfig.from_dict(json.loads(block)).takes_target
 
 
 @pytest.mark.usefixtures("runs_graphs")
 def test_the_pytorch_example_of_the_page_makes_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (block,) = (block for block in blocks(MODELS, "python") if "from_transformer_encoder" in block)
+    (block,) = (block for block in blocks(EXPORT_MODULE, "python") if "from_transformer_encoder" in block)
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     module = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    exec(compile(block, MODELS.name, "exec"), {"module": module})
+    exec(compile(block, EXPORT_MODULE.name, "exec"), {"module": module})
     assert Bundle.open(tmp_path / "my-bundle").manifest.width == 8

@@ -104,8 +104,8 @@ def test_a_body_that_is_not_the_json_of_the_request_is_refused(body: bytes) -> N
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"foo": 1}', "unknown field foo: see docs/api.md#encoderequest"),
-        (b'{"texts": {"foo": 1}}', "unknown field foo: see docs/api.md#texts"),
+        (b'{"foo": 1}', "unknown field foo: see docs/reference/grpc.md#encoderequest"),
+        (b'{"texts": {"foo": 1}}', "unknown field foo: see docs/reference/grpc.md#texts"),
     ],
 )
 def test_an_unknown_field_is_named_with_the_page_of_its_message(body: bytes, message: str) -> None:

@@ -252,4 +252,4 @@ def test_the_generated_code_is_up_to_date_with_the_proto_files(tmp_path: Path) -
 @pytest.mark.usefixtures("starts_processes")
 def test_the_api_page_is_up_to_date_with_the_proto_files() -> None:
     made = subprocess.run([sys.executable, "proto/api_page.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert made.stdout == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "run `make proto`"
+    assert made.stdout == (ROOT / "docs" / "reference" / "grpc.md").read_text(encoding="utf-8"), "run `make proto`"

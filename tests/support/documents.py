@@ -9,16 +9,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-ARCHITECTURE = DOCS / "architecture.md"
-CLIENT = DOCS / "client.md"
-COMMAND_LINE = DOCS / "command-line.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 TESTS = ROOT / "tests" / "README.md"
-GETTING_STARTED = DOCS / "getting-started.md"
-HTTP = DOCS / "http.md"
-MODELS = DOCS / "models.md"
-PORTABLE_GRAPH = DOCS / "portable-graph.md"
-SERVER = DOCS / "server.md"
+GETTING_STARTED = DOCS / "tutorials" / "getting-started.md"
+EXPORT_MODULE = DOCS / "how-to" / "export-a-module.md"
+KUBERNETES = DOCS / "how-to" / "serve-on-kubernetes.md"
+CLIENT = DOCS / "reference" / "client.md"
+COMMANDS = DOCS / "reference" / "commands.md"
+ENCODER_CONFIG = DOCS / "reference" / "encoder-config.md"
+ERRORS = DOCS / "reference" / "errors.md"
+HTTP = DOCS / "reference" / "http.md"
+METRICS = DOCS / "reference" / "metrics.md"
+MODEL_TYPES = DOCS / "reference" / "model-types.md"
+PORTABLE_GRAPH = DOCS / "reference" / "portable-graph.md"
+SERVER = DOCS / "reference" / "server.md"
+SUPPORTED_MODELS = DOCS / "reference" / "supported-models.md"
+ARCHITECTURE = DOCS / "explanation" / "architecture.md"
+NUMERICS = DOCS / "explanation" / "numerics.md"
 PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
@@ -49,11 +56,14 @@ def commands(page: Path, folder: Path) -> list[list[str]]:
     return [shlex.split(line) for line in (folder / "commands").read_text().splitlines()]
 
 
-def table_rows(page: Path, heading: str) -> Iterator[list[str]]:
-    """Yield the cells of each table row below a heading of level 2, without the headers of the tables."""
-    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert section, f"{page.name} has no section {heading}"
-    for body in re.findall(r"^\|[-| ]+\|\n((?:^\|.*\n)+)", section[1], re.MULTILINE):
+def table_rows(page: Path, heading: str = "") -> Iterator[list[str]]:
+    """Yield the cells of each table row, without the headers, of a page or of its section with a heading of level 2."""
+    text = page.read_text("utf-8")
+    if heading:
+        section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+        assert section, f"{page.name} has no section {heading}"
+        text = section[1]
+    for body in re.findall(r"^\|[-| ]+\|\n((?:^\|.*\n)+)", text, re.MULTILINE):
         for line in body.splitlines():
             yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 

@@ -104,7 +104,7 @@ class Head:
 class ModelDescription:
     """A model's inputs, its limits and how it runs.
 
-    The attributes that are messages have the fields that docs/api.md describes.
+    The attributes that are messages have the fields that docs/reference/grpc.md describes.
 
     Attributes:
         model: name, version, digests and precision.

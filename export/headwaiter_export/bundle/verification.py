@@ -73,7 +73,7 @@ _PADDED_SCORES_BYTES = 1 << 28
 # float32 rounds larger attention scores by up to more than the tolerance of vectors, 1e-5.
 _LARGE_SCORE = 256
 # A trained model should keep at least this share of the nearest neighbours, and of the orders of scores, in int8:
-# promised in docs/numerics.md.
+# promised in docs/explanation/numerics.md.
 PROMISED_SHARE = 0.95
 
 

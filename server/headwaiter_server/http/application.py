@@ -121,7 +121,7 @@ async def _refuse_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     url, status = request.url.path[:MAX_QUOTED_CHARACTERS], error.status_code
     problem: HeadwaiterError = Unimplemented(
-        f"the server has no {url}: see docs/http.md for its paths, which depend on --http-api and --playground"
+        f"the server has no {url}: docs/reference/http.md lists its paths, which depend on --http-api and --playground"
     )
     headers = dict(JSON_HEADERS)
     if status == 405:

@@ -14,7 +14,7 @@ from headwaiter_client import ModelNotFound
 from headwaiter_client.cli import main
 from tests.client.cli.conftest import ReusableFake
 from tests.support.client.fake_server import FakeServer
-from tests.support.documents import COMMAND_LINE
+from tests.support.documents import COMMANDS
 
 
 def test_flags_can_be_given_as_environment_variables(
@@ -139,7 +139,7 @@ def test_commands_that_print_tables_name_the_missing_extra(
         main([*command, "--address", server.address])
     assert server.requests == []
     (advice,) = re.findall("pip install '[^']+'", str(refused.value))
-    assert advice in COMMAND_LINE.read_text()
+    assert advice in COMMANDS.read_text()
 
 
 @pytest.mark.parametrize("command", [["probe"], ["models", "--json"]])

@@ -1,4 +1,4 @@
-"""What docs/command-line.md promises about the output of `encode`: real files, disks, locks, processes and signals."""
+"""The promises of docs/reference/commands.md about the output of `encode`: files, disks, locks, processes, signals."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""The served graph of each family gives the hidden rows of `transformers`; docs/models.md lists the families.
+"""The served graph of each family in docs/reference/supported-models.md gives the hidden rows of `transformers`.
 
 The page also lists checkpoints that the export refuses.
 """

@@ -1,4 +1,4 @@
-"""docs/model-types.md lists each type of transformers that has a base model; docs/models.md has the totals."""
+"""docs/reference/model-types.md lists each type of transformers that has a base model, and the totals are right."""
 
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 

@@ -1,4 +1,7 @@
-"""Write the tables of families into docs/models.md, in eight minutes: `python -m tests.support.export.family_table`."""
+"""Write the tables of families into docs/reference/supported-models.md, in eight minutes.
+
+Run it with `python -m tests.support.export.family_table`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +10,7 @@ from tempfile import TemporaryDirectory
 from tests.support.export.family_examples import EXAMPLES
 from tests.support.export.refused_examples import REFUSED
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "models.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "supported-models.md"
 BEGIN, END = "<!-- families -->\n", "<!-- /families -->\n"
 BEGIN_REFUSED, END_REFUSED = "<!-- refused -->\n", "<!-- /refused -->\n"
 

@@ -1,4 +1,4 @@
-"""Checkpoints that the export refuses, a tiny one of each kind, and why; docs/models.md lists them."""
+"""Tiny checkpoints that the export refuses, one of each kind in docs/reference/supported-models.md, and why."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,9 @@
 """Export a tiny random checkpoint of each type of transformers that has a base model, and list what came of it.
 
-`python -m tests.support.export.type_table` writes docs/model-types.md, and the totals in docs/models.md. It takes about
-six seconds of computing for each type. A run that was interrupted continues: the finished rows are in
-build/model-types.jsonl. With types as arguments, it prints their rows, and writes nothing.
+`python -m tests.support.export.type_table` writes docs/reference/model-types.md, and the totals in
+docs/reference/supported-models.md. It takes about six seconds of computing for each type. A run that was interrupted
+continues: the finished rows are in build/model-types.jsonl. With types as arguments, it prints their rows, and writes
+nothing.
 
 The results of a bundle are compared with those of `AutoModel` for each sequence or image alone. For the families,
 `family_table.py` has done so.
@@ -44,9 +45,9 @@ from tests.support.export import family_table
 from tests.support.export.tiny_types import VOCABULARY_SIZE, tiny_model
 from tests.support.oracle import Array
 
-DOCS = Path(__file__).parents[3] / "docs"
-_FINISHED = DOCS.parent / "build" / "model-types.jsonl"
-PAGE, MODELS = DOCS / "model-types.md", DOCS / "models.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+_FINISHED = REFERENCE.parents[1] / "build" / "model-types.jsonl"
+PAGE, MODELS = REFERENCE / "model-types.md", REFERENCE / "supported-models.md"
 BEGIN, END = "<!-- types -->\n", "<!-- /types -->\n"
 BEGIN_TOTALS, END_TOTALS = "<!-- totals of types -->\n", "<!-- /totals of types -->\n"
 # The results of a type, in the order of the totals, and what each means.
@@ -182,7 +183,7 @@ def _described(kind: str) -> tuple[str, str]:
 
 
 def _families() -> Iterator[Row]:
-    """Return the rows of the families, with the differences in the table of docs/models.md."""
+    """Return the rows of the families, with the differences in the table of docs/reference/supported-models.md."""
     table = MODELS.read_text(encoding="utf-8").partition(family_table.BEGIN)[2].partition(family_table.END)[0]
     differences = dict[str, float]()
     for line in table.splitlines()[2:]:
