@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import re
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -36,7 +37,7 @@ class Sizes:
     """Rounds, and tokens of each load: with 32 requesters, with 1 requester, and to check and warm up."""
 
     rounds: int = 3
-    tokens: int = 12_000
+    tokens: int = 30_000
     alone_tokens: int = 4_000
     checked_tokens: int = 4_000
 
@@ -56,12 +57,13 @@ class Work:
         """Return the first sentences, with at most this number of tokens."""
         return self.sentences[: count_within([each.ids for each in self.sentences], tokens)]
 
-    def check(self, peer: Peer, answered: Answered) -> None:
-        """Raise RuntimeError if the answers to the first sentences differ from Headwaiter's vectors."""
+    def check(self, peer: Peer, answered: Answered) -> float:
+        """Return the lowest cosine similarity to Headwaiter's vectors; raise RuntimeError if it is too low."""
         vectors = [peer.api.vector(answer) for answer in answered.answers]
         cosine = lowest_cosine(vectors, self.expected[: len(vectors)])
         if not cosine > peer.min_cosine:
             raise RuntimeError(f"a vector has the cosine similarity {cosine:.5f} to Headwaiter's vector")
+        return cosine
 
 
 def main() -> None:
@@ -134,8 +136,8 @@ def _work(sizes: Sizes) -> list[Work]:
 
 def _measure(peer: Peer, work: list[Work], sizes: Sizes) -> list[Measured]:
     """Start a server, check its vectors, and return its figures on each trace."""
-    name = "-".join(part for part in (peer.folder or peer.name, peer.api.takes, str(peer.max_batch), peer.precision))
-    with running(peer, work[0].sentences[0], _LOGS / f"{name.replace(' ', '-')}.log") as server:
+    log = _LOGS / f"{re.sub(r'[^a-z0-9.]+', '-', peer.label.lower())}.log"
+    with running(peer, work[0].sentences[0], log) as server:
         for each in work:
             each.check(peer, _send(peer, server, each.first(sizes.checked_tokens), REQUESTERS))
         return [_load(peer, server, each, sizes) for each in work]
@@ -146,17 +148,16 @@ def _load(peer: Peer, server: Running, work: Work, sizes: Sizes) -> Measured:
     together = _send(peer, server, work.first(sizes.tokens), REQUESTERS)
     cpu_s = server.cpu_s() - cpu_before_s
     alone = _send(peer, server, work.first(sizes.alone_tokens), 1)
-    work.check(peer, together)
-    work.check(peer, alone)
     load = together.load
     latencies_ms = [outcome.latency_s * 1e3 for outcome in load.outcomes]
     return Measured(
         requests_per_s=len(load.outcomes) / load.answered_s,
-        tokens_per_s=sum(outcome.tokens for outcome in load.outcomes) / load.answered_s,
+        tokens_per_cpu_s=sum(outcome.tokens for outcome in load.outcomes) / cpu_s,
         p50_ms=float(np.quantile(latencies_ms, 0.5)),
         p99_ms=float(np.quantile(latencies_ms, 0.99)),
-        cpu_s=cpu_s,
         alone_p50_ms=float(np.median([outcome.latency_s * 1e3 for outcome in alone.load.outcomes])),
+        memory_mib=server.memory_mib(),
+        lowest_cosine=min(work.check(peer, together), work.check(peer, alone)),
         busy=load.busy,
     )
 
@@ -171,7 +172,7 @@ def _versions(peers: list[Peer]) -> str:
     others = sorted({version(pins(folder), "onnxruntime") for folder in folders})
     ours = metadata.version("onnxruntime-gpu")
     if others in ([ours], []):
-        return f"ONNX Runtime is {ours} in all servers but vLLM and llama.cpp."
+        return f"ONNX Runtime is {ours} in all servers that use ONNX Runtime."
     return f"ONNX Runtime is {ours} in Headwaiter and in the grpc.aio server, and {', '.join(others)} in the others."
 
 

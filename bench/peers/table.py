@@ -15,17 +15,20 @@ class Measured:
     """The figures of one load on one server.
 
     Attributes:
-        cpu_s: CPU seconds of all processes of the server.
+        tokens_per_cpu_s: tokens for each CPU second of all processes of the server.
         alone_p50_ms: p50 of the latency with one requester.
+        memory_mib: memory of all processes of the server after the load, with shared pages counted once.
+        lowest_cosine: the lowest cosine similarity to Headwaiter's vectors in fp32.
         busy: share of its core that the load generator used.
     """
 
     requests_per_s: float
-    tokens_per_s: float
+    tokens_per_cpu_s: float
     p50_ms: float
     p99_ms: float
-    cpu_s: float
     alone_p50_ms: float
+    memory_mib: float
+    lowest_cosine: float
     busy: float
 
 
@@ -51,16 +54,16 @@ class Row:
 
 
 def ratio(ours: Row, theirs: Row) -> Rounds:
-    """Return tokens/s of ours / theirs in each round in which both were measured."""
+    """Return requests/s of ours / theirs in each round in which both were measured."""
     both = sorted(ours.rounds.keys() & theirs.rounds.keys())
-    return Rounds(ours.rounds[number].tokens_per_s / theirs.rounds[number].tokens_per_s for number in both)
+    return Rounds(ours.rounds[number].requests_per_s / theirs.rounds[number].requests_per_s for number in both)
 
 
 def trace_table(rows: Sequence[Row]) -> str:
     """Return the table of one trace; the first row is Headwaiter's, with which all are compared."""
     lines = [_line(row, rows[0]) for row in rows if row.rounds]
-    header = ["server", "batches", "takes", "requests/s", "tokens/s", "tokens/s: Headwaiter / server"]
-    header += ["p50 ms", "p99 ms", "CPU s", "p50 ms with 1 requester"]
+    header = ["server", "batches", "takes", "requests/s", "Headwaiter / server", "tokens / CPU s"]
+    header += ["p50 ms", "p99 ms", "p50 ms with 1 requester", "MiB", "lowest cosine"]
     return table(header, lines)
 
 
@@ -71,12 +74,13 @@ def _line(row: Row, ours: Row) -> list[str]:
         row.batches,
         row.takes,
         f"{row.figure('requests_per_s'):.0f}",
-        f"{row.figure('tokens_per_s'):,.0f}",
         f"{ratios:.2f}" if ratios else "–",
+        f"{row.figure('tokens_per_cpu_s'):,.0f}",
         f"{row.figure('p50_ms'):.0f}",
         f"{row.figure('p99_ms'):.0f}",
-        f"{row.figure('cpu_s'):.1f}",
         f"{row.figure('alone_p50_ms'):.1f}",
+        f"{row.figure('memory_mib'):.0f}",
+        f"{min(each.lowest_cosine for each in row.rounds.values()):.4f}",
     ]
 
 

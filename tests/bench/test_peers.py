@@ -19,7 +19,7 @@ from testbed.server_process import running_server
 
 
 def _row(server: str, takes: str, *tokens_per_s: float, busy: float = 0.1) -> Row:
-    measured = [Measured(rate / 40, rate, 300.4, 800.6, 3.25, 9.04, busy) for rate in tokens_per_s]
+    measured = [Measured(rate / 40, rate, 300.4, 800.6, 9.04, 361.2, 0.99996, busy) for rate in tokens_per_s]
     return Row(server, "padded", takes, dict(enumerate(measured)))
 
 
@@ -28,8 +28,8 @@ def test_the_table_has_medians_and_compares_the_rounds_in_which_both_servers_ran
     assert ratio(ours, theirs) == [4.0, 2.0]
     lines = trace_table([ours, theirs, Row("absent 1.0", "padded", "texts")]).splitlines()
     assert lines[2:] == [
-        "| Headwaiter | padded | token ids | 90 | 3,600 | 1.00 | 300 | 801 | 3.2 | 9.0 |",
-        "| other 1.2 | padded | texts | 31 | 1,250 | 3.00 | 300 | 801 | 3.2 | 9.0 |",
+        "| Headwaiter | padded | token ids | 90 | 1.00 | 3,600 | 300 | 801 | 9.0 | 361 | 1.0000 |",
+        "| other 1.2 | padded | texts | 31 | 3.00 | 1,250 | 300 | 801 | 9.0 | 361 | 1.0000 |",
     ]
 
 
@@ -86,7 +86,7 @@ def test_the_page_has_a_table_for_each_trace_and_a_chart(tmp_path: Path, monkeyp
     monkeypatch.setattr(page, "CHART", tmp_path / "chart.svg")
     page.write(figures)
     text = (tmp_path / "page.md").read_text()
-    assert text.count("| other 1.2 | padded | texts | 25 | 1,000 |") == 2
+    assert text.count("| other 1.2 | padded | texts | 25 | 4.00 | 1,000 |") == 2
     assert "absent 1.0" in text
     assert "Medians of 2 rounds" in text
     assert b"</svg>" in (tmp_path / "chart.svg").read_bytes()
