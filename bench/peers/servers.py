@@ -39,7 +39,7 @@ _START_TIMEOUT_S, _STOP_TIMEOUT_S, _POLL_S = 180.0, 20.0, 0.2
 # Seconds in which a server that listens must answer its first request.
 _FIRST_ANSWER_S = 30.0
 # Processes that compute while a server starts under load.
-_BUSY_PROCESSES = 8
+_BUSY_PROCESSES = 4
 _ON_SERVER_CORE = ("taskset", "-c", str(SERVER_CORE))
 
 
