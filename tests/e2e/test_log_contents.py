@@ -106,19 +106,19 @@ def test_objects_of_requests_name_model_caller_trace_and_code_and_the_start_name
     by_http = {"caller": r"127\.0\.0\.1", "trace_id": TRACE}
     model = {"model": "tiny", "version": "3"}
     expected: dict[tuple[str, str], dict[str, str]] = {
-        ("Encode", "OK"): {"request_id": "good-1", "token_name": "search", "level": "DEBUG", **model, **by_grpc},
-        ("Encode", "INVALID_ARGUMENT"): {"request_id": "long-1", "token_name": "billing", **model, **by_grpc},
+        ("Encode", "OK"): {"request_id": "good-1", "tenant": "search", "level": "DEBUG", **model, **by_grpc},
+        ("Encode", "INVALID_ARGUMENT"): {"request_id": "long-1", "tenant": "billing", **model, **by_grpc},
         ("Encode", "UNAUTHENTICATED"): {"level": "WARNING", **by_grpc},
         ("LoadModel", "UNAUTHENTICATED"): {"level": "WARNING", **by_grpc},
-        ("POST /v1/embeddings", "OK"): {"token_name": "search", "level": "DEBUG", **model, **by_http},
-        ("POST /v1/embeddings", "INVALID_ARGUMENT"): {"token_name": "billing", **model, **by_http},
+        ("POST /v1/embeddings", "OK"): {"tenant": "search", "level": "DEBUG", **model, **by_http},
+        ("POST /v1/embeddings", "INVALID_ARGUMENT"): {"tenant": "billing", **model, **by_http},
         ("POST /v1/embeddings", "UNAUTHENTICATED"): {"level": "WARNING", **by_http},
     }
     for key, fields in expected.items():
         for name, pattern in fields.items():
             assert re.fullmatch(pattern, requests[key][name]), (key, name, requests[key])
         assert re.fullmatch("front end [12]" if front_ends else "server", requests[key]["process"])
-    assert "token_name" not in requests["Encode", "UNAUTHENTICATED"]
+    assert "tenant" not in requests["Encode", "UNAUTHENTICATED"]
     answered = requests["Encode", "OK"]
     assert set(answered["stages"]) == {"tokenize", "queue", "assemble", "compute", "respond"}
     assert 0 < sum(answered["stages"].values()) <= answered["duration_s"]

@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime": set(),
     "concurrency": set(),
     "settings": set(),
-    "scheduling": {"runtime", "concurrency"},
+    "scheduling": {"runtime", "concurrency", "settings"},
     "inputs": {"runtime"},
     "tracing": {"scheduling", "settings"},
     "metrics": {"runtime", "scheduling", "tracing"},

@@ -14,6 +14,7 @@ from headwaiter_server.models.served_model import ServedModel
 from headwaiter_server.runtime.attention_weights import AttentionSelection, AttentionWeights
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Interval, Job, Outcome
+from headwaiter_server.settings.tenants import Tenant
 
 
 class Engine(Protocol):
@@ -27,7 +28,9 @@ class Engine(Protocol):
 
     directory: ModelDirectory
 
-    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+    async def check_room(
+        self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority, tenant: Tenant
+    ) -> None:
         """Refuse a request as `submit` would refuse it now, if its sequences had this many tokens in all."""
         ...
 

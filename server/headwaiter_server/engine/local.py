@@ -25,6 +25,7 @@ from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.scheduling.scheduler import Scheduler
 from headwaiter_server.scheduling.worker import Worker
 from headwaiter_server.settings.flags import Settings
+from headwaiter_server.settings.tenants import Tenant
 
 # Descriptions of models, pages of metrics, and requests for the counts of front ends.
 _OTHER_UNREAD_BYTES = 256 << 20
@@ -75,9 +76,12 @@ class LocalEngine:
         self._repository.drain()
         return await self.scheduler.drain(timeout_s)
 
-    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+    async def check_room(
+        self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority, tenant: Tenant
+    ) -> None:
         """See `Engine`."""
-        self.scheduler.admit(self._running(served).queue, Shape.of([1] * tokens), deadline_s, priority)
+        queue, shape = self._running(served).queue, Shape.of([1] * tokens)
+        self.scheduler.admit(queue, shape, deadline_s, priority, tenant=tenant)
 
     async def submit(self, served: ServedModel, job: Job, on_queued: Callable[[], None]) -> Outcome:
         """See `Engine`."""

@@ -70,7 +70,7 @@ def http_application(
 
     def served_models(request: Request) -> list[ModelFacts] | None:
         tokens, directory = credentials().tokens, path.engine.directory
-        if tokens is not None and tokens.caller(authorization_of(request)) is None:
+        if tokens is not None and tokens.tenant(authorization_of(request)) is None:
             return None
         return directory.known if directory.served_names else []
 

@@ -226,7 +226,7 @@ class Endpoint:
         with OutcomeRecorder(call, path.recorder):
             if problem is not None:
                 raise problem
-            path.call_limit.hold(call.connection, call.held)
+            path.call_limit.hold(call.holder, call.held)
             try:
                 async with asyncio.timeout_at(call.deadline_s):
                     return await self._method.answer(question, call)
@@ -240,11 +240,11 @@ class Endpoint:
         if tokens is None:
             return
         given = authorization_of(request)
-        caller = tokens.caller(given)
-        if caller is None:
+        tenant = tokens.tenant(given)
+        if tenant is None:
             fault = "is not the server's bearer token" if given else "is missing"
             raise Unauthenticated(f"the header Authorization {fault}: send Authorization: Bearer TOKEN")
-        call.token_name = caller
+        call.tenant = tenant
 
     def _refuse(self, error: HeadwaiterError, call: Call, question: Any) -> Response:
         status = _http_status(error)

@@ -150,6 +150,37 @@ class ServerMetrics:
         )
 
 
+class TenantMetrics:
+    """The metrics that have a series for each tenant; tenants come from the file of tokens, never from a caller."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "headwaiter_tenant_requests",
+            "Requests of a tenant answered, with a reply or an error.",
+            ["tenant", "code"],
+            registry=registry,
+        )
+        self.request_durations = Histogram(
+            "headwaiter_tenant_request_duration_seconds",
+            "Time from the arrival of a tenant's request to its reply, without requests that failed or were refused.",
+            ["tenant"],
+            buckets=_STAGE_SECONDS,
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "headwaiter_tenant_tokens",
+            "Tokens of a tenant's requests that were encoded.",
+            ["tenant"],
+            registry=registry,
+        )
+        self.refused = Counter(
+            "headwaiter_tenant_refused",
+            "Requests of a tenant refused before they entered the queue.",
+            ["tenant", "reason"],
+            registry=registry,
+        )
+
+
 class FrontEndMetrics:
     """The metrics of front ends in processes of their own."""
 

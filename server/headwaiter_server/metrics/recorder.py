@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ProcessMetrics, ServerMetrics
+from headwaiter_server.metrics.definitions import GpuMemory, ModelMetrics, ProcessMetrics, ServerMetrics, TenantMetrics
 from headwaiter_server.metrics.model_recorder import ModelRecorder
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Recorder:
         self._request_durations = cache(self._model_metrics.request_durations.labels)
         server_metrics = ServerMetrics(self.registry)
         self._refused, self._inflight = server_metrics.refused, server_metrics.inflight
+        self._tenants = TenantMetrics(self.registry)
         self._certificate_expiry = server_metrics.certificate_expiry
 
     def model(self, name: str, version: str) -> ModelRecorder:
@@ -65,9 +66,11 @@ class Recorder:
         self.last_received_s = time.monotonic()
         self._inflight.inc()
 
-    def refused(self, reason: str) -> None:
-        """Record that a request was refused before it entered the queue."""
+    def refused(self, reason: str, tenant: str = "") -> None:
+        """Record that a request, perhaps of a named tenant, was refused before it entered the queue."""
         self._refused.labels(reason).inc()
+        if tenant:
+            self._tenants.refused.labels(tenant, reason).inc()
 
     def finished(
         self,
@@ -76,6 +79,7 @@ class Recorder:
         code: str,
         duration_s: float,
         exemplar: dict[str, str] | None = None,
+        tenant: str = "",
     ) -> None:
         """Record that a request was answered, with a reply or an error, and time it if it was a reply.
 
@@ -85,12 +89,22 @@ class Recorder:
             code: name of the gRPC code.
             duration_s: seconds since the arrival of the request.
             exemplar: the trace and the span of a request that is sampled.
+            tenant: name of the tenant; empty for a request without a named token.
         """
         self._requests(*model, method, code).inc()
         # A refusal takes a millisecond. Counted in, refusals would lower the quantiles when the answers are slowest.
         if code == _OK:
             self._request_durations(*model, method).observe(duration_s, exemplar)
+        if tenant:
+            self._tenants.requests.labels(tenant, code).inc()
+            if code == _OK:
+                self._tenants.request_durations.labels(tenant).observe(duration_s)
         self._inflight.dec()
+
+    def encoded(self, tenant: str, tokens: int) -> None:
+        """Record the tokens of an encoded request; does nothing for a request without a named token."""
+        if tenant:
+            self._tenants.tokens.labels(tenant).inc(tokens)
 
     def certificate_read(self, expiry_unix_s: float | None) -> None:
         """Record when the certificate that this process uses expires; None if that is not known."""

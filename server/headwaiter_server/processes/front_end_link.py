@@ -21,6 +21,7 @@ from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Interval, Outcome
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.queued_request import QueuedRequest
+from headwaiter_server.settings.tenants import Tenant
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +140,8 @@ class FrontEndLink(Link):
             waiting.is_done = True
             self._engine.scheduler.withdraw(waiting.queue, waiting.request)
 
-    async def _check_room(self, model: int, tokens: int, deadline_s: float, priority: Priority) -> None:
-        await self._engine.check_room(self._engine.running_model(model), tokens, deadline_s, priority)
+    async def _check_room(self, model: int, tokens: int, deadline_s: float, priority: Priority, tenant: Tenant) -> None:
+        await self._engine.check_room(self._engine.running_model(model), tokens, deadline_s, priority, tenant)
 
     async def _check_attention_room(self, model: int) -> None:
         await self._engine.check_attention_room(self._engine.running_model(model))

@@ -20,6 +20,7 @@ from headwaiter_proto.rules.sparse import ENTRY
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 # Length of the payload in bytes, kind, number of the request or the call.
 HEADER = struct.Struct("<IBQ")
@@ -28,7 +29,9 @@ HEADER = struct.Struct("<IBQ")
 _REQUEST = struct.Struct("<IBBBIdBIII")
 # Vectors, their width, batches.
 _VECTORS = struct.Struct("<III")
-_HIDDEN, _PARTIAL, _TRACED = 1, 2, 4
+# Length of a tenant's name, and the numbers of the tenant.
+_TENANT = struct.Struct("<Bddd")
+_HIDDEN, _PARTIAL, _TRACED, _OF_TENANT = 1, 2, 4, 8
 # The ids of a trace and of a span.
 _SPAN_IDS_BYTES = 24
 _DTYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i4", "<i8", "<f4", "<f2", "<f8")))
@@ -53,11 +56,13 @@ class Kind(IntEnum):
 
 def write_request(model: int, job: Job) -> list[bytes]:
     """Return the parts of the payload of a job for the model with this number; errors of sequences do not cross."""
-    values, hidden, deadline_s, priority, failures, device_failures, calls, trace = job
+    values, hidden, deadline_s, priority, failures, device_failures, calls, trace, tenant = job
     if failures:
         values = [each[:0] if index in failures else each for index, each in enumerate(values)]
     first = next((each for each in values if len(each)), values[0])
-    flags = _HIDDEN * hidden + _PARTIAL * (failures is not None) + _TRACED * bool(trace)
+    flags = (
+        _HIDDEN * hidden + _PARTIAL * (failures is not None) + _TRACED * bool(trace) + _OF_TENANT * bool(tenant.name)
+    )
     failed = failures or ()
     width = first.shape[1] if first.ndim == 2 else 0
     head = _REQUEST.pack(
@@ -73,7 +78,8 @@ def write_request(model: int, job: Job) -> list[bytes]:
         len(failed),
     )
     counts = struct.pack(f"<{len(values) + len(failed)}I", *map(len, values), *failed)
-    return [head, counts, trace, *(each.tobytes() for each in values if len(each))]
+    named = [_TENANT.pack(len(tenant.name), *tenant[1:]), tenant.name.encode("ascii")] if tenant.name else []
+    return [head, counts, trace, *named, *(each.tobytes() for each in values if len(each))]
 
 
 def read_request(payload: bytes) -> tuple[int, Job]:
@@ -84,10 +90,16 @@ def read_request(payload: bytes) -> tuple[int, Job]:
     counts = struct.unpack_from(f"<{count + failed_count}I", payload, _REQUEST.size)
     start = _REQUEST.size + 4 * len(counts)
     trace = payload[start : start + _SPAN_IDS_BYTES] if flags & _TRACED else b""
-    values = _split(np.frombuffer(payload, _DTYPES[code], offset=start + len(trace)), counts[:count], width)
+    start += len(trace)
+    tenant = UNNAMED
+    if flags & _OF_TENANT:
+        length, share, tokens_per_s, queue_tokens = _TENANT.unpack_from(payload, start)
+        start += _TENANT.size + length
+        tenant = Tenant(payload[start - length : start].decode("ascii"), share, tokens_per_s, queue_tokens)
+    values = _split(np.frombuffer(payload, _DTYPES[code], offset=start), counts[:count], width)
     failures = dict.fromkeys(counts[count:], _FAILED_BEFORE) if flags & _PARTIAL else None
-    job = Job(values, bool(flags & _HIDDEN), deadline_s, Priority(priority), failures, device_failures, calls, trace)
-    return model, job
+    hidden = bool(flags & _HIDDEN)
+    return model, Job(values, hidden, deadline_s, Priority(priority), failures, device_failures, calls, trace, tenant)
 
 
 def write_outcome(outcome: Outcome, *, sampled: bool) -> tuple[Kind, list[Any]]:

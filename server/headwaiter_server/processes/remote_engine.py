@@ -24,6 +24,7 @@ from headwaiter_server.runtime.attention_weights import AttentionSelection, Atte
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import Interval, Job, Outcome
 from headwaiter_server.settings.flags import Settings
+from headwaiter_server.settings.tenants import Tenant
 
 
 class RemoteEngine:
@@ -62,9 +63,11 @@ class RemoteEngine:
             outcome.failures = {**outcome.failures, **job.failures}
         return outcome
 
-    async def check_room(self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority) -> None:
+    async def check_room(
+        self, served: ServedModel, tokens: int, deadline_s: float, priority: Priority, tenant: Tenant
+    ) -> None:
         """See `Engine`."""
-        await self._link.call("check_room", served.facts.number, tokens, deadline_s, priority)
+        await self._link.call("check_room", served.facts.number, tokens, deadline_s, priority, tenant)
 
     async def check_attention_room(self, served: ServedModel) -> None:
         """See `Engine`."""

@@ -33,6 +33,7 @@ from headwaiter_server.log_lines import FEW_LINES_PER_S, line_kind
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.runtime.errors import one_line
 from headwaiter_server.scheduling.request_errors import is_late
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 if TYPE_CHECKING:
     from headwaiter_server.tracing.spans import RequestSpan
@@ -63,7 +64,7 @@ class Call:
         connection: names the connection of the call: gRPC's name of the peer, or the caller's host over HTTP; empty if
             the call ended before the server began it, because gRPC then no longer knows the peer.
         device_failures: how often the caller's earlier attempts failed because a device died.
-        token_name: the name of the caller's token; empty if it has none.
+        tenant: the tenant whose token the caller sent.
         traceparent: the header of W3C Trace Context that the caller sent, unchecked; empty if the caller sent none.
         http_status: returns the status of an error over HTTP; None for a call over gRPC.
         span: the span of the request; None without traces, and if the request is not sampled.
@@ -84,7 +85,7 @@ class Call:
     deadline_s: float
     connection: str = ""
     device_failures: int = 0
-    token_name: str = ""
+    tenant: Tenant = UNNAMED
     traceparent: str = ""
     http_status: Callable[[HeadwaiterError], int] | None = None
     span: "RequestSpan | None" = None
@@ -115,6 +116,11 @@ class Call:
         return header[1] if header else ""
 
     @property
+    def holder(self) -> str:
+        """The holder of the call's shares of limits: the tenant, or the connection if the caller has no named token."""
+        return f"tenant {self.tenant.name}" if self.tenant.name else self.connection
+
+    @property
     def caller(self) -> str:
         """The address of the caller; empty if it is not known."""
         # gRPC writes ipv4:127.0.0.1:50051 and ipv6:%5B::1%5D:50051.
@@ -125,7 +131,7 @@ class Call:
         name, version = self.model
         model = f", model {name} version {version}" if name else ""
         address = [f"from {_shown(self.caller)}"] if self.caller else []
-        token = [f"with the token of {self.token_name}"] if self.token_name else []
+        token = [f"with the token of {self.tenant.name}"] if self.tenant.name else []
         caller = f", {' '.join(address + token)}" if address or token else ""
         return f"{self.method} {_shown(self.request_id)}{model}{caller}"
 
@@ -138,7 +144,7 @@ class Call:
             "model": name,
             "version": version,
             "caller": self.caller,
-            "token_name": self.token_name,
+            "tenant": self.tenant.name,
             "trace_id": self.trace_id,
             "code": code.name,
             "duration_s": round(clock() - self.arrived_s, 6),
@@ -214,7 +220,7 @@ def record_failure(call: Call, error: BaseException, recorder: Recorder) -> Head
         kind = line_kind(f"{call.method}: {name}", lines_per_s=1 if refused else FEW_LINES_PER_S)
         _log(_log_level(error), call, code_of(error), f"{name}: {_with_cause(error)}", kind)
         if not call.queued and not isinstance(error, DeadlineExceeded):
-            recorder.refused(pb.ErrorReason.Name(error.reason))
+            recorder.refused(pb.ErrorReason.Name(error.reason), call.tenant.name)
     else:
         reported = HeadwaiterError("the server failed unexpectedly: look for the request's id in the server's log")
         kind = line_kind(f"{call.method}: unexpected failure, {type(error).__name__}")
@@ -230,7 +236,7 @@ def _record_end(call: Call, recorder: Recorder, code: StatusCode, error: Headwai
     if call.span is not None:
         exemplar = call.span.exemplar
         _end_span(call.span, call, code, error, call.arrived_s + duration_s)
-    recorder.finished(call.model, call.method, code.name, duration_s, exemplar)
+    recorder.finished(call.model, call.method, code.name, duration_s, exemplar, call.tenant.name)
 
 
 def _end_span(span: "RequestSpan", call: Call, code: StatusCode, error: HeadwaiterError | None, end_s: float) -> None:

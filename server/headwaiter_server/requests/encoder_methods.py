@@ -93,7 +93,7 @@ class EncoderMethods:
                 tokens = served.tokenizer.token_strings(without_types(sequence))
             # Copying weights takes long; a thread keeps the event loop free.
             respond = partial(self._respond_attend, call, admitted_s, attention, run, tokens, served)
-            return await self._path.replying.run(respond, Priority.INTERACTIVE, call.connection)
+            return await self._path.replying.run(respond, Priority.INTERACTIVE, call.holder)
 
     def _respond_attend(
         self,

@@ -64,7 +64,7 @@ async def read_input(
     tokenizer: BundleTokenizer | None,
     limits: RequestLimits,
     readers: InputReaders,
-    connection: str,
+    holder: str,
     check_room: CheckRoom,
     default_truncation: Truncation = Truncation.ERROR,
 ) -> ParsedInput:
@@ -77,7 +77,7 @@ async def read_input(
         tokenizer: the model's tokenizer; None if the model takes no texts.
         limits: the limits of one request.
         readers: read images, and texts except a single short one.
-        connection: the connection of the call; connections share the readers.
+        holder: the tenant or the connection of the call; holders share the readers.
         check_room: called with the smallest possible number of tokens before a thread reads texts or images.
         default_truncation: how to treat texts that are too long if the request does not say it; with NONE, token ids
             may be too many, too.
@@ -94,9 +94,9 @@ async def read_input(
     if kind == "images":
         tokens = check_images(request.images, manifest, limits)
         await check_room(1 if options.partial else tokens)
-        with readers.images.held(connection, request.images.ByteSize()):
+        with readers.images.held(holder, request.images.ByteSize()):
             reading: Steps[list[NDArray[np.generic]]] = read_images(list(request.images.values), manifest, failures)
-            rows = await readers.decoding.run_steps(reading, priority_of(options), connection)
+            rows = await readers.decoding.run_steps(reading, priority_of(options), holder)
         return ParsedInput(rows, failures)
     if kind not in ("texts", "pairs"):
         return read_rows(request, manifest, limits, failures, any_length=any_length)
@@ -117,8 +117,8 @@ async def read_input(
     else:
         # Each text has at least one token; only in a partial request may texts fail and have none.
         await check_room(1 if options.partial else count)
-        with readers.texts.held(connection, size_bytes):
-            tokenized = await readers.tokenizing.run_steps(tokenize(), priority_of(options), connection)
+        with readers.texts.held(holder, size_bytes):
+            tokenized = await readers.tokenizing.run_steps(tokenize(), priority_of(options), holder)
     sequences = [with_types(text.ids, text.types, manifest) for text in tokenized]
     parsed = read_tokenized(sequences, prompt, manifest, limits, failures, kind, any_length=any_length)
     parsed.truncated = {

@@ -138,7 +138,7 @@ class RequestPath:
             Overloaded: the replies that callers have not taken hold too many bytes.
         """
         if not call.reply_bytes:
-            self.reply_limit.hold(call.connection, size_bytes, call.held)
+            self.reply_limit.hold(call.holder, size_bytes, call.held)
             call.reply_bytes = size_bytes
 
     def _hold_more(self, call: Call, size_bytes: int) -> None:
@@ -148,7 +148,7 @@ class RequestPath:
             Overloaded: the replies that callers have not taken hold too many bytes.
         """
         if size_bytes > call.reply_bytes:
-            self.reply_limit.hold(call.connection, size_bytes, call.held, reserved_bytes=call.reply_bytes)
+            self.reply_limit.hold(call.holder, size_bytes, call.held, reserved_bytes=call.reply_bytes)
             call.reply_bytes = size_bytes
 
     async def used(
@@ -172,7 +172,7 @@ class RequestPath:
         try:
             # gRPC itself cancels a call whose deadline passes.
             async with asyncio.timeout_at(call.arrived_s + timeout_s if timeout_s else None):
-                with self._waiting_limit.held(call.connection, call.request_bytes):
+                with self._waiting_limit.held(call.holder, call.request_bytes):
                     await self.engine.load_on_demand(name)
         except TimeoutError:
             raise DeadlineExceeded(
@@ -243,7 +243,9 @@ class RequestPath:
                     request,
                     served,
                     call,
-                    lambda tokens: self.engine.check_room(served, tokens, deadline_s, priority_of(request)),
+                    lambda tokens: self.engine.check_room(
+                        served, tokens, deadline_s, priority_of(request), call.tenant
+                    ),
                 )
                 call.truncated = parsed.truncated.keys()
                 admitted_s = clock()
@@ -256,6 +258,7 @@ class RequestPath:
                     if clock() >= deadline_s:
                         raise _deadline_exceeded(request)
                     log_failures(call, outcome.failures)
+                    self.recorder.encoded(call.tenant.name, sum(map(len, parsed.sequences)))
                     if output.sparse and outcome.pooled:
                         estimate = answer_bytes(parsed, output, served.manifest)
                         reply_bytes = sum(entries.nbytes for entries in outcome.pooled) * reply_bytes // estimate
@@ -264,7 +267,7 @@ class RequestPath:
                     if not _is_large(parsed, output, outcome, reply_bytes):
                         return respond()
                     # Writing many values takes long; a thread keeps the event loop free.
-                    return await self.replying.run(respond, job.priority, call.connection)
+                    return await self.replying.run(respond, job.priority, call.holder)
         except TimeoutError:
             raise _deadline_exceeded(request) from None
 
@@ -331,7 +334,7 @@ class RequestPath:
 
     async def _reply_of_tokens(self, respond: Callable[[], bytes], parsed: ParsedInput, call: Call) -> bytes:
         if sum(map(len, parsed.sequences)) > _LARGE_REPLY_TOKENS:
-            reply = await self.replying.run(respond, Priority.INTERACTIVE, call.connection)
+            reply = await self.replying.run(respond, Priority.INTERACTIVE, call.holder)
         else:
             reply = respond()
         self.hold_reply(call, len(reply))
@@ -356,7 +359,7 @@ class RequestPath:
             served.tokenizer,
             self.limits,
             self._readers,
-            call.connection,
+            call.holder,
             check_room,
             default_truncation,
         )
@@ -390,6 +393,7 @@ def _job(request: pb.EncodeRequest, parsed: ParsedInput, output: WantedOutput, c
         device_failures=call.device_failures,
         calls=max(1, min(request.calls, len(parsed.sequences))),
         trace=b"" if span is None else span.ids,
+        tenant=call.tenant,
     )
 
 

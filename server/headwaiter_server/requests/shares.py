@@ -1,4 +1,7 @@
-"""Divide a limit among connections, so that no connection can hold all of it."""
+"""Divide a limit among holders, so that no holder can have all of it.
+
+A holder is a tenant, or the connection of a caller without a named token.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,11 +13,11 @@ RETRY_AFTER_S = 1.0
 
 
 class Shares:
-    """The part of a limit that each connection holds.
+    """The part of a limit that each holder has.
 
-    A connection may take more only if it then holds at most as much as is still free. One connection alone can hold
-    half of the limit, n connections can hold n / (n + 1) of it, and a part is always left for the next connection.
-    While no connection holds anything, one amount of any size fits.
+    A holder may take more only if it then has at most as much as is still free. One holder alone can have half of the
+    limit, n holders can have n / (n + 1) of it, and a part is always left for the next holder. While no holder has
+    anything, one amount of any size fits.
     """
 
     def __init__(self, limit: int) -> None:
@@ -22,33 +25,33 @@ class Shares:
         self._total = 0
         self._held: dict[str, int] = {}
 
-    def fits(self, connection: str, amount: int) -> bool:
-        """Return whether a connection may take an amount."""
+    def fits(self, holder: str, amount: int) -> bool:
+        """Return whether a holder may take an amount."""
         free = self._limit - self._total - amount
-        return not self._total or self.held(connection) + amount <= free
+        return not self._total or self.held(holder) + amount <= free
 
-    def held(self, connection: str) -> int:
-        """Return what a connection holds."""
-        return self._held.get(connection, 0)
+    def held(self, holder: str) -> int:
+        """Return what a holder has."""
+        return self._held.get(holder, 0)
 
-    def take(self, connection: str, amount: int) -> None:
-        """Let a connection hold an amount."""
+    def take(self, holder: str, amount: int) -> None:
+        """Give an amount to a holder."""
         self._total += amount
-        self._held[connection] = self.held(connection) + amount
+        self._held[holder] = self.held(holder) + amount
 
-    def give_back(self, connection: str, amount: int) -> None:
-        """Take an amount back from a connection."""
+    def give_back(self, holder: str, amount: int) -> None:
+        """Take an amount back from a holder."""
         self._total -= amount
-        # An empty reply has no bytes, so a connection may give back nothing while it holds nothing.
-        left = self.held(connection) - amount
+        # An empty reply has no bytes, so a holder may give back nothing while it has nothing.
+        left = self.held(holder) - amount
         if left:
-            self._held[connection] = left
+            self._held[holder] = left
         else:
-            self._held.pop(connection, None)
+            self._held.pop(holder, None)
 
 
-def share_exceeded(problem: str, limit: int, holder: str = "connection") -> Overloaded:
-    """Return the error of a connection, or of another holder, that would exceed its share of a limit.
+def share_exceeded(problem: str, limit: int, holder: str = "caller") -> Overloaded:
+    """Return the error of a holder that would exceed its share of a limit.
 
     `problem` says what the holder has, and what the limit is.
     """
@@ -60,10 +63,10 @@ def share_exceeded(problem: str, limit: int, holder: str = "connection") -> Over
 
 
 class CallLimit:
-    """Refuses a call if its connection would then have more calls in progress than are still free.
+    """Refuses a call if its holder would then have more calls in progress than are still free.
 
     Args:
-        limit: the most calls of all connections.
+        limit: the most calls of all holders.
         kind: what the calls are, for the error.
     """
 
@@ -71,20 +74,20 @@ class CallLimit:
         self._limit, self._kind = limit, kind
         self._calls = Shares(limit)
 
-    def hold(self, connection: str, held: ExitStack) -> None:
-        """Admit a call of a connection until `held` is closed.
+    def hold(self, holder: str, held: ExitStack) -> None:
+        """Admit a call of a holder until `held` is closed.
 
         Raises:
-            Overloaded: the server, or the connection, has too many calls in progress.
+            Overloaded: the server, or the holder, has too many calls in progress.
         """
-        if not self._calls.fits(connection, 1):
+        if not self._calls.fits(holder, 1):
             raise share_exceeded(
-                f"{self._calls.held(connection)} {self._kind} of this connection are in progress; the server handles "
+                f"{self._calls.held(holder)} {self._kind} of this caller are in progress; the server handles "
                 f"at most {self._limit} {self._kind}",
                 self._limit,
             )
-        self._calls.take(connection, 1)
-        held.callback(self._calls.give_back, connection, 1)
+        self._calls.take(holder, 1)
+        held.callback(self._calls.give_back, holder, 1)
 
 
 class InputLimit:
@@ -95,23 +98,23 @@ class InputLimit:
         self._bytes = Shares(limit_bytes)
 
     @contextmanager
-    def held(self, connection: str, size_bytes: int) -> Iterator[None]:
+    def held(self, holder: str, size_bytes: int) -> Iterator[None]:
         """Hold the bytes of a request inside the block.
 
         Raises:
-            Overloaded: requests of this connection, or of all connections, hold too many bytes.
+            Overloaded: requests of this caller, or of all callers, hold too many bytes.
         """
-        if not self._bytes.fits(connection, size_bytes):
+        if not self._bytes.fits(holder, size_bytes):
             raise share_exceeded(
-                f"{self._bytes.held(connection)} bytes of requests of this connection are being read or wait for that; "
+                f"{self._bytes.held(holder)} bytes of requests of this caller are being read or wait for that; "
                 f"the server takes at most {self._limit_bytes} bytes at a time",
                 self._limit_bytes,
             )
-        self._bytes.take(connection, size_bytes)
+        self._bytes.take(holder, size_bytes)
         try:
             yield
         finally:
-            self._bytes.give_back(connection, size_bytes)
+            self._bytes.give_back(holder, size_bytes)
 
 
 class ReplyLimit:
@@ -121,22 +124,22 @@ class ReplyLimit:
         self._limit_bytes = limit_bytes
         self._bytes = Shares(limit_bytes)
 
-    def hold(self, connection: str, size_bytes: int, held: ExitStack, reserved_bytes: int = 0) -> None:
+    def hold(self, holder: str, size_bytes: int, held: ExitStack, reserved_bytes: int = 0) -> None:
         """Reserve the bytes of a reply until `held` is closed, in place of `reserved_bytes` that the reply holds.
 
         Raises:
-            Overloaded: replies to this connection, or to all connections, hold too many bytes.
+            Overloaded: replies to this caller, or to all callers, hold too many bytes.
         """
-        self._bytes.give_back(connection, reserved_bytes)
-        fits = self._bytes.fits(connection, size_bytes)
-        self._bytes.take(connection, reserved_bytes)
+        self._bytes.give_back(holder, reserved_bytes)
+        fits = self._bytes.fits(holder, size_bytes)
+        self._bytes.take(holder, reserved_bytes)
         if not fits:
             raise Overloaded(
-                f"the reply may take {size_bytes} bytes, {self._bytes.held(connection)} bytes of replies to this "
-                f"connection are not received yet, and the server holds at most {self._limit_bytes} bytes of all "
+                f"the reply may take {size_bytes} bytes, {self._bytes.held(holder)} bytes of replies to this "
+                f"caller are not received yet, and the server holds at most {self._limit_bytes} bytes of all "
                 f"replies: read the replies, or try again in {RETRY_AFTER_S:g} s",
                 retry_after_s=RETRY_AFTER_S,
                 limit=self._limit_bytes,
             )
-        self._bytes.take(connection, size_bytes - reserved_bytes)
-        held.callback(self._bytes.give_back, connection, size_bytes - reserved_bytes)
+        self._bytes.take(holder, size_bytes - reserved_bytes)
+        held.callback(self._bytes.give_back, holder, size_bytes - reserved_bytes)

@@ -26,8 +26,8 @@ Steps = Generator[None, None, _Result]
 class PriorityThreads:
     """Runs functions in threads: interactive work before bulk work, which never takes the last thread.
 
-    Connections take turns, so that much work of one connection delays the others by one step per thread. The work of
-    one connection runs first in, first out.
+    Holders (see `Call.holder`) take turns, so that much work of one holder delays the others by one step per thread.
+    The work of one holder runs first in, first out.
 
     Use an instance in one event loop. If a task is cancelled, its function does not start; a running function goes on.
     """
@@ -37,10 +37,10 @@ class PriorityThreads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = {each: threads if each is Priority.INTERACTIVE else threads - 1 for each in Priority}
         self._running = dict.fromkeys(Priority, 0)
-        # A permit for each function that waits, by connection. The first connection comes next.
+        # A permit for each function that waits, by holder. The first holder comes next.
         self._waiting: dict[Priority, dict[str, deque[asyncio.Future[None]]]] = {each: {} for each in Priority}
 
-    async def run_steps(self, steps: Steps[_Result], priority: Priority, connection: str) -> _Result:
+    async def run_steps(self, steps: Steps[_Result], priority: Priority, holder: str) -> _Result:
         """Return the result of work in steps; other work may run between two steps.
 
         Raises:
@@ -49,14 +49,14 @@ class PriorityThreads:
         ended: list[_Result] = []
         begun = False
         while not ended:
-            await self.run(partial(_advance, steps, ended), priority, connection, continues=begun)
+            await self.run(partial(_advance, steps, ended), priority, holder, continues=begun)
             begun = True
         return ended[0]
 
     async def run(
-        self, function: Callable[[], _Result], priority: Priority, connection: str, *, continues: bool = False
+        self, function: Callable[[], _Result], priority: Priority, holder: str, *, continues: bool = False
     ) -> _Result:
-        """Return the result of a function; one that continues work comes before other work of its connection.
+        """Return the result of a function; one that continues work comes before other work of its holder.
 
         Raises:
             BaseException: the error of the function; a panic of Rust code is no Exception.
@@ -64,7 +64,7 @@ class PriorityThreads:
         if self._has_thread(priority):
             self._running[priority] += 1
         else:
-            await self._wait_for_thread(priority, connection, continues=continues)
+            await self._wait_for_thread(priority, holder, continues=continues)
         loop = asyncio.get_running_loop()
 
         def note_end(_: "Future[_Result]") -> None:
@@ -80,9 +80,9 @@ class PriorityThreads:
         free = sum(self._running.values()) < self._most[Priority.INTERACTIVE]
         return free and self._running[priority] < self._most[priority]
 
-    async def _wait_for_thread(self, priority: Priority, connection: str, *, continues: bool) -> None:
+    async def _wait_for_thread(self, priority: Priority, holder: str, *, continues: bool) -> None:
         permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        permits = self._waiting[priority].setdefault(connection, deque())
+        permits = self._waiting[priority].setdefault(holder, deque())
         permits.insert(0 if continues else len(permits), permit)
         try:
             await permit
@@ -99,11 +99,11 @@ class PriorityThreads:
         for priority in Priority:
             waiting = self._waiting[priority]
             while waiting and self._has_thread(priority):
-                connection = next(iter(waiting))
-                permits = waiting.pop(connection)
+                holder = next(iter(waiting))
+                permits = waiting.pop(holder)
                 permit = permits.popleft()
                 if permits:
-                    waiting[connection] = permits
+                    waiting[holder] = permits
                 if not permit.done():
                     # Keep the thread for the waiting task, which runs only in the next iteration of the event loop.
                     self._running[priority] += 1

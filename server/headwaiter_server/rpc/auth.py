@@ -9,7 +9,7 @@ from grpc.aio import ServerInterceptor
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Unauthenticated
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.rpc.endpoint import TOKEN_NAME, refusing_handler
+from headwaiter_server.rpc.endpoint import TENANT, refusing_handler
 from headwaiter_server.rpc.open_inference.service import METHODS, SERVICE
 from headwaiter_server.settings.credentials import Credentials
 
@@ -45,9 +45,9 @@ class BearerToken(ServerInterceptor):
         tokens = credentials.admin_tokens if name in _ADMIN_METHODS else credentials.tokens
         if tokens is None or method.startswith(_PUBLIC_SERVICE) or method in _HEALTH_METHODS:
             return await continuation(handler_call_details)
-        caller = tokens.caller(str(given))
-        if caller is not None:
-            TOKEN_NAME.set(caller)
+        tenant = tokens.tenant(str(given))
+        if tenant is not None:
+            TENANT.set(tenant)
             return await continuation(handler_call_details)
         # All unknown method names share one label, because callers must not create labels in the metrics.
         refusal = _no_token if given is None else _wrong_token

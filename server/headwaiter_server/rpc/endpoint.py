@@ -23,14 +23,15 @@ from headwaiter_server.requests.call import (
 from headwaiter_server.requests.shares import CallLimit
 from headwaiter_server.rpc.aio_memory import end_with_error
 from headwaiter_server.rpc.incoming import IncomingMessages
+from headwaiter_server.settings.tenants import UNNAMED
 
 # A caller that has not taken a reply after this time loses the reply; a stream ends (`rpc/stream.py`).
 DELIVERY_S = 60.0
 # The numbers of failed attempts that a caller may send.
 _DEVICE_FAILURES = frozenset(map(str, range(100)))
 
-# The name of the token that a call carries, set before the call is handled; each call has a context of its own.
-TOKEN_NAME = ContextVar("token_name", default="")
+# The tenant whose token a call carries, set before the call is handled; each call has a context of its own.
+TENANT = ContextVar("tenant", default=UNNAMED)
 
 Context: TypeAlias = "ServicerContext[bytes, bytes]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
@@ -63,7 +64,7 @@ class UnaryCalls:
             call = _new_call(method, context)
             try:
                 with OutcomeRecorder(call, self._recorder):
-                    self._limit.hold(call.connection, call.held)
+                    self._limit.hold(call.holder, call.held)
                     reply = await handle(await self._incoming.read(context, call.connection), call)
             except HeadwaiterError as error:
                 await _end_with_error(context, call, error)
@@ -91,7 +92,7 @@ def stream_handler(method: str, handle: HandleStream, recorder: Recorder, limit:
         call = _new_call(method, context)
         try:
             if limit is not None:
-                limit.hold(call.connection, call.held)
+                limit.hold(call.holder, call.held)
             await handle(context, call)
         except NO_FAILURES:
             raise
@@ -116,7 +117,7 @@ def _new_call(method: str, context: Context) -> Call:
     remaining_s = context.time_remaining()
     deadline_s = float("inf") if remaining_s is None else arrived_s + remaining_s
     device_failures, traceparent = _read_metadata(context)
-    call = Call(method, arrived_s, deadline_s, context.peer(), device_failures, TOKEN_NAME.get(), traceparent)
+    call = Call(method, arrived_s, deadline_s, context.peer(), device_failures, TENANT.get(), traceparent)
 
     def let_go(_: object) -> None:
         call.held.close()

@@ -33,7 +33,7 @@ class OpenStreams:
 
     async def answer(self, context: Context, call: Call, protocol: StreamProtocol[Any]) -> None:
         """Answer each request of a stream."""
-        self.limit.hold(call.connection, call.held)
+        self.limit.hold(call.holder, call.held)
         stream = RequestStream(context, call, protocol, self._path.recorder, self._limits)
         with self._path.counted():
             self._streams.add(stream)

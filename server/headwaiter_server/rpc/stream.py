@@ -202,7 +202,7 @@ class RequestStream(Generic[_Request]):
                 stream_call.deadline_s,
                 stream_call.connection,
                 stream_call.device_failures,
-                stream_call.token_name,
+                stream_call.tenant,
                 stream_call.traceparent,
             )
             request = await self._protocol.parse(raw, call)

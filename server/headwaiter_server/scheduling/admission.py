@@ -8,6 +8,7 @@ from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Inv
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel, Shape
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.planner import REPLY_S
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 # A caller that tries again earlier would find the queue unchanged.
 _MIN_RETRY_AFTER_S = 0.01
@@ -34,11 +35,13 @@ class Backlog:
         pending: waiting sequences that are not in a planned batch.
         cost: predicts the seconds of a batch.
         limits: the batch limits.
+        tenant: the tenant that waits for them; None if any caller may.
     """
 
     pending: Pending
     cost: CostModel
     limits: BatchLimits
+    tenant: Tenant | None = None
 
     def all_s(self) -> float:
         """Return the seconds that one device takes for all sequences."""
@@ -46,7 +49,7 @@ class Backlog:
 
     def ahead_s(self, fair_start_s: float) -> float:
         """Return the seconds that one device takes for all sequences that start before a fair start."""
-        return self.run_s(self.pending.tokens_before(fair_start_s))
+        return self.run_s(self.pending.tokens_before(fair_start_s, self.tenant))
 
     def work_s(self, shape: Shape, filling_tokens: int) -> float:
         """Return the seconds from the start of a request to its answer, with this number of tokens of others."""
@@ -106,7 +109,9 @@ class WaitEstimate:
         Less urgent sequences may fill up the request's last batch, so that its answer takes longer.
         """
         pending = self.own.pending
-        filling_tokens = min(pending.tokens - pending.tokens_before(fair_start_s), self.own.limits.tokens)
+        filling_tokens = min(
+            pending.tokens - pending.tokens_before(fair_start_s, self.own.tenant), self.own.limits.tokens
+        )
         return self.own.work_s(shape, filling_tokens)
 
 
@@ -121,12 +126,14 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
             request waited.
         Overloaded: the request does not fit now; the error holds the delay after which to try again.
     """
-    tokens = shape.tokens
+    tokens, tenant = shape.tokens, estimate.own.tenant or UNNAMED
     queued_tokens = estimate.queued_tokens
-    if tokens > limits.tokens:
+    most_tokens = min(limits.tokens, tenant.queue_tokens)
+    if tokens > most_tokens:
+        holds = "the queue" if most_tokens == limits.tokens else f"the queue of tenant {tenant.name}"
         raise InvalidInput(
-            f"the request has {tokens} tokens; the queue holds at most {limits.tokens}: split the request",
-            limit=limits.tokens,
+            f"the request has {tokens} tokens; {holds} holds at most {most_tokens:g}: split the request",
+            limit=round(most_tokens),
             actual=tokens,
         )
     # An idle server runs the request at once, so the queue cannot be the reason for a missed deadline.
@@ -135,6 +142,8 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
     if queued_tokens + tokens > limits.tokens:
         problem = f"the queue holds {queued_tokens} of {limits.tokens} tokens and the request has {tokens}"
         raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, estimate.wait_s(), limits.tokens)
+    if tenant.name:
+        _check_tenant(estimate, tenant, limits, tokens)
     own_work_s = estimate.own_work_s(fair_start_s, shape) if time_left_s < float("inf") else 0.0
     wait_s = estimate.wait_s(fair_start_s, min(limits.wait_s, time_left_s - own_work_s))
     if wait_s > limits.wait_s:
@@ -147,6 +156,24 @@ def admit(estimate: WaitEstimate, limits: QueueLimits, shape: Shape, fair_start_
         problem = f"the answer could take {answer_s:.3f} s, and the deadline is in {time_left_s:.3f} s"
         advice = ", or with a later deadline"
         raise _too_late(estimate, shape, time_left_s) or _overloaded(problem, wait_s, advice=advice)
+
+
+def _check_tenant(estimate: WaitEstimate, tenant: Tenant, limits: QueueLimits, tokens: int) -> None:
+    """Refuse a request whose tenant has too many tokens in the queue.
+
+    A tenant may queue more only if it then has at most as many tokens as are still free, so that no tenant fills the
+    queue of the others.
+    """
+    held = estimate.own.pending.tokens_of(tenant)
+    free = limits.tokens - estimate.queued_tokens - tokens
+    if held and held + tokens > min(free, tenant.queue_tokens):
+        problem = f"{held} tokens of tenant {tenant.name} wait, and the request has {tokens}"
+        if tenant.queue_tokens <= free:
+            problem += f"; at most {tenant.queue_tokens:g} may wait"
+        else:
+            problem += f"; one tenant may hold only as many of the queue's {limits.tokens} tokens as are still free"
+        limit = min(limits.tokens, tenant.queue_tokens)
+        raise _overloaded(problem, estimate.wait_s(), round(limit))
 
 
 def _too_late(estimate: WaitEstimate, shape: Shape, time_left_s: float) -> HeadwaiterError | None:

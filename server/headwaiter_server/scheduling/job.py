@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 
 class Job(NamedTuple):
@@ -24,6 +25,7 @@ class Job(NamedTuple):
         device_failures: number of devices of other servers that died while they ran the request.
         calls: number of calls of a client that share the request, at most the number of sequences.
         trace: the ids of the request's span, for the spans of its batches; empty if the request is not sampled.
+        tenant: the tenant whose token the request carries.
     """
 
     values: list[NDArray[np.generic]]
@@ -34,6 +36,7 @@ class Job(NamedTuple):
     device_failures: int = 0
     calls: int = 1
     trace: bytes = b""
+    tenant: Tenant = UNNAMED
 
 
 class Interval(NamedTuple):

@@ -16,6 +16,7 @@ from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Batch, QueuedRequest, Sequence
 from headwaiter_server.scheduling.request_errors import deadline_passed, output_not_finite
 from headwaiter_server.scheduling.worker import Session, Worker
+from headwaiter_server.settings.tenants import Tenant
 
 
 class ModelQueue:
@@ -69,10 +70,9 @@ class ModelQueue:
         self.batch_count, self.used_s, self.closed = 0, 0.0, False
         self._idle = asyncio.Event()
 
-    @property
-    def backlog(self) -> Backlog:
-        """The waiting sequences, and the cost and the limits of their batches."""
-        return Backlog(self.pending, self.learnt.cost, self.limits.current)
+    def backlog(self, tenant: Tenant | None = None) -> Backlog:
+        """Return the waiting sequences, and the cost and the limits of their batches; `tenant` waits for them."""
+        return Backlog(self.pending, self.learnt.cost, self.limits.current, tenant)
 
     @property
     def fills_a_batch(self) -> bool:

@@ -37,7 +37,7 @@ class ModelQueues(list[ModelQueue]):
         """
         yield own_s * (len(self) - 1)
         if len(self) > 1:
-            others = (each.backlog for each in self.waiting if each is not queue)
+            others = (each.backlog() for each in self.waiting if each is not queue)
             yield sum(min(own_s, backlog.ahead_s(fair_start_s)) for backlog in others)
 
     def note_arrival(self, queue: ModelQueue) -> None:

@@ -48,10 +48,10 @@ class Plan:
 def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits, *, idle: bool = False) -> Plan:
     """Choose a leader, and fill its batch with those of the oldest sequences that cost least per token.
 
-    The leader is the sequence with the earliest fair start. Of each priority, the oldest sequences may join: those that
-    fill `BUDGETS_TO_CHOOSE_FROM` token budgets. Of the next shorter and the next longer one, the one that adds less
-    time per token joins first. Bulk sequences join after all interactive sequences. A suspect, which may kill the
-    device, runs alone. Another sequence joins only if
+    The leader is the sequence with the earliest fair start, of the tenant whose turn it is. Of each priority, the next
+    sequences in turn may join: those that fill `BUDGETS_TO_CHOOSE_FROM` token budgets. Of the next shorter and the next
+    longer one, the one that adds less time per token joins first. Bulk sequences join after all interactive sequences.
+    A suspect, which may kill the device, runs alone. Another sequence joins only if
 
     - the batch stays within its limits; a batch of one sequence may exceed them,
     - the padding of the batch, and its copies of hidden rows that no sequence needs, take no longer than the launch of
@@ -77,7 +77,7 @@ def plan(pending: Pending, start_s: float, cost: CostModel, limits: BatchLimits,
         expired.append(sequence)
         return False
 
-    oldest = [_oldest(filter(in_time, sequences), limits.tokens) for sequences in pending.by_fair_start()]
+    oldest = [_oldest(filter(in_time, sequences), limits.tokens) for sequences in pending.in_turn()]
     leader = earliest([sequences[0] for sequences in oldest if sequences])
     if leader is None:
         return Plan((), tuple(expired), 0.0, CloseReason.DRAINED)

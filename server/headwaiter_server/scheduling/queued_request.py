@@ -12,6 +12,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import BatchTimes, Job, Outcome
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 
 class SequenceResult(NamedTuple):
@@ -156,6 +157,7 @@ class Sequence:
         index: position in the request.
         hidden: whether the hidden rows of the sequence are needed.
         is_suspect: whether a device of another server died while it ran the sequence. A suspect runs alone.
+        tenant: tenant of the request.
         is_queued: whether the sequence was queued and has not started to run.
         result: the rows of the sequence, once it has run.
     """
@@ -169,6 +171,7 @@ class Sequence:
     index: int
     hidden: bool = False
     is_suspect: bool = False
+    tenant: Tenant = UNNAMED
     is_queued: bool = False
     result: SequenceResult | None = None
 

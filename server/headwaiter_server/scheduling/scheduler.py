@@ -47,7 +47,9 @@ from headwaiter_server.scheduling.request_errors import (
     is_late,
     shutting_down,
 )
+from headwaiter_server.scheduling.token_rates import TokenRates
 from headwaiter_server.scheduling.worker import Devices, Session, Worker
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +82,7 @@ class Scheduler:
         """
         self._wake_up = WakeUp()
         self._queue_limits, self._clock = queue_limits, clock
-        self._queues = ModelQueues()
+        self._queues, self._rates = ModelQueues(), TokenRates()
         self._devices = Devices(workers, self._wake_up.set)
         self._running: list[_RunningBatch] = []
         # Tasks that bisect failed batches, and watch for devices that hang.
@@ -166,11 +168,12 @@ class Scheduler:
         if failures:
             runnable = [each for each in runnable if each[0] not in failures]
         shape = Shape.of([length for _, _, length in runnable], hidden=hidden)
-        fair_start = self.admit(queue, shape, deadline_s, priority, job.calls)
+        fair_start = self.admit(queue, shape, deadline_s, priority, job.calls, job.tenant)
+        self._rates.spend(job.tenant, shape.tokens, request.arrived_s)
         self._queues.note_arrival(queue)
         is_suspect = job.device_failures > 0
         sequences = [
-            Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden, is_suspect)
+            Sequence(sequence, length, fair_start, deadline_s, priority, request, index, hidden, is_suspect, job.tenant)
             for index, sequence, length in runnable
         ]
         queue.add(request, sequences)
@@ -185,7 +188,15 @@ class Scheduler:
         if self._draining:
             self._wake_up.set()  # The request may have been the last one.
 
-    def admit(self, queue: ModelQueue, shape: Shape, deadline_s: float, priority: Priority, calls: int = 1) -> float:
+    def admit(
+        self,
+        queue: ModelQueue,
+        shape: Shape,
+        deadline_s: float,
+        priority: Priority,
+        calls: int = 1,
+        tenant: Tenant = UNNAMED,
+    ) -> float:
         """Return the fair start of a request that arrives now, or refuse it as `submit` does.
 
         Calls that share a request have the fair starts that requests of their own would have.
@@ -195,8 +206,9 @@ class Scheduler:
         if queue.closed:
             raise Unavailable("the model is being unloaded: send the request to another replica")
         arrived_s, own_work_s = self._clock(), queue.learnt.own_work_s(shape) / calls
+        self._rates.check(tenant, arrived_s)
         fair_start = fair_start_s(arrived_s, deadline_s, priority, own_work_s)
-        estimate = self._wait_estimate(queue, arrived_s)
+        estimate = self._wait_estimate(queue, arrived_s, tenant)
         admit(estimate, self._queue_limits, shape, fair_start, deadline_s - arrived_s)
         return fair_start
 
@@ -319,8 +331,7 @@ class Scheduler:
 
     def _run_batch(self, queue: ModelQueue, worker: Worker, planned: Plan) -> None:
         """Take a planned batch out of the queue, and run the sequences that are still wanted."""
-        for sequence in planned.batch:
-            queue.pending.discard(sequence)
+        queue.pending.take(planned.batch)
         # A request that was cancelled within this iteration of the event loop has not been withdrawn yet.
         batch = tuple(sequence for sequence in planned.batch if not sequence.request.answer.done())
         if batch:
@@ -352,6 +363,6 @@ class Scheduler:
             queue.limits.note_memory_failure(shape_of(found.too_large), error)
         queue.end_batch()
 
-    def _wait_estimate(self, queue: ModelQueue, now_s: float) -> WaitEstimate:
+    def _wait_estimate(self, queue: ModelQueue, now_s: float, tenant: Tenant | None = None) -> WaitEstimate:
         busy_s = self._devices.busy_s(now_s, queue.sessions)
-        return WaitEstimate(queue.backlog, queue.queued_tokens, busy_s, partial(self._queues.others_s, queue))
+        return WaitEstimate(queue.backlog(tenant), queue.queued_tokens, busy_s, partial(self._queues.others_s, queue))

@@ -14,11 +14,13 @@ from tempfile import TemporaryFile
 from typing import Generic, TypeVar
 
 from headwaiter_server.settings.flags import Settings, SettingsError, flag
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 log = logging.getLogger(__name__)
 
 _BARE_TOKEN = re.compile("[!-~]+")
-_NAMED_TOKEN = re.compile(r"([A-Za-z0-9._@/-]{1,64}):[ \t]+([!-~]+)")
+_NAMED_TOKEN = re.compile(r"([A-Za-z0-9._@/-]{1,64}):[ \t]+([!-~]+)((?:[ \t]+[!-~]+)*)")
+_TENANT_FIELDS = tuple(name for name in Tenant._fields if name != "name")
 _Value = TypeVar("_Value")
 
 
@@ -27,31 +29,31 @@ class Tokens:
     """The bearer tokens of callers.
 
     Attributes:
-        named: the name of each caller, empty for a token without a name, and the bytes of the caller's header.
+        headers: the tenant of each token, and the bytes of the header that carries the token.
     """
 
-    named: tuple[tuple[str, bytes], ...] = field(repr=False)
+    headers: tuple[tuple[Tenant, bytes], ...] = field(repr=False)
 
     @classmethod
-    def of(cls, *named: tuple[str, str]) -> "Tokens":
-        """Return tokens from pairs of a caller's name and a token; a name may have several tokens."""
-        return cls(tuple((name, f"Bearer {token}".encode()) for name, token in named))
+    def of(cls, *tokens: tuple[Tenant, str]) -> "Tokens":
+        """Return tokens from pairs of a tenant and a token; a tenant may have several tokens."""
+        return cls(tuple((tenant, f"Bearer {token}".encode()) for tenant, token in tokens))
 
     @property
     def names(self) -> list[str]:
-        """The names of the callers, sorted."""
-        return sorted({name for name, _ in self.named if name})
+        """The names of the tenants, sorted."""
+        return sorted({tenant.name for tenant, _ in self.headers if tenant.name})
 
-    def caller(self, authorization: str) -> str | None:
-        """Return the name of the caller whose token an `authorization` header carries; None without such a token."""
+    def tenant(self, authorization: str) -> Tenant | None:
+        """Return the tenant whose token an `authorization` header carries; None without a token of the server."""
         scheme, _, token = authorization.partition(" ")
         # The scheme's letters may be upper or lower case (RFC 9110, section 11.1).
-        given, caller = f"{scheme.capitalize()} {token}".encode(), None
-        for name, expected in self.named:
+        given, found = f"{scheme.capitalize()} {token}".encode(), None
+        for tenant, expected in self.headers:
             # Compare in constant time, and with all tokens; otherwise a token could be guessed byte by byte.
             if hmac.compare_digest(given, expected):
-                caller = name
-        return caller
+                found = tenant
+        return found
 
 
 @dataclass(frozen=True)
@@ -201,23 +203,45 @@ def _read_tokens(name: str, file: Path | None) -> Tokens | None:
     if not numbers:
         raise SettingsError(f"{flag(name)} {file} is empty: write the token to it")
     if len(numbers) == 1 and _BARE_TOKEN.fullmatch(lines[numbers[0] - 1]):
-        return Tokens.of(("", lines[numbers[0] - 1]))
-    named: dict[str, str] = {}
+        return Tokens.of((UNNAMED, lines[numbers[0] - 1]))
+    tenants: dict[str, Tenant] = {}
+    tokens: dict[str, Tenant] = {}
     for number in numbers:
+        place = f"{flag(name)} {file}, line {number},"
         parts = _NAMED_TOKEN.fullmatch(lines[number - 1])
         if parts is None:
             raise SettingsError(
-                f"{flag(name)} {file}, line {number}, is not a token: write one token of visible ASCII characters "
-                "without spaces, or on each line a name, a colon, a space and a token; names have at most 64 letters, "
-                "digits and . _ @ / -"
+                f"{place} is not a token: write one token of visible ASCII characters without spaces, or on each line "
+                "a name, a colon, a space and a token; names have at most 64 letters, digits and . _ @ / -"
             )
-        caller, token = parts.groups()
-        if token in named:
+        tenant = _read_tenant(parts[1], parts[3].split(), place)
+        if parts[2] in tokens:
+            raise SettingsError(f"{place} has the token of an earlier line: give each line another token")
+        if tenants.setdefault(tenant.name, tenant) != tenant:
             raise SettingsError(
-                f"{flag(name)} {file}, line {number}, has the token of an earlier line: give each line another token"
+                f"{place} has another share or other limits than an earlier line of {tenant.name}: write the same on "
+                "all lines of a name"
             )
-        named[token] = caller
-    return Tokens.of(*((caller, token) for token, caller in named.items()))
+        tokens[parts[2]] = tenant
+    return Tokens.of(*((tenant, token) for token, tenant in tokens.items()))
+
+
+def _read_tenant(name: str, words: list[str], place: str) -> Tenant:
+    """Return a tenant from the words after its token, `share=3` for example."""
+    numbers: dict[str, float] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if key not in _TENANT_FIELDS or key in numbers or not 0 < number < float("inf"):
+            raise SettingsError(
+                f"{place} has {word!r} after the token: write each of {', '.join(_TENANT_FIELDS)} at most once, with = "
+                "and a number above 0"
+            )
+        numbers[key] = number
+    return Tenant(name, **numbers)
 
 
 def _read_tls(settings: Settings) -> TlsFiles | None:

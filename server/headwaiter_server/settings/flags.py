@@ -148,7 +148,7 @@ class Settings:
     max_calls: int = _setting(
         8192,
         POSITIVE,
-        "most calls in progress, streams included; one connection can have half of them; further calls are refused",
+        "most calls in progress, streams included; one caller can have half of them; further calls are refused",
     )
     max_stream_requests: int = _setting(
         1024, POSITIVE, "most requests of one stream in progress before the server stops reading the stream"

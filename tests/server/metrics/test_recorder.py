@@ -64,6 +64,10 @@ def test_metric_names_and_types_stay_the_same_for_dashboards(recorder: Recorder)
         "headwaiter_service_tokens_per_second": "gauge",
         "headwaiter_calibration_error_ratio": "gauge",
         "headwaiter_refused": "counter",
+        "headwaiter_tenant_requests": "counter",
+        "headwaiter_tenant_request_duration_seconds": "histogram",
+        "headwaiter_tenant_tokens": "counter",
+        "headwaiter_tenant_refused": "counter",
         "headwaiter_expired": "counter",
         "headwaiter_inflight_requests": "gauge",
         "headwaiter_batch_cost_error_ratio": "histogram",
@@ -138,6 +142,24 @@ def test_refusals_expired_sequences_and_close_reasons_are_counted(recorder: Reco
     assert sample(recorder, "refused_total", reason="OVERLOADED") == 1
     assert sample(recorder, "expired_total", **TINY) == 3
     assert sample(recorder, "batches_closed_total", **TINY, reason="budget") == 1
+
+
+def test_requests_tokens_and_refusals_of_tenants_are_counted_and_of_other_callers_make_no_series(
+    recorder: Recorder,
+) -> None:
+    for tenant in ("search", "search", ""):
+        recorder.received()
+        recorder.encoded(tenant, 30)
+        recorder.finished(("tiny", "1"), "Encode", "OK", 0.25, tenant=tenant)
+    recorder.received()
+    recorder.refused("OVERLOADED", "search")
+    recorder.finished(("tiny", "1"), "Encode", "RESOURCE_EXHAUSTED", 0.001, tenant="search")
+    assert sample(recorder, "tenant_requests_total", tenant="search", code="OK") == 2
+    assert sample(recorder, "tenant_requests_total", tenant="search", code="RESOURCE_EXHAUSTED") == 1
+    assert sample(recorder, "tenant_tokens_total", tenant="search") == 60
+    assert sample(recorder, "tenant_refused_total", tenant="search", reason="OVERLOADED") == 1
+    assert sample(recorder, "tenant_request_duration_seconds_count", tenant="search") == 2
+    assert 'tenant=""' not in generate_latest(recorder.registry).decode()
 
 
 def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorder: Recorder) -> None:

@@ -21,6 +21,7 @@ from headwaiter_server.processes.front_end_supervisor import FrontEndSupervisor
 from headwaiter_server.processes.link import Link
 from headwaiter_server.settings.credentials import Credentials, Tokens
 from headwaiter_server.settings.flags import Settings
+from headwaiter_server.settings.tenants import UNNAMED
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
@@ -147,7 +148,7 @@ async def test_a_front_end_gets_credentials_that_change_while_it_starts_and_late
 ) -> None:
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
-    first, second, third = (Credentials(Tokens.of(("", token))) for token in ("1", "2", "3"))
+    first, second, third = (Credentials(Tokens.of((UNNAMED, token))) for token in ("1", "2", "3"))
     processes = supervisor(tmp_path, links_to_front_ends(), credentials=first)
     child.on_listen = lambda: processes.use(second)
     async with asyncio.timeout(10):
@@ -164,7 +165,7 @@ async def test_credentials_that_a_front_end_could_not_use_are_sent_again(
     child = Child()
     monkeypatch.setattr(front_end_supervisor, "spawn_process", child.spawn)
     monkeypatch.setattr(front_end_supervisor, "_UPDATE_PAUSE_S", 0.01)
-    old, new = (Credentials(Tokens.of(("", token))) for token in ("1", "2"))
+    old, new = (Credentials(Tokens.of((UNNAMED, token))) for token in ("1", "2"))
     processes = supervisor(tmp_path, links_to_front_ends(), credentials=old)
     async with asyncio.timeout(10):
         await processes.listen()

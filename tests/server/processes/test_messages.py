@@ -26,6 +26,7 @@ from headwaiter_server.processes.messages import (
 )
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.job import BatchTimes, Interval, Job, Outcome
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 TIMES = BatchTimes(Interval(1.5, 2.25), Interval(2.5, 4.0))
@@ -68,11 +69,12 @@ def test_a_request_is_read_as_it_was_written(
     failed = data.draw(st.none() | st.sets(st.integers(0, len(lengths) - 1), max_size=len(lengths) - 1))
     trace = data.draw(st.sampled_from([b"", bytes(range(24))]))
     failures = None if failed is None else {index: InferenceFailed("no", sequence=index) for index in failed}
-    job = Job(values, hidden, 12.5, priority, failures, device_failures, calls, trace)
+    tenant = data.draw(st.sampled_from([UNNAMED, Tenant("a" * 64, share=0.5), Tenant("team@b", 3, 2.5, 1e6)]))
+    job = Job(values, hidden, 12.5, priority, failures, device_failures, calls, trace, tenant)
     model, read = read_request(joined(write_request(7, job)))
     assert (model, read.hidden, read.priority) == (7, hidden, priority)
     assert (read.deadline_s, read.device_failures, read.calls) == (12.5, device_failures, calls)
-    assert read.trace == trace
+    assert (read.trace, read.tenant) == (trace, tenant)
     assert (None if read.failures is None else set(read.failures)) == failed
     # A failed sequence needs no values.
     assert equal(read.values, [each[:0] if index in (failed or ()) else each for index, each in enumerate(values)])

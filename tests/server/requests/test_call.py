@@ -10,6 +10,7 @@ from grpc import StatusCode
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, OutcomeRecorder, clock, log_failures
+from headwaiter_server.settings.tenants import Tenant
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -29,7 +30,7 @@ def test_a_failure_names_the_model_the_version_the_address_and_the_name_of_the_t
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    failing = call(token_name="search", model=("tiny", "3"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
+    failing = call(tenant=Tenant("search"), model=("tiny", "3"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
     with pytest.raises(InvalidInput):
         fail(failing)
     (record,) = caplog.records
@@ -43,7 +44,7 @@ def test_a_failure_names_the_model_the_version_the_address_and_the_name_of_the_t
         "model": "tiny",
         "version": "3",
         "caller": "10.0.0.7:50123",
-        "token_name": "search",
+        "tenant": "search",
         "trace_id": TRACE,
         "code": "INVALID_ARGUMENT",
     }
@@ -59,15 +60,15 @@ def test_what_is_not_known_of_a_request_is_missing(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("token_name", "beginning"),
+    ("name", "beginning"),
     [("", "Encode r-7: "), ("billing", "Encode r-7, with the token of billing: ")],
 )
 def test_a_caller_whose_address_is_not_known_is_left_out(
-    token_name: str, beginning: str, caplog: pytest.LogCaptureFixture
+    name: str, beginning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(InvalidInput):
-        fail(call("", token_name=token_name))
+        fail(call("", tenant=Tenant(name)))
     (record,) = caplog.records
     assert record.getMessage().startswith(beginning)
     assert "caller" not in vars(record)["request"]

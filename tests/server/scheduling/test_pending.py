@@ -33,8 +33,15 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
     def add(
         self, length: int, arrived_s: float, deadline_s: float, priority: Priority, own_work_s: float, hidden: bool
     ) -> None:
-        index, times = next(self.indices), {"arrived_s": arrived_s, "deadline_s": deadline_s, "own_work_s": own_work_s}
-        sequence = waiting(length, index, priority=priority, hidden=hidden, **times)
+        sequence = waiting(
+            length,
+            next(self.indices),
+            arrived_s=arrived_s,
+            deadline_s=deadline_s,
+            priority=priority,
+            own_work_s=own_work_s,
+            hidden=hidden,
+        )
         self.pending.add(sequence)
         self.expected.append(sequence)
 
@@ -52,10 +59,10 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
         assert self.pending.hidden_tokens == sum(each.length_tokens for each in self.expected if each.hidden)
 
     @invariant()
-    def by_fair_start_orders_by_fair_start_then_age(self) -> None:
+    def sequences_are_in_the_order_of_their_fair_starts_then_of_their_age(self) -> None:
         self.expected.sort(key=lambda sequence: (sequence.fair_start_s, sequence.priority, sequence.index))
         assert waiting_in(self.pending) == self.expected
-        priorities = [{sequence.priority for sequence in alike} for alike in self.pending.by_fair_start()]
+        priorities = [{sequence.priority for sequence in alike} for alike in self.pending.in_turn()]
         assert priorities == [{each} for each in sorted({sequence.priority for sequence in self.expected})]
 
     @invariant()

@@ -153,7 +153,7 @@ class Totals(RuleBasedStateMachine):
         self, model: int, own_s: float, fair_start: float
     ) -> None:
         queue = self.queues[model]
-        others = [other.backlog for other in self.queues if other is not queue]
+        others = [other.backlog() for other in self.queues if other is not queue]
         *bounds, exact = self.queues.others_s(queue, own_s, fair_start)
         assert exact == pytest.approx(sum(min(own_s, other.ahead_s(fair_start)) for other in others))
         assert bounds == pytest.approx([2 * own_s])

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from headwaiter_server.settings.credentials import CredentialFiles, Credentials, Tokens
 from headwaiter_server.settings.flags import Settings, SettingsError
+from headwaiter_server.settings.tenants import UNNAMED, Tenant
 
 
 def tokens(file: Path, content: bytes) -> Tokens:
@@ -31,23 +32,26 @@ def tokens(file: Path, content: bytes) -> Tokens:
 @pytest.mark.parametrize(
     ("content", "callers"),
     [
-        (b"s3cret", {"s3cret": ""}),
-        (b"\n s3cret\r\n\n", {"s3cret": ""}),
-        (b"with:colon", {"with:colon": ""}),
-        (b"search: s3cret\n", {"s3cret": "search"}),
+        (b"s3cret", {"s3cret": UNNAMED}),
+        (b"\n s3cret\r\n\n", {"s3cret": UNNAMED}),
+        (b"with:colon", {"with:colon": UNNAMED}),
+        (b"search: s3cret\n", {"s3cret": Tenant("search")}),
         (b"search: new\nsearch:  old\n\nteam-2@example.org: other:one", {
-            "new": "search", "old": "search", "other:one": "team-2@example.org",
+            "new": Tenant("search"), "old": Tenant("search"), "other:one": Tenant("team-2@example.org"),
+        }),
+        (b"a: 1 share=3\na: 2 share=3\nb: 3  queue_tokens=1e6\ttokens_per_s=2.5", {
+            "1": Tenant("a", 3), "2": Tenant("a", 3), "3": Tenant("b", tokens_per_s=2.5, queue_tokens=1e6),
         }),
     ],
 )  # fmt: skip
 def test_a_file_holds_one_token_or_a_name_and_a_token_on_each_line(
-    content: bytes, callers: dict[str, str], tmp_path: Path
+    content: bytes, callers: dict[str, Tenant], tmp_path: Path
 ) -> None:
     read = tokens(tmp_path / "tokens", content)
     for scheme in ("Bearer", "bearer", "BEARER"):
-        assert {token: read.caller(f"{scheme} {token}") for token in callers} == callers
+        assert {token: read.tenant(f"{scheme} {token}") for token in callers} == callers
     for wrong in ("", "Bearer ", "s3cret", "Bearer s3cret ", "Bearer search", "Basic s3cret", "Bearer grüße", "None"):
-        assert read.caller(wrong) is None
+        assert read.tenant(wrong) is None
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,13 @@ def test_a_file_holds_one_token_or_a_name_and_a_token_on_each_line(
         (b"s3cret zwei", "line 1, .*ASCII"),
         ("s3crét".encode(), "line 1, .*ASCII"),
         (b"search: s3cret\ns3cret-2", "line 2, .*a name, a colon"),
+        (b"a: 1 share=0", "line 1, .*'share=0'"),
+        (b"a: 1 share=inf", "line 1, .*'share=inf'"),
+        (b"a: 1 share=x", "line 1, .*'share=x'"),
+        (b"a: 1 share=1 share=1", "line 1, .*'share=1'"),
+        (b"a: 1 weight=2", "line 1, .*'weight=2'.*share, tokens_per_s, queue_tokens"),
+        (b"a: 1 two words", "line 1, .*'two'"),
+        (b"a: 1 share=2\nb: 2\na: 3", "line 3, .*an earlier line of a"),
         (b"search: s3cret\n\nbilling:s3cret-2", "line 3, .*a name, a colon"),
         (b"two words: s3cret", "line 1, .*a name, a colon"),
         (b"search: s3cret\nbilling: s3cret", "line 2, .*earlier line"),
@@ -76,9 +87,9 @@ def test_tokens_for_models_are_those_of_most_calls_unless_there_is_a_file_for_th
     (tmp_path / "admin").write_text("ops: 4dmin")
     settings = Settings(models=tmp_path, token_file=tmp_path / "tokens")
     read = CredentialFiles(settings).current
-    assert read.admin_tokens == read.tokens == Tokens.of(("", "s3cret"))
+    assert read.admin_tokens == read.tokens == Tokens.of((UNNAMED, "s3cret"))
     read = CredentialFiles(Settings(models=tmp_path, model_control="on", admin_token_file=tmp_path / "admin")).current
-    assert (read.tokens, read.admin_tokens) == (None, Tokens.of(("ops", "4dmin")))
+    assert (read.tokens, read.admin_tokens) == (None, Tokens.of((Tenant("ops"), "4dmin")))
     assert CredentialFiles(Settings(bundle=tmp_path)).current == Credentials()
 
 
@@ -169,7 +180,7 @@ def test_a_bad_file_does_not_hold_up_the_change_of_another(folder: Path, caplog:
     (folder / "chain.pem").write_text("junk")
     (folder / "tokens").write_text("new: 2")
     assert files.refresh(at_once=True)
-    assert files.current == Credentials(Tokens.of(("new", "2")), Tokens.of(("new", "2")), before)
+    assert files.current == Credentials(Tokens.of((Tenant("new"), "2")), Tokens.of((Tenant("new"), "2")), before)
     (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert f"--tls-cert {folder}/chain.pem" in error
 
@@ -186,7 +197,7 @@ def test_the_swapped_link_of_a_kubernetes_secret_counts_as_a_change(tmp_path: Pa
     (tmp_path / "..data_tmp").symlink_to("..2")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
     assert [files.refresh(at_once=False) for _ in range(3)] == [False, True, False]
-    assert files.current.tokens == Tokens.of(("caller-2", "2"))
+    assert files.current.tokens == Tokens.of((Tenant("caller-2"), "2"))
 
 
 @pytest.fixture(scope="module")

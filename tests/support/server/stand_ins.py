@@ -23,6 +23,7 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.scheduling.adaptive_limits import AdaptiveLimits
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration, CostModel
 from headwaiter_server.settings.credentials import Credentials, Tokens
+from headwaiter_server.settings.tenants import UNNAMED
 
 CALIBRATION = Calibration(
     CostModel(launch_s=1.0, token_s=0.5, padded_s=0.25, cell_s=0.125, hidden_row_s=0.0625),
@@ -138,7 +139,7 @@ class Context:
 
 def tokens_of(*tokens: str | None) -> Callable[[], Tokens | None]:
     """Return a function that returns these tokens, which have no names; None stands for calls that need no token."""
-    given = [("", token) for token in tokens if token is not None]
+    given = [(UNNAMED, token) for token in tokens if token is not None]
     return lambda: Tokens.of(*given) if given else None
 
 

@@ -1,0 +1,42 @@
+"""Hold each tenant to its tokens per second."""
+
+from headwaiter_proto.rules.errors import Overloaded
+from headwaiter_server.settings.tenants import Tenant
+
+_NO_LIMIT = float("inf")
+# A tenant may queue the tokens of this many seconds at once.
+_BURST_S = 1.0
+
+
+class TokenRates:
+    """Holds each tenant to its tokens per second.
+
+    A request of any size may enter the queue while the tenant owes at most one second of its rate. The tokens of the
+    request then add to the debt, which shrinks by one second in each second.
+    """
+
+    def __init__(self) -> None:
+        """Start without debts."""
+        # When a tenant owes nothing any more. Names come from a file, so there are few.
+        self._clear_s: dict[str, float] = {}
+
+    def check(self, tenant: Tenant, now_s: float) -> None:
+        """Check that a tenant may queue a request.
+
+        Raises:
+            Overloaded: the tenant has queued too many tokens; the error holds the delay after which to try again.
+        """
+        wait_s = self._clear_s.get(tenant.name, now_s) - now_s - _BURST_S
+        if tenant.tokens_per_s < _NO_LIMIT and wait_s > 0:
+            raise Overloaded(
+                f"tenant {tenant.name} has queued more than its {tenant.tokens_per_s:g} tokens per second: try again "
+                f"in {wait_s:.2f} s",
+                retry_after_s=wait_s,
+                limit=round(tenant.tokens_per_s),
+            )
+
+    def spend(self, tenant: Tenant, tokens: int, now_s: float) -> None:
+        """Add the tokens of a request that entered the queue to the debt of its tenant."""
+        if tenant.tokens_per_s < _NO_LIMIT:
+            owes_until_s = max(now_s, self._clear_s.get(tenant.name, now_s))
+            self._clear_s[tenant.name] = owes_until_s + tokens / tenant.tokens_per_s
