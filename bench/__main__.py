@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from bench.measure import Fleet
-from bench.report import charts, tables
+from bench.report import charts, page, tables
 from bench.run import FULL, QUICK, Figures, Run, RunSizes
 from bench.studies.client import client
 from bench.studies.failover import failover
@@ -48,7 +48,6 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "reranking": reranking,
     "larger-models": larger_models,
 }
-_DOCS = ROOT / "docs"
 _SEQUENCES = 2000
 
 
@@ -77,16 +76,12 @@ def main() -> None:
         # A run that fails keeps the figures of its finished studies.
         minutes = (time.monotonic() - started_s) / 60
         arguments.json.parent.mkdir(exist_ok=True)
-        _write(figures, arguments.json)
+        arguments.json.write_text(figures.to_json(), encoding="utf-8")
+        charts.draw(arguments.json)
         print(*tables.sections(figures).values(), f"{minutes:.1f} minutes", sep="\n\n")
     if sizes is FULL and chosen == set(STUDIES):
-        _write(figures, _DOCS / "benchmarks" / "figures.json")
-        (_DOCS / "benchmarks" / "README.md").write_text(tables.page(figures, minutes), encoding="utf-8")
-
-
-def _write(figures: Figures, path: Path) -> None:
-    path.write_text(figures.to_json(), encoding="utf-8")
-    charts.draw(path)
+        page.FIGURES.write_text(figures.to_json(), encoding="utf-8")
+        page.write()
 
 
 def _traces(sizes: RunSizes) -> list[Trace]:

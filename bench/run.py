@@ -2,12 +2,17 @@
 
 import json
 import math
+import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 
 from bench.findings import Findings
 from bench.loads.traces import Trace
 from bench.measure import Fleet
+from bench.processes import processor
 
 
 @dataclass(frozen=True)
@@ -44,18 +49,31 @@ FULL = RunSizes()
 QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=5.0, failover_s=12.0, all_traces=False)
 
 
+def described_run() -> dict[str, str]:
+    """Return the date, the processor and the versions of this run, and room for a note about its figures."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor(),
+        "Python": platform.python_version(),
+        "ONNX Runtime": version("onnxruntime-gpu"),
+        "grpcio": version("grpcio"),
+        "note": "",
+    }
+
+
 @dataclass
 class Figures:
     """All figures of a run: the table rows of each study, by the study's name, and the other figures as findings."""
 
     rounds: int
+    run: Mapping[str, str] = field(default_factory=described_run)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     findings: Findings = field(default_factory=lambda: Findings(""))
 
     def to_json(self) -> str:
         """Return all figures of all rounds as JSON; null stands for NaN."""
         figures = asdict(self, dict_factory=_without_nan)
-        flat = {"rounds": self.rounds, **figures["tables"], "findings": figures["findings"]["found"]}
+        flat = {"run": self.run, "rounds": self.rounds, **figures["tables"], "findings": figures["findings"]["found"]}
         return json.dumps(flat, indent=1, ensure_ascii=False) + "\n"
 
 

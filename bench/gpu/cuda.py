@@ -16,7 +16,7 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from bench.report.tables import processor
+from bench.processes import processor
 from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import require_cuda
 from headwaiter_server.settings.environment import usable_processors

@@ -8,7 +8,8 @@ from bench.findings import Finding, format_number
 from bench.gpu.decisions import CALLS, MEMORY, MODERN_BERT, P50, SERVED
 from testbed.minilm import ROOT
 
-BENCHMARKS, NUMERICS = ROOT / "docs" / "benchmarks" / "README.md", ROOT / "docs" / "explanation" / "numerics.md"
+# The template of docs/benchmarks/README.md, which `python -m bench.report` writes again, and a page.
+BENCHMARKS, NUMERICS = ROOT / "bench" / "report" / "page.md", ROOT / "docs" / "explanation" / "numerics.md"
 # The start of each line, and one pattern for each of its figures: the figure is the worst finding that matches.
 _FIGURES = {
     "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),
@@ -39,7 +40,7 @@ def document_lines(findings: Sequence[Finding], gpu: str) -> str:
     lines = {each.name: each.name + str(each.measured) for each in findings if each.name.startswith("|")}
     printed = []
     for document in (BENCHMARKS, NUMERICS):
-        printed.append(f"\nLines for docs/{document.name}, measured on {gpu}:\n")
+        printed.append(f"\nLines for {document.relative_to(ROOT)}, measured on {gpu}:\n")
         for line in table_lines(document):
             printed += [filled for name, filled in lines.items() if line.startswith(name)]
             for start, patterns in _FIGURES.items():

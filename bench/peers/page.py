@@ -10,8 +10,8 @@ from pathlib import Path
 from matplotlib import rc_context
 
 from bench.peers.table import Measured, Row, busy_generator, failures, trace_table
+from bench.processes import processor
 from bench.report.charts import bars
-from bench.report.tables import processor
 from testbed.minilm import ROOT
 
 FIGURES = ROOT / "build" / "bench-peers.json"

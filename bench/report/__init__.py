@@ -1,1 +1,1 @@
-"""The report of the benchmarks: figures, targets, tables, charts and the page docs/benchmarks/README.md."""
+"""The report of the benchmarks: tables, charts and the page docs/benchmarks/README.md."""

@@ -1,10 +1,6 @@
-"""Draws the charts of docs/benchmarks and of the README from a JSON file of figures, as `make bench` writes it."""
+"""Writes docs/benchmarks/README.md and its chart from docs/benchmarks/figures.json, as `make bench` does at its end."""
 
-import sys
-from pathlib import Path
-
-from bench.report.charts import draw
-from testbed.minilm import ROOT
+from bench.report import page
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "docs" / "benchmarks" / "figures.json")
+    page.write()

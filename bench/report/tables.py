@@ -1,10 +1,6 @@
-"""The tables of the benchmarks, and the page docs/benchmarks/README.md."""
+"""The tables that the benchmarks print."""
 
-import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from bench.findings import HOLDS, table
@@ -12,9 +8,7 @@ from bench.measure import median, ratio, rounds_of
 from bench.run import Figures
 from bench.studies.int8 import INT8
 from bench.studies.open_loop import OpenLoop
-from bench.studies.throughput import MIN_RATIOS, REQUESTERS, Throughput
-
-PAGE = (Path(__file__).with_name("page.md")).read_text(encoding="utf-8")
+from bench.studies.throughput import REQUESTERS, Throughput
 
 # The columns of each study's table: their headers, and the format of their cells.
 COLUMNS = {
@@ -127,7 +121,7 @@ COLUMNS = {
 
 
 def sections(figures: Figures) -> dict[str, str]:
-    """Return the table of each study that ran, by the table's name in the page."""
+    """Return the table of each study that ran, by the name of the study, and the table of the targets."""
     targets = [
         {"row": finding, "met": "yes" if finding.verdict == HOLDS else "**no**"}
         for finding in figures.findings.found
@@ -145,21 +139,6 @@ def sections(figures: Figures) -> dict[str, str]:
         accuracy = [f"- {each.name}: {each.measured}" for each in figures.findings.found if each.part == INT8]
         tables[INT8] += "\n\n" + "\n".join(accuracy)
     return tables
-
-
-def page(figures: Figures, minutes: float) -> str:
-    """Return the page of a full run; only traces that have targets get a throughput table."""
-    with_targets = [closed for closed in figures.tables["throughput"] if closed.trace in MIN_RATIOS]
-    shown = replace(figures, tables={**figures.tables, "throughput": with_targets})
-    return PAGE.format(
-        processor=processor(),
-        onnxruntime=version("onnxruntime-gpu"),
-        grpcio=version("grpcio"),
-        python=platform.python_version(),
-        rounds=figures.rounds,
-        minutes=minutes,
-        **sections(shown),
-    )
 
 
 def _throughput(closed: Throughput) -> str:
@@ -205,11 +184,3 @@ def _table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str
     """Return a table with one line per row, and with a dash in place of NaN."""
     cells = ([cell.format(**row) for cell in columns.values()] for row in rows)
     return table(list(columns), [["–" if cell == "nan" else cell for cell in line] for line in cells])
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

@@ -2,16 +2,14 @@
 
 import json
 from pathlib import Path
-from string import Formatter
 
 import pytest
 
 from bench.findings import Finding, Findings
-from bench.report import charts, tables
+from bench.report import charts, page, tables
 from bench.rounds import Rounds
 from bench.run import Figures
 from bench.studies.planning import PlanningCost
-from testbed.minilm import ROOT
 
 
 @pytest.mark.parametrize(
@@ -34,9 +32,25 @@ def test_only_studies_that_ran_have_targets_and_tables() -> None:
     assert sections["targets"].splitlines()[2:] == ["| 1,000 waiting | plan, µs | 12.50 | ≤ 10 | **no** |"]
 
 
-def test_every_table_has_a_place_in_the_page() -> None:
-    places = {place for _, place, _, _ in Formatter().parse(tables.PAGE)}
-    assert {*tables.COLUMNS} < places
+def test_the_page_is_the_one_that_the_committed_figures_give() -> None:
+    assert page.PAGE.read_text("utf-8") == page.page(page.FIGURES.read_text("utf-8"))
+
+
+def test_the_page_has_the_medians_of_the_figures_and_the_missed_targets() -> None:
+    figures = json.loads(page.FIGURES.read_text("utf-8"))
+    figures["int8"][0]["ratio"] = [9.0, 1.5, 1.25]
+    for each in figures["findings"]:
+        each["sign"] = ""
+    planning = [each for each in figures["findings"] if "µs per sequence" in each["name"]]
+    for each, plan_us in zip(planning, (9.9, 10.0, 10.5, [1.0, 11.25, 12.0]), strict=True):
+        each.update(sign="≤", bound=10.0, measured=plan_us)
+    text = page.page(json.dumps(figures))
+    assert "| tokens per CPU second: int8 / fp32 | 1.50 |" in text
+    assert "2 of 4 targets are met." in text
+    assert [line for line in text.splitlines() if line.startswith("- **")] == [
+        "- **10,000 sequences waiting**: CPU time to plan, µs per sequence: 10.50 (≤ 10)",
+        "- **100,000 sequences waiting**: CPU time to plan, µs per sequence: 11.25 (≤ 10)",
+    ]
 
 
 def test_the_json_holds_every_round_and_null_for_nan() -> None:
@@ -49,6 +63,6 @@ def test_the_json_holds_every_round_and_null_for_nan() -> None:
 
 def test_the_committed_figures_give_the_chart(tmp_path: Path) -> None:
     figures = tmp_path / "benchmarks.json"
-    figures.write_bytes((ROOT / "docs" / "benchmarks" / "figures.json").read_bytes())
+    figures.write_bytes(page.FIGURES.read_bytes())
     charts.draw(figures)
     assert {path.name for path in tmp_path.iterdir()} == {figures.name, charts.LATENCY}
