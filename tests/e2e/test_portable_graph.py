@@ -1,4 +1,4 @@
-"""The program on the page about the portable graph gives the vectors of a server."""
+"""The program on the page about bundles gives the vectors of a server."""
 
 import json
 import shutil
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.documents import PORTABLE_GRAPH, blocks
+from tests.support.documents import BUNDLE, blocks
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.helpers import cosines
 
@@ -33,8 +33,8 @@ async def test_the_program_of_the_page_gives_the_vectors_of_a_server(
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | prompts))
     monkeypatch.chdir(tmp_path)
     program: dict[str, Any] = {}
-    (block,) = blocks(PORTABLE_GRAPH, "python")
-    exec(compile(block, PORTABLE_GRAPH.name, "exec"), program)
+    (block,) = blocks(BUNDLE, "python")
+    exec(compile(block, BUNDLE.name, "exec"), program)
     async with serving(bundle) as server, connect(server) as client:
         encoding = await client.encode(TEXTS)
     assert encoding.pooled is not None

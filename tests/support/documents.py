@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ TESTS = ROOT / "tests" / "README.md"
 GETTING_STARTED = DOCS / "tutorials" / "getting-started.md"
 EXPORT_MODULE = DOCS / "how-to" / "export-a-module.md"
 KUBERNETES = DOCS / "how-to" / "serve-on-kubernetes.md"
+BUNDLE = DOCS / "reference" / "bundle.md"
 CLIENT = DOCS / "reference" / "client.md"
 COMMANDS = DOCS / "reference" / "commands.md"
 ENCODER_CONFIG = DOCS / "reference" / "encoder-config.md"
@@ -21,7 +23,6 @@ ERRORS = DOCS / "reference" / "errors.md"
 HTTP = DOCS / "reference" / "http.md"
 METRICS = DOCS / "reference" / "metrics.md"
 MODEL_TYPES = DOCS / "reference" / "model-types.md"
-PORTABLE_GRAPH = DOCS / "reference" / "portable-graph.md"
 SERVER = DOCS / "reference" / "server.md"
 SUPPORTED_MODELS = DOCS / "reference" / "supported-models.md"
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
@@ -35,9 +36,10 @@ _SKIPPED_COMMANDS = ("docker", "make", "pip")
 
 def blocks(page: Path, language: str) -> list[str]:
     """Return the code blocks of a page in a language, in order."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)
     assert found, f"{page.name} has no code block in {language}"
-    return found
+    return [textwrap.dedent(code) for _, code in found]
 
 
 def printed_result(page: Path) -> str:
