@@ -7,7 +7,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder, InvalidInput, sound_rows
 from headwaiter_proto import encoder_pb2 as pb
-from tests.support.documents import SUPPORTED_MODELS, blocks
+from tests.support.documents import SEND_IMAGES_AND_SOUNDS, blocks
 
 SOUND = pb.SoundFormat(sampling_rate_hz=16_000, hop=2)
 
@@ -62,10 +62,10 @@ def test_rows_are_what_the_model_takes() -> None:
     assert client.encode_features([sound_rows(np.ones(9), client.model())]).lengths.tolist() == [4]
 
 
-def test_the_function_of_the_page_on_models_reads_the_characters_of_ctc() -> None:
-    (block,) = (block for block in blocks(SUPPORTED_MODELS, "python") if "def characters" in block)
+def test_the_function_of_the_page_reads_the_characters_of_ctc() -> None:
+    (block,) = (block for block in blocks(SEND_IMAGES_AND_SOUNDS, "python") if "def characters" in block)
     namespace: dict[str, Any] = {}
-    exec(compile(block, SUPPORTED_MODELS.name, "exec"), namespace)
+    exec(compile(block, SEND_IMAGES_AND_SOUNDS.name, "exec"), namespace)
     labels = ("<pad>", "|", "A", "L", "T")
     heard = [1, 4, 4, 2, 0, 3, 3, 0, 3, 1, 1, 2, 0]
     fake = FakeEncoder(

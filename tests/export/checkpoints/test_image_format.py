@@ -18,7 +18,7 @@ from headwaiter_client import Client, FakeEncoder, patches
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.encoder_pb2 import GetModelResponse, ImageFormat
 from tests.support.checkpoints import save_vit
-from tests.support.documents import SUPPORTED_MODELS, blocks
+from tests.support.documents import SEND_IMAGES_AND_SOUNDS, blocks
 from tests.support.export.feature_checkpoints import expected_hidden, exported_hidden, save_feature_model
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close, assert_close_to_scale, edit_json
 from tests.support.oracle import Array
@@ -47,10 +47,10 @@ def picture(width: int, height: int) -> Image.Image:
 
 
 def rows_of_the_page(image: Image.Image, model: GetModelResponse) -> Array:
-    """Return the rows that the example of the page on models makes."""
+    """Return the rows that the example of the page makes."""
     names: dict[str, Any] = {}
-    (block,) = (block for block in blocks(SUPPORTED_MODELS, "python") if "def image_rows" in block)
-    exec(compile(block, SUPPORTED_MODELS.name, "exec"), names)
+    (block,) = (block for block in blocks(SEND_IMAGES_AND_SOUNDS, "python") if "def image_rows" in block)
+    exec(compile(block, SEND_IMAGES_AND_SOUNDS.name, "exec"), names)
     rows: Array = names["image_rows"](image, model)
     return rows
 
