@@ -18,7 +18,7 @@ from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpo
 from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, check_tokenizer
 from headwaiter_export.config.encoder import EncoderConfig
 from tests.support.checkpoints import save_tokenizer, write_json
-from tests.support.documents import SUPPORTED_MODELS, blocks
+from tests.support.documents import EXPORT_CHECKPOINT, blocks
 from tests.support.export.helpers import assert_mentions, edit_json
 from tests.support.export.tokenizer_cases import CASES, LINES, Case, config, save_case
 from tests.support.export.tokenizer_folders import (
@@ -360,11 +360,11 @@ def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(
     folder = save_case(CASES["WordPiece, declared tokens"], Path("path/to/checkpoint"))
     code = {"AutoTokenizer": [None, "code.A"]}
     edit_json(folder / "tokenizer_config.json", model_max_length=20, auto_map=code)
-    assert_refused(folder, "auto_map", "docs/reference/supported-models.md")
+    assert_refused(folder, "auto_map", "docs/how-to/export-a-checkpoint.md")
     texts = random_texts(50)
     expected = reference_ids(folder, texts)
-    (block,) = (block for block in blocks(SUPPORTED_MODELS, "python") if "PreTrainedTokenizerFast" in block)
-    exec(compile(block, SUPPORTED_MODELS.name, "exec"), {})
+    (block,) = (block for block in blocks(EXPORT_CHECKPOINT, "python") if "PreTrainedTokenizerFast" in block)
+    exec(compile(block, EXPORT_CHECKPOINT.name, "exec"), {})
     assert bundle_ids(folder, texts) == reference_ids(folder, texts) == expected
     text = read(folder)
     assert text is not None

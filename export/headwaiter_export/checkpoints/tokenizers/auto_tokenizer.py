@@ -27,7 +27,7 @@ _CHOOSE_CLASS = f"correct it, or choose another tokenizer_class in {_SETTINGS}"
 # Settings of tokenizer_config.json that must be absent or empty, and what to do otherwise.
 _REFUSED_SETTINGS = {
     "auto_map": "the export does not run code of a checkpoint: save the tokenizer as PreTrainedTokenizerFast, as "
-    "docs/reference/supported-models.md shows",
+    "docs/how-to/export-a-checkpoint.md shows",
     "fast_tokenizer_files": "keep the right file as tokenizer.json, and remove the field",
     **dict.fromkeys(("gguf_file", "init_inputs", "merges", "tokenizer_object", "vocab"), "remove the field"),
     "split_special_tokens": "it must be false",

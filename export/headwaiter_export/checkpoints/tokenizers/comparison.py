@@ -87,7 +87,7 @@ def check_against_transformers(saved: CheckpointTokenizer, *, pairs: bool = Fals
                 raise CheckpointError(
                     f"{folder}: the text {shortened(repr(text))} has token {attribute} {shortened(str(ids))} in the "
                     f"bundle, but {shortened(str(expected_ids))} with {library_name()}: save the tokenizer as "
-                    "PreTrainedTokenizerFast, as docs/reference/supported-models.md shows"
+                    "PreTrainedTokenizerFast, as docs/how-to/export-a-checkpoint.md shows"
                 )
 
 
