@@ -1,4 +1,4 @@
-"""Each way to a bundle that the page on models shows makes a bundle."""
+"""The ways to a bundle that the pages show make bundles."""
 
 import json
 import shutil
@@ -8,11 +8,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from headwaiter_export import cli
 from headwaiter_export.checkpoints.weights import random_encoder
 from headwaiter_export.cli import main
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_server.runtime.bundle import Bundle
-from tests.support.documents import ENCODER_CONFIG, EXPORT_MODULE, blocks, commands
+from tests.support.documents import (
+    BUNDLE,
+    ENCODER_CONFIG,
+    EXPORT_CHECKPOINT,
+    EXPORT_MODULE,
+    EXPORT_ONNX_FILE,
+    blocks,
+    commands,
+)
 
 pytestmark = pytest.mark.usefixtures("packed_cpu_alone")
 
@@ -29,6 +38,22 @@ def test_the_export_commands_of_the_page_make_bundles(tmp_path: Path, monkeypatc
         assert main(arguments) == 0, arguments
         Bundle.open(Path("my-bundle"))
         shutil.rmtree("my-bundle")
+
+
+@pytest.mark.usefixtures("starts_processes")
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(EXPORT_CHECKPOINT, 9), (EXPORT_MODULE, 1), (EXPORT_ONNX_FILE, 1), (BUNDLE, 1)],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_the_export_has_the_flags_of_the_commands_of_a_page(
+    page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_export", lambda _: 0)
+    exports = [arguments for program, *arguments in commands(page, tmp_path) if program == "headwaiter-export"]
+    assert len(exports) == number
+    for arguments in exports:
+        assert main(arguments) == 0  # Wrong usage raises SystemExit.
 
 
 def test_the_configuration_with_a_decoder_of_the_page_is_one() -> None:
