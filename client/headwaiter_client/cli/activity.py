@@ -1,6 +1,6 @@
 """What a server did between two readings of its metrics page, and what it is doing now.
 
-Nothing here does I/O. docs/reference/server.md describes the metrics.
+Nothing here does I/O. docs/reference/metrics.md describes the metrics.
 """
 
 import math
