@@ -77,7 +77,8 @@ def table_rows(page: Path, heading: str = "") -> Iterator[list[str]]:
 def links(page: Path) -> list[str]:
     """Return the targets of a page's links and pictures that are files or headings of this repository."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    found = re.findall(r'\]\(([^)\s]+)\)|src="([^"]+)"', text)
+    return [link or picture for link, picture in found if "://" not in link + picture]
 
 
 def anchors(page: Path) -> set[str]:
