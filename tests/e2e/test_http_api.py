@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import shutil
 import ssl
 import subprocess
@@ -20,7 +21,7 @@ from headwaiter_client import Client
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
-from tests.support.documents import HTTP, blocks
+from tests.support.documents import COMING_FROM, HTTP, blocks, table_rows
 from tests.support.e2e.http_status import http_status
 from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.support.e2e.prometheus_metrics import metric_value
@@ -321,3 +322,14 @@ def test_the_commands_and_the_code_of_the_page_run(
         exec(compile(block.replace("http://localhost:9464", address), HTTP.name, "exec"), names)
         names["client"].close()
     assert capsys.readouterr().out.split()[0] == "2"
+
+
+@pytest.mark.parametrize("page", COMING_FROM, ids=lambda page: page.name)
+def test_the_paths_for_users_of_another_server_exist(http_server: RunningServer, page: Path) -> None:
+    cells = [theirs if ours == "the same" else ours for theirs, ours in table_rows(page, "Paths")]
+    paths = {path for cell in cells for path in re.findall(r"`(?:POST )?(/[\w/.]*)`", cell)}
+    assert len(paths) >= 6
+    for path in paths:
+        address = url(http_server, path.replace("NAME", "tiny-text"))
+        statuses = {http_status(address), http_status(urllib.request.Request(address, b"{}"))}
+        assert not statuses <= {404, 405}, path

@@ -31,6 +31,7 @@ MODEL_TYPES = DOCS / "reference" / "model-types.md"
 SERVER = DOCS / "reference" / "server.md"
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
 NUMERICS = DOCS / "explanation" / "numerics.md"
+COMING_FROM = sorted((DOCS / "how-to").glob("coming-from-*.md"))
 PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
