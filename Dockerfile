@@ -4,7 +4,7 @@
 #   docker build --tag headwaiter-server-cpu --build-arg PROVIDER=cpu .
 #   docker build --tag headwaiter-export --target export .
 #
-# docs/how-to/observe.md explains tags by version and commit: `export $(deploy/tag.sh)`, then `docker compose build`.
+# docs/how-to/upgrade.md explains tags by version and commit: `export $(deploy/tag.sh)`, then `docker compose build`.
 
 # Any image works that has Python 3.11 or newer, venv, and glibc 2.28 or newer. For security fixes of the base, replace
 # the digest by the one that `docker buildx imagetools inspect python:3.12-slim-bookworm` prints.
