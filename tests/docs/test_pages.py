@@ -1,17 +1,21 @@
 """The links, the names of files and the tables of flags on the pages are right."""
 
 import dataclasses
+import math
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+from grpc import StatusCode
 
+from headwaiter_server.requests.call import Call
 from headwaiter_server.settings.flags import Settings, flag
 from tests.support.documents import (
     ARCHITECTURE,
     CONTRIBUTING,
     DOCS,
+    LOG,
     PAGES,
     ROOT,
     SERVER,
@@ -35,6 +39,13 @@ def test_the_tables_of_flags_are_those_of_the_server() -> None:
             continue
         expected = "" if default is None else ",".join(map(str, default)) if isinstance(default, tuple) else default
         assert documented[name] == (f"{expected:g}" if isinstance(expected, float) else str(expected)), name
+
+
+def test_the_table_of_fields_of_the_log_is_that_of_the_server() -> None:
+    documented = {name for names, _ in table_rows(LOG, "Fields") for name in re.findall(r"`(\w+)`", names)}
+    call = Call("Encode", 0, math.inf, "ipv4:10.0.0.7:50123", token_name="search", model=("tiny", "3"))
+    call.request_id, call.traceparent, call.stages = "r-7", f"00-{'a' * 32}-{'b' * 16}-01", {"queue": 0.5}
+    assert call.log_fields(StatusCode.OK).keys() == documented
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: "tests" if page == TESTS else page.name)
