@@ -11,6 +11,7 @@ from grpc import StatusCode
 
 from headwaiter_server.requests.call import Call
 from headwaiter_server.settings.flags import Settings, flag
+from headwaiter_server.settings.tenants import Tenant
 from tests.support.documents import (
     ARCHITECTURE,
     CONTRIBUTING,
@@ -43,7 +44,7 @@ def test_the_tables_of_flags_are_those_of_the_server() -> None:
 
 def test_the_table_of_fields_of_the_log_is_that_of_the_server() -> None:
     documented = {name for names, _ in table_rows(LOG, "Fields") for name in re.findall(r"`(\w+)`", names)}
-    call = Call("Encode", 0, math.inf, "ipv4:10.0.0.7:50123", token_name="search", model=("tiny", "3"))
+    call = Call("Encode", 0, math.inf, "ipv4:10.0.0.7:50123", tenant=Tenant("search"), model=("tiny", "3"))
     call.request_id, call.traceparent, call.stages = "r-7", f"00-{'a' * 32}-{'b' * 16}-01", {"queue": 0.5}
     assert call.log_fields(StatusCode.OK).keys() == documented
 
