@@ -13,7 +13,8 @@ class Answer(NamedTuple):
         begin: its first code point in the text.
         end: the code point after its last one.
         score: probability of the answer; those of all answers of any length, and of no answer, add up to at most 1.
-        no_answer_score: probability that the text has no answer.
+        no_answer_score: probability that the text has no answer; compare it with `score`, for models that were trained
+            on texts without an answer.
     """
 
     begin: int

@@ -41,13 +41,19 @@ _Taken = TypeVar("_Taken")
 class Client(ThreadRunner):
     """Calls a Headwaiter server, or several replicas. Threads may share a client.
 
+    A client that is dropped without `close()` is freed with its connections. If no call is in flight when the process
+    forks, both parent and child can use the client afterwards. A client cannot be pickled. All calls of a client share
+    at most 32 threads, or `max_in_flight` if that is more; each stream has one more thread. The threads do not keep the
+    program from ending: when the main thread ends, the calls in flight end too.
+
     Every method raises a `HeadwaiterError` if its call fails: `InvalidInput` for input that cannot be sent, `Cancelled`
     if the client is closed. An unknown option, or a wrong type of any argument except the sequences and `timeout_s`,
     raises a `TypeError`.
 
     Args:
-        address: the server as host:port, or a list of replicas. If a host name in a list has several IP addresses, gRPC
-            takes turns among them; the client chooses among whole entries of the list.
+        address: the server as host:port, with brackets around an IPv6 address, or as a gRPC target with a scheme, such
+            as unix:path; or a list of replicas. If a host name in a list has several IP addresses, gRPC takes turns
+            among them; the client chooses among whole entries of the list.
         token: bearer token to send with each call.
         tls: the files of a TLS connection; plain text when None.
         metadata: gRPC metadata to send with each call, besides the token.
@@ -132,8 +138,9 @@ class Client(ThreadRunner):
     ) -> Encoding | SequenceEncoding:
         """Encode texts; the server tokenizes them with the model's own tokenizer.
 
-        The client splits a list of any length into requests within the server's limits. If several sequences fail, the
-        error of the first one in the list is raised, unless the call is `partial`.
+        The client splits a list of any length into requests within the server's limits. An empty text has the vector of
+        the tokenizer's special tokens. If several sequences fail, the error of the first one in the list is raised,
+        unless the call is `partial`.
 
         Args:
             texts: a list of texts, whose result is an `Encoding`; or one text, whose result has one vector.

@@ -86,22 +86,25 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
     """The options of a request; all of them may be left out. A client may have defaults of its own for some.
 
     Attributes:
-        pooled: return one vector per sequence (default: True).
+        pooled: return one vector per sequence (default: True). A model without pooling returns hidden vectors instead;
+            a request with `hidden=True` to such a model also needs `pooled=False`.
         hidden: return one vector per token (default: False).
         dense: return the vectors of a model with sparse vectors as `pooled`, with all their numbers (default: False).
         sparse: return a sparse vector of each sequence too, from a model that weighs tokens, such as bge-m3 (default:
-            False).
+            False). `normalize` and `dimensions` change only the dense vectors.
         dtype: data type of the vectors: float32 (default), float16, or int8 with one scale per vector.
         hidden_dtype: data type of the hidden vectors; `dtype` when None (default).
-        pooling: "mean", "cls", "max", "last", "weighted_mean" or "mean_sqrt_len"; "attention", "concatenated",
-            "prefix_mean", "patch_mean" or "own" only for a model that has it; the model's own pooling when None
-            (default).
+        pooling: "mean", "cls", "max", "last", "weighted_mean" (row i has the weight i) or "mean_sqrt_len" (the sum
+            divided by the square root of the length); "attention", "concatenated", "prefix_mean", "patch_mean" or
+            "own" only for a model that has it; the model's own pooling when None (default). Another pooling than the
+            model's own is computed from the hidden vectors, which costs more.
         normalize: whether to scale pooled vectors to unit length; the model's own choice when None (default).
         dimensions: number of leading dimensions of a pooled vector to return, for models trained to be shortened in
             this way; all dimensions when None (default).
         truncation: how to treat a text with more tokens than the model accepts: "error" refuses it (default), "left"
-            and "right" drop tokens on that side.
-        prompt: name of a prompt of the checkpoint, such as "query", to put before each text (default: no prompt).
+            and "right" drop tokens on that side. The tokens of a prompt count, and "left" drops them first.
+        prompt: name of a prompt of the checkpoint, such as "query", to put before each text (default: the
+            `default_prompt` of the model).
         offsets: return the position of each token in its text (default: False).
         partial: return the vectors of the valid sequences, and the errors of the others in `failures`; otherwise the
             first error is raised (default: False). If a request fails as a whole, its error is raised, and `finished`
@@ -125,10 +128,12 @@ class ClassifyOptions(_SharedOptions, total=False):
     """The options of `classify` and `rerank`; all of them may be left out. See `RequestOptions` for most.
 
     Attributes:
-        raw_scores: return logits, without the model's own sigmoid or softmax (default: False).
+        raw_scores: return logits, without the model's own sigmoid or softmax (default: False). Scores of a sigmoid near
+            1 differ little; their logits still differ.
         truncation: how to treat a text or a pair with more tokens than the model accepts.
         pair_truncation: which text of a pair loses tokens: "longest_first" shortens the longer text until both are
-            equally long (default), "only_second" shortens the second one.
+            equally long (default), "only_second" shortens the second one, and refuses a pair whose second text would
+            lose all tokens.
         prompt: only for texts.
         offsets: return the position of each token in its text, or in the second text of its pair (default: False); not
             in `rerank`.

@@ -216,7 +216,7 @@ class Encoding:
     def offsets(self) -> list[NDArray[np.uint32]]:
         """One [rows, 2] array per text: begin and end of each token, in Unicode code points.
 
-        Begin and end are equal for special tokens.
+        Begin and end are equal for special tokens, and for masks that fill up a query of a model such as ColBERT.
 
         Raises:
             OutputMissing: offsets were not requested.
