@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.documents import CLIENT, GETTING_STARTED, README, ROOT, blocks
+from tests.support.documents import CLIENT, EMBED_A_CORPUS, GETTING_STARTED, README, RERANK, ROOT, blocks
 
-PAGES = (README, GETTING_STARTED, CLIENT)
+PAGES = (README, GETTING_STARTED, EMBED_A_CORPUS, RERANK, CLIENT)
 PYRIGHT = Path(__file__).parent / "pyright" / "node_modules" / ".bin" / "pyright"
 # Each statement is a mistake that a type checker must find, so the types of the client are known and are not `Any`.
 MISTAKES = """

@@ -2,7 +2,11 @@
 
 import contextlib
 import io
+import json
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -11,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+import transformers
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import parquet
@@ -18,19 +24,25 @@ from pyarrow import parquet
 from headwaiter_client import Client
 from headwaiter_client.cli import main, top
 from headwaiter_server.settings.flags import read_settings
-from testbed.server_process import RunningServer
+from testbed.server_process import RunningServer, running_server
 from tests.support.documents import (
     CLIENT,
     COMMANDS,
+    EMBED_A_CORPUS,
     ERRORS,
     GETTING_STARTED,
     METRICS,
     README,
+    RERANK,
+    ROOT,
     blocks,
     commands,
     printed_result,
+    steps,
     table_rows,
 )
+from tests.support.e2e.classifiers import save_classifier
+from tests.support.loopback_hub import loopback_hub
 
 TEXTS = "the bread is fresh\nrain falls on stone\na table for two please\n"
 
@@ -108,6 +120,66 @@ def test_the_commands_of_a_page_run(
     assert ran == expected
     assert np.load("vectors.npy").shape == (texts, 32)
     assert Path("head.png").exists() == ("attend" in expected)
+
+
+def printed_by(code: str, address: str, names: dict[str, Any]) -> str:
+    """Run the Python code of a page against the server at an address, and return what the code prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code.replace("localhost:50051", address), "page", "exec"), names)
+    return printed.getvalue()
+
+
+def test_the_tutorial_of_a_corpus_runs_from_top_to_bottom(
+    real_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAITER_CLIENT_ADDRESS", real_server.address)
+    Path("examples").symlink_to(ROOT / "examples")
+    printed, compared = "", 0
+    for language, code in steps(EMBED_A_CORPUS):
+        match language:
+            case "python":
+                printed = printed_by(code.replace("texts * 100", "texts * 2"), real_server.address, {})
+            case "text":
+                assert printed == code
+                compared += 1
+            case "sh" if code.startswith("headwaiter-client"):
+                assert main(shlex.split(code)[1:]) == 0
+    assert compared == 3
+    vectors = np.array(parquet.read_table("with-vectors.parquet")["vector"].to_pylist())
+    np.testing.assert_allclose(np.fromfile("vectors.f32", np.float32).reshape(-1, 384), vectors, rtol=0, atol=1e-5)
+    large = parquet.read_table("large-vectors.parquet")["vector"].to_pylist()
+    np.testing.assert_allclose(large, np.tile(vectors, (2, 1)), rtol=0, atol=1e-5)
+
+
+def test_the_tutorial_of_a_reranker_runs_from_the_name_on_a_hub_to_the_ranking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    model = save_classifier(checkpoint, "BertForSequenceClassification", labels=1, max_tokens=128)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    _, serve = [words for words in commands(RERANK, tmp_path) if words[0] == "headwaiter"]
+    code, more = blocks(RERANK, "python")
+    with loopback_hub() as hub:
+        hub.add(serve[2], checkpoint)
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        flags = ["--provider", "cpu", *serve[serve.index("--http-api") :]]
+        program = [sys.executable, "-m", "headwaiter_serve", "serve"]
+        with running_server(Path(serve[2]), flags, program=program) as server:
+            names: dict[str, Any] = {}
+            ranked, best = (printed_by(each, server.address, names) for each in (code, more))
+            (curl,) = (block for block in blocks(RERANK, "sh") if block.startswith("curl"))
+            script = curl.replace("http://localhost:9464", server.metrics_url.removesuffix("/metrics"))
+            if shutil.which("curl"):
+                reply = json.loads(subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stdout)
+                assert [set(result) for result in reply["results"]] == [{"index", "relevance_score"}]
+    query, documents = names["query"], names["documents"]
+    with torch.inference_mode():
+        inputs = tokenizer([query] * len(documents), documents, padding=True, return_tensors="pt")
+        order = model(**inputs).logits[:, 0].argsort(descending=True).tolist()
+    assert [int(index) for index in re.findall(r"^\d\. document (\d),", ranked, re.MULTILINE)] == order
+    assert best == f"{order[:2]}\n"
 
 
 def test_the_tables_of_metrics_are_those_of_the_server(text_server: RunningServer) -> None:

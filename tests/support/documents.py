@@ -12,9 +12,11 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 TESTS = ROOT / "tests" / "README.md"
+EMBED_A_CORPUS = DOCS / "tutorials" / "embed-a-corpus.md"
 GETTING_STARTED = DOCS / "tutorials" / "getting-started.md"
 IMAGES = DOCS / "tutorials" / "images.md"
 OWN_ENCODER = DOCS / "tutorials" / "own-encoder.md"
+RERANK = DOCS / "tutorials" / "rerank.md"
 EXPORT_CHECKPOINT = DOCS / "how-to" / "export-a-checkpoint.md"
 EXPORT_MODULE = DOCS / "how-to" / "export-a-module.md"
 EXPORT_ONNX_FILE = DOCS / "how-to" / "export-an-onnx-file.md"
@@ -36,8 +38,8 @@ COMING_FROM = sorted((DOCS / "how-to").glob("coming-from-*.md"))
 PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
-# Commands that install something, that run these tests, or that some machines lack.
-_SKIPPED_COMMANDS = ("docker", "make", "pip")
+# Commands that install something, that run these tests, that need a server, or that some machines lack.
+_SKIPPED_COMMANDS = ("curl", "docker", "make", "pip")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -46,6 +48,12 @@ def blocks(page: Path, language: str) -> list[str]:
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)
     assert found, f"{page.name} has no code block in {language}"
     return [textwrap.dedent(code) for _, code in found]
+
+
+def steps(page: Path) -> list[tuple[str, str]]:
+    """Return the code blocks of a page with their languages, in order."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def printed_result(page: Path) -> str:

@@ -14,16 +14,16 @@ from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, wri
 MAX_TEXT_TOKENS = 24
 
 
-def save_classifier(folder: Path, kind: str, labels: int) -> Any:
+def save_classifier(folder: Path, kind: str, labels: int, max_tokens: int = MAX_TEXT_TOKENS) -> Any:
     """Save a BERT of this class of transformers, with a tokenizer, and return the model."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 64}
-    sizes |= {"vocab_size": len(VOCABULARY), "max_position_embeddings": 40, "num_labels": labels}
+    sizes |= {"vocab_size": len(VOCABULARY), "max_position_embeddings": max_tokens + 16, "num_labels": labels}
     model = getattr(transformers, kind)(transformers.BertConfig(attn_implementation="eager", **sizes)).eval()
     randomize(model)
     model.save_pretrained(folder)
     save_tokenizer(folder)
-    write_json(folder / "tokenizer_config.json", {"model_max_length": MAX_TEXT_TOKENS})
+    write_json(folder / "tokenizer_config.json", {"model_max_length": max_tokens})
     return model
 
 
