@@ -25,7 +25,7 @@ NODE_PACKAGES := $(NODE_FOLDERS:%=%/node_modules/.package-lock.json)
 # The tests run several hundred Python processes, which would compile all modules again without their bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check test-all plain-tests check-tests soak cuda-double test-protobuf7 coverage lint lock sbom proto bench bench-peers numerics gpu-check screenshots clean
+.PHONY: help demo test check test-all plain-tests check-tests soak cuda-double test-protobuf7 coverage lint lock sbom release proto bench bench-peers numerics gpu-check screenshots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -122,6 +122,10 @@ sbom: $(LOCK_TOOLS)/.installed ## List the packages of the images in CycloneDX, 
 	mkdir -p build/sbom
 	$(foreach lock,$(LOCKS),PYTHONWARNINGS=ignore $(LOCK_TOOLS)/bin/cyclonedx-py requirements requirements/$(lock).txt \
 		--pyproject pyproject.toml --mc-type application --output-reproducible -o build/sbom/$(lock).cdx.json &&) true
+
+release: sbom ## Write the wheel, the source archive, the lists of packages and the notes of a release, in build/release/
+	$(LOCK_TOOLS)/bin/pip install -q --require-hashes -r requirements/build.txt
+	PATH=$(abspath $(LOCK_TOOLS))/bin:$$PATH deploy/release.sh
 
 proto: $(VENV)/.installed ## Generate Python code and docs/reference/grpc.md from the .proto files
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto proto/headwaiter_proto/*.proto
