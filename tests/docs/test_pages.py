@@ -16,6 +16,7 @@ from tests.support.documents import (
     ARCHITECTURE,
     CONTRIBUTING,
     DOCS,
+    INDEX,
     LOG,
     PAGES,
     ROOT,
@@ -57,6 +58,11 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = {(DOCS / link).resolve() for link in links(INDEX) if "#" not in link}
+    assert set(DOCS.glob("*/*.md")) <= listed
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> 
     assert printed.getvalue() == printed_result(README)
 
 
+def test_the_first_server_of_the_readme_is_open_to_its_own_host_alone(tmp_path: Path) -> None:
+    ((program, command, model, *flags),) = commands(README, tmp_path)
+    assert (program, command) == ("headwaiter", "serve")
+    settings = read_settings([model, *flags], {})
+    assert settings.address == "127.0.0.1:50051"
+    assert (settings.http_address, settings.http_api, settings.playground) == ("", "on", "on")
+
+
 @pytest.mark.parametrize(
     ("page", "expected", "texts"),
     [

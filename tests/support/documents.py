@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
+INDEX = DOCS / "README.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 TESTS = ROOT / "tests" / "README.md"
 EMBED_A_CORPUS = DOCS / "tutorials" / "embed-a-corpus.md"
@@ -35,7 +36,7 @@ SERVER = DOCS / "reference" / "server.md"
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
 NUMERICS = DOCS / "explanation" / "numerics.md"
 COMING_FROM = sorted((DOCS / "how-to").glob("coming-from-*.md"))
-PAGES = [README, ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
+PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
 # Commands that install something, that run these tests, that need a server, or that some machines lack.

@@ -135,6 +135,13 @@ def test_a_bundle_of_schema_version_2_is_read(text_bundle: Path, tmp_path: Path)
     assert Bundle.open(folder).manifest == manifest
 
 
+def test_fields_of_a_newer_export_are_ignored_if_the_schema_version_is_known(text_bundle: Path, tmp_path: Path) -> None:
+    folder = copy(text_bundle, tmp_path)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "adapters": ["x"]}))
+    assert Bundle.open(folder).manifest == read_manifest(text_bundle)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schemaVersion": "one"}'])
 def test_a_file_that_is_not_a_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / MANIFEST).write_bytes(content)
