@@ -20,8 +20,14 @@ from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
-from headwaiter_client.calls.progress import Progress
+from headwaiter_client.calls.options import (
+    AttendOptions,
+    ClassifyOptions,
+    DefaultOptions,
+    ListOptions,
+    RequestOptions,
+    TokenizeOptions,
+)
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.shared_requests import server_count
@@ -81,100 +87,44 @@ class AsyncClient:
 
     @overload
     async def encode(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
+        self, texts: str, **options: Unpack[ListOptions]
     ) -> SequenceEncoding: ...
 
     @overload
-    async def encode(
-        self,
-        texts: Iterable[str],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding: ...
+    async def encode(self, texts: Iterable[str], **options: Unpack[ListOptions]) -> Encoding: ...
 
-    async def encode(
-        self,
-        texts: str | Iterable[str],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding | SequenceEncoding:
+    async def encode(self, texts: str | Iterable[str], **options: Unpack[ListOptions]) -> Encoding | SequenceEncoding:
         """Encode texts; see `Client.encode`."""
         if isinstance(texts, str):
-            call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
+            call = EncodeCall(self._settings, TextInput(), [texts], options)
             return await self._send_one(call, call.only_chunk(), only_sequence)
-        return await self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, TextInput(), texts, options))
 
-    async def encode_tokens(
-        self,
-        sequences: Iterable[ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    async def encode_tokens(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
         """Encode token ids; see `Client.encode_tokens`."""
-        return await self._list(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, TokenInput(), sequences, options))
 
-    async def encode_features(
-        self,
-        sequences: Iterable[ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    async def encode_features(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
         """Encode feature vectors; see `Client.encode_features`."""
-        return await self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, FeatureInput(), sequences, options))
 
-    async def encode_images(
-        self,
-        images: Iterable[bytes | PathLike[str]],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    async def encode_images(self, images: Iterable[bytes | PathLike[str]], **options: Unpack[ListOptions]) -> Encoding:
         """Encode images; see `Client.encode_images`. Paths are read in the event loop."""
-        return await self._list(EncodeCall(self._settings, ImageInput(), images, options, timeout_s, progress))
+        return await self._list(EncodeCall(self._settings, ImageInput(), images, options))
 
     async def classify(
-        self,
-        sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[ClassifyOptions],
+        self, sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike], **options: Unpack[ClassifyOptions]
     ) -> Classification:
         """Return the scores of each sequence for the labels of the model; see `Client.classify`."""
-        return await self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+        return await self._list(ClassifyCall(self._settings, None, sequences, options))
 
-    async def tokenize(
-        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[TokenizeOptions]
-    ) -> Tokenization:
+    async def tokenize(self, texts: Iterable[str], **options: Unpack[TokenizeOptions]) -> Tokenization:
         """Return the token ids of texts; see `Client.tokenize`."""
-        return await self._list(TokenizeCall(self._settings, texts, options, timeout_s))
+        return await self._list(TokenizeCall(self._settings, TextInput(), texts, options))
 
-    async def count_tokens(
-        self,
-        texts: Iterable[str],
-        *,
-        prompt: str = "",
-        model: str = "",
-        model_version: str = "",
-        timeout_s: float | None = None,
-    ) -> list[int]:
+    async def count_tokens(self, texts: Iterable[str], **options: Unpack[TokenizeOptions]) -> list[int]:
         """Return the number of tokens of each text; see `Client.count_tokens`."""
-        options = TokenizeOptions(prompt=prompt, model=model, model_version=model_version)
-        return [*map(int, (await self.tokenize(texts, timeout_s=timeout_s, **options)).lengths)]
+        return [*map(int, (await self.tokenize(texts, **options)).lengths)]
 
     async def rerank(
         self,
@@ -182,20 +132,17 @@ class AsyncClient:
         documents: Iterable[str],
         *,
         top_n: SupportsIndex | None = None,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
         **options: Unpack[ClassifyOptions],
     ) -> Ranking:
         """Return documents by their scores for a query, the best first; see `Client.rerank`."""
-        call = RerankCall(self._settings, query, documents, top_n, options, timeout_s, progress)
-        return call.rank(await self._list(call.classify))
+        call = RerankCall(self._settings, query, documents, top_n, options)
+        return call.rank(await self._list(call))
 
     def encode_stream(
         self,
         sequences: Iterable[str | PathLike[str] | ArrayLike] | AsyncIterable[str | PathLike[str] | ArrayLike],
         *,
         ordered: bool = True,
-        timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncGenerator[SequenceEncoding, None]:
         """Encode the sequences of an iterable or an async iterable; see `Client.encode_stream`.
@@ -204,26 +151,17 @@ class AsyncClient:
         of its own reads an async iterable. Closing the generator early cancels this task and the requests in flight;
         `contextlib.aclosing` closes it after an exception too.
         """
-        call = EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True, accepts_async=True)
+        call = EncodeCall(self._settings, None, sequences, options, stream=True, accepts_async=True)
         return self._stream(call, ordered)
 
     async def attend(
         self,
         sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
-        *,
-        layers: Iterable[SupportsIndex] | None = None,
-        heads: Iterable[SupportsIndex] | None = None,
-        query: SupportsIndex | None = None,
-        vectors: bool = False,
-        model: str = "",
-        model_version: str = "",
-        request_id: str = "",
-        timeout_s: float | None = None,
+        **options: Unpack[AttendOptions],
     ) -> Attention:
         """Return the attention weights of one sequence; see `Client.attend`."""
-        model, model_version = self._settings.defaults.model(model, model_version)
-        request = attend_request(sequence, layers, heads, query, vectors, model, model_version, request_id)
-        return await self._run(steps.attend(request, self._settings.timeout_s(timeout_s)))
+        request = attend_request(sequence, **self._settings.defaults.merged(options, AttendOptions))
+        return await self._run(steps.attend(request, self._settings.timeout_s(options.get("timeout_s"))))
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
         """Return the versions of the server's models; see `Client.models`."""

@@ -17,8 +17,14 @@ from headwaiter_client.calls.encode import EncodeCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
-from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
-from headwaiter_client.calls.progress import Progress
+from headwaiter_client.calls.options import (
+    AttendOptions,
+    ClassifyOptions,
+    DefaultOptions,
+    ListOptions,
+    RequestOptions,
+    TokenizeOptions,
+)
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
 from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
@@ -110,32 +116,13 @@ class Client(ThreadRunner):
 
     @overload
     def encode(  # type: ignore[overload-overlap]
-        self,
-        texts: str,
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
+        self, texts: str, **options: Unpack[ListOptions]
     ) -> SequenceEncoding: ...
 
     @overload
-    def encode(
-        self,
-        texts: Iterable[str],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding: ...
+    def encode(self, texts: Iterable[str], **options: Unpack[ListOptions]) -> Encoding: ...
 
-    def encode(
-        self,
-        texts: str | Iterable[str],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding | SequenceEncoding:
+    def encode(self, texts: str | Iterable[str], **options: Unpack[ListOptions]) -> Encoding | SequenceEncoding:
         """Encode texts; the server tokenizes them with the model's own tokenizer.
 
         The client splits a list of any length into requests within the server's limits. An empty text has the vector of
@@ -144,60 +131,31 @@ class Client(ThreadRunner):
 
         Args:
             texts: a list of texts, whose result is an `Encoding`; or one text, whose result has one vector.
-            timeout_s: seconds until the deadline of the whole call; when None, each request has the client's timeout.
-            progress: True to show a line of progress on standard error; or a function called after each request, in the
-                list's order, with the number of finished texts and the number of all texts.
-            **options: see `RequestOptions`.
+            **options: see `RequestOptions` and `ListOptions`.
         """
         if isinstance(texts, str):
-            call = EncodeCall(self._settings, TextInput(), [texts], options, timeout_s, progress)
+            call = EncodeCall(self._settings, TextInput(), [texts], options)
             return self._send_one(call, call.only_chunk(), only_sequence)
-        return self._list(EncodeCall(self._settings, TextInput(), texts, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, TextInput(), texts, options))
 
-    def encode_tokens(
-        self,
-        sequences: Iterable[ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    def encode_tokens(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
         """Encode token ids, each sequence [n] integers with its special tokens; otherwise see `encode`."""
-        return self._list(EncodeCall(self._settings, TokenInput(), sequences, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, TokenInput(), sequences, options))
 
-    def encode_features(
-        self,
-        sequences: Iterable[ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    def encode_features(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
         """Encode feature vectors, each sequence [n, width] real numbers; otherwise see `encode`."""
-        return self._list(EncodeCall(self._settings, FeatureInput(), sequences, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, FeatureInput(), sequences, options))
 
-    def encode_images(
-        self,
-        images: Iterable[bytes | PathLike[str]],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Encoding:
+    def encode_images(self, images: Iterable[bytes | PathLike[str]], **options: Unpack[ListOptions]) -> Encoding:
         """Encode images, each the bytes or the path of a JPEG or PNG file; otherwise see `encode`.
 
         The server decodes the images and prepares them as the model's checkpoint does. `takes_images` of the model's
         description says whether it can.
         """
-        return self._list(EncodeCall(self._settings, ImageInput(), images, options, timeout_s, progress))
+        return self._list(EncodeCall(self._settings, ImageInput(), images, options))
 
     def classify(
-        self,
-        sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike],
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[ClassifyOptions],
+        self, sequences: Iterable[str | tuple[str, str] | PathLike[str] | ArrayLike], **options: Unpack[ClassifyOptions]
     ) -> Classification:
         """Return the scores of each sequence for the labels of the model, or of each token.
 
@@ -206,15 +164,11 @@ class Client(ThreadRunner):
         Args:
             sequences: all texts, all pairs of texts, all images (bytes or paths of files), all token ids [n], or all
                 features [n, width].
-            timeout_s: as in `encode`.
-            progress: as in `encode`.
             **options: see `ClassifyOptions`.
         """
-        return self._list(ClassifyCall(self._settings, None, sequences, options, timeout_s, progress))
+        return self._list(ClassifyCall(self._settings, None, sequences, options))
 
-    def tokenize(
-        self, texts: Iterable[str], *, timeout_s: float | None = None, **options: Unpack[TokenizeOptions]
-    ) -> Tokenization:
+    def tokenize(self, texts: Iterable[str], **options: Unpack[TokenizeOptions]) -> Tokenization:
         """Return the token ids of texts, as `encode` would encode them; nothing is encoded.
 
         A text may have more tokens than the model accepts: compare its length with `max_tokens` of the result, and cut
@@ -222,23 +176,13 @@ class Client(ThreadRunner):
 
         Args:
             texts: the texts.
-            timeout_s: as in `encode`.
             **options: see `TokenizeOptions`.
         """
-        return self._list(TokenizeCall(self._settings, texts, options, timeout_s))
+        return self._list(TokenizeCall(self._settings, TextInput(), texts, options))
 
-    def count_tokens(
-        self,
-        texts: Iterable[str],
-        *,
-        prompt: str = "",
-        model: str = "",
-        model_version: str = "",
-        timeout_s: float | None = None,
-    ) -> list[int]:
+    def count_tokens(self, texts: Iterable[str], **options: Unpack[TokenizeOptions]) -> list[int]:
         """Return the number of tokens of each text, special tokens and prompt included; see `tokenize`."""
-        options = TokenizeOptions(prompt=prompt, model=model, model_version=model_version)
-        return [*map(int, self.tokenize(texts, timeout_s=timeout_s, **options).lengths)]
+        return [*map(int, self.tokenize(texts, **options).lengths)]
 
     def rerank(
         self,
@@ -246,8 +190,6 @@ class Client(ThreadRunner):
         documents: Iterable[str],
         *,
         top_n: SupportsIndex | None = None,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
         **options: Unpack[ClassifyOptions],
     ) -> Ranking:
         """Return documents by their scores for a query, the best first; `model().tasks` must contain "rerank".
@@ -256,19 +198,16 @@ class Client(ThreadRunner):
             query: the first text of each pair.
             documents: the second texts.
             top_n: most documents to return; all when None.
-            timeout_s: as in `encode`.
-            progress: as in `encode`.
             **options: see `ClassifyOptions`.
         """
-        call = RerankCall(self._settings, query, documents, top_n, options, timeout_s, progress)
-        return call.rank(self._list(call.classify))
+        call = RerankCall(self._settings, query, documents, top_n, options)
+        return call.rank(self._list(call))
 
     def encode_stream(
         self,
         sequences: Iterable[str | PathLike[str] | ArrayLike],
         *,
         ordered: bool = True,
-        timeout_s: float | None = None,
         **options: Unpack[RequestOptions],
     ) -> Generator[SequenceEncoding, None, None]:
         """Encode the sequences of an iterable of any length, and yield one result per sequence.
@@ -282,44 +221,22 @@ class Client(ThreadRunner):
             sequences: all texts, all images (bytes or paths of files), all token ids [n], or all features [n, width].
             ordered: whether to yield the results in the order of the sequences; otherwise results are yielded as they
                 arrive, and `index` names the sequence.
-            timeout_s: seconds until the deadline of each request; the client's when None.
             **options: see `RequestOptions`.
         """
-        return self._stream(
-            EncodeCall(self._settings, None, sequences, options, timeout_s, stream=True), ordered=ordered
-        )
+        return self._stream(EncodeCall(self._settings, None, sequences, options, stream=True), ordered=ordered)
 
     def attend(
-        self,
-        sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
-        *,
-        layers: Iterable[SupportsIndex] | None = None,
-        heads: Iterable[SupportsIndex] | None = None,
-        query: SupportsIndex | None = None,
-        vectors: bool = False,
-        model: str = "",
-        model_version: str = "",
-        request_id: str = "",
-        timeout_s: float | None = None,
+        self, sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike, **options: Unpack[AttendOptions]
     ) -> Attention:
         """Return the attention weights of one sequence; `model().attends` must be true.
 
         Args:
             sequence: a text, a pair of texts as a tuple, an image as the bytes or the path of a JPEG or PNG file, token
                 ids [n] with their special tokens, or feature vectors [n, width].
-            layers: layers to return, in this order; all when None. The server limits the bytes of the weights, which
-                are 4 · heads · n² per layer: a long sequence takes several calls.
-            heads: heads of each layer to return, in this order; all when None.
-            query: position whose context vectors are returned too; no context vectors when None.
-            vectors: whether to return q, k and v of the head too, for one layer, one head and a query.
-            model: name of the model; may be left out if the server holds only one.
-            model_version: version of the model; if empty, the version that the server serves at present.
-            request_id: the request's name in the server's log; a random one when left out.
-            timeout_s: seconds until the deadline; the client's when None.
+            **options: see `AttendOptions`.
         """
-        model, model_version = self._settings.defaults.model(model, model_version)
-        request = attend_request(sequence, layers, heads, query, vectors, model, model_version, request_id)
-        return self.run(steps.attend(request, self._settings.timeout_s(timeout_s)))
+        request = attend_request(sequence, **self._settings.defaults.merged(options, AttendOptions))
+        return self.run(steps.attend(request, self._settings.timeout_s(options.get("timeout_s"))))
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelVersion]:
         """Return the versions that the server holds, loads or failed to load, sorted by model name and version."""

@@ -189,6 +189,7 @@ def test_a_model_with_several_scores_does_not_rerank(options: dict[str, Any], ru
         ([("a", "b"), "c"], {}, "pairs"),
         ([("a", "\ud800")], {}, "pairs"),
         (["text"], {"pair_truncation": "only_second"}, "pairs.pair_truncation"),
+        ([("a", "b")], {"pair_truncation": "only_second", "prompt": "query"}, "texts.prompt"),
         ([("a", "b")], {"pair_truncation": "shortest"}, "pair_truncation"),
         ([("a", "b")], {"prompt": "query"}, "texts.prompt"),
     ],

@@ -386,7 +386,7 @@ def _caller(
     options: RequestOptions | None = None,
 ) -> Caller:
     settings = settings or CallSettings(30.0, 8, {})
-    call = EncodeCall(settings, TextInput(), [text], options or {}, timeout_s)
+    call = EncodeCall(settings, TextInput(), [text], {**(options or {}), "timeout_s": timeout_s})
     return Caller(call, call.only_chunk(), only_sequence, now_s, lambda: None)
 
 

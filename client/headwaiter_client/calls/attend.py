@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.input_kinds import input_kind_of, whole_number
 from headwaiter_client.calls.models import ModelRef, model_ref
-from headwaiter_client.calls.options import encode_request
+from headwaiter_client.calls.options import AttendOptions, encode_request
 from headwaiter_client.calls.results import Timings, present, read_timings, reading_reply
 from headwaiter_client.calls.tensors import check_shape, float_array
 from headwaiter_client.errors import InvalidInput
@@ -91,19 +91,12 @@ class Attention:
 
 
 def attend_request(
-    sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike,
-    layers: Iterable[SupportsIndex] | None = None,
-    heads: Iterable[SupportsIndex] | None = None,
-    query: SupportsIndex | None = None,
-    vectors: bool = False,
-    model: str = "",
-    model_version: str = "",
-    request_id: str = "",
+    sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike, **options: Unpack[AttendOptions]
 ) -> pb.AttendRequest:
     """Build a request from the arguments of `Client.attend`.
 
     Raises:
-        TypeError: an argument other than the sequence has the wrong type.
+        TypeError: an option has the wrong type.
         InvalidInput: the sequence is of another type, or an index is out of range.
     """
     if sequence is None:
@@ -114,18 +107,22 @@ def attend_request(
         raise InvalidInput("sequence is a list of texts: pass one text, or a tuple of two texts", field="texts")
     kind = input_kind_of(sequence)
     # EncodeRequest and AttendRequest hold their input in the same fields.
-    encode = encode_request(model=model, model_version=model_version, request_id=request_id)
+    encode = encode_request(
+        model=options.get("model", ""),
+        model_version=options.get("model_version", ""),
+        request_id=options.get("request_id", ""),
+    )
     kind.fill(encode, [kind.convert(0, sequence)])
     request = pb.AttendRequest(
         model=encode.model,
         model_version=encode.model_version,
         request_id=encode.request_id,
-        layers=_indices("layers", layers),
-        heads=_indices("heads", heads),
-        vectors=vectors,
+        layers=_indices("layers", options.get("layers")),
+        heads=_indices("heads", options.get("heads")),
+        vectors=options.get("vectors", False),
     )
     getattr(request, kind.name).CopyFrom(getattr(encode, kind.name))
-    if query is not None:
+    if (query := options.get("query")) is not None:
         request.query = whole_number("query", query)
     return request
 

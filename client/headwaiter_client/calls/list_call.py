@@ -5,7 +5,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import islice
@@ -15,10 +15,10 @@ from google.protobuf.message import Message
 
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
-from headwaiter_client.calls.input_kinds import InputKind, Request, TextInput
+from headwaiter_client.calls.input_kinds import InputKind, Request
 from headwaiter_client.calls.models import ModelRef
-from headwaiter_client.calls.options import DefaultOptions, Defaults, copied, random_id
-from headwaiter_client.calls.progress import Progress, progress_function
+from headwaiter_client.calls.options import DefaultOptions, Defaults, RequestOptions, copied, own_id, random_id
+from headwaiter_client.calls.progress import progress_function
 from headwaiter_client.calls.results import ListResult, failed_part, join_results, with_failures
 from headwaiter_client.calls.splitting import (
     MAX_REQUEST_SEQUENCES,
@@ -92,50 +92,51 @@ class ListCall(ABC, Generic[_Result]):
         settings: the client's settings.
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
-        template: a request with the options of the call, without sequences and id; equal options share one object.
-        own_id: the id that the caller gave the call; empty if the caller gave no id.
-        timeout_s: for a list, seconds from its first request until the deadline of the whole call; for a stream,
-            seconds until the deadline of each request. When None, each request has the client's timeout.
-        progress: see `Client.encode`.
-        stream: whether the sequences are a stream.
+        options: the options of the call that the caller set.
+        stream: whether the sequences are a stream, each request of which has the timeout of the call.
         accepts_async: whether the sequences may be an async iterable.
 
     Raises:
         TypeError: an argument has the wrong type.
-        InvalidInput: `sequences` is not a list, or `timeout_s` has a value that cannot be sent.
+        InvalidInput: `sequences` is not a list, or an option has a value that cannot be sent.
 
     Attributes:
         METHOD: name of the method that answers the requests.
         RESPONSE: class of the method's response.
+        OPTIONS: the `TypedDict` of the options of a list.
     """
 
     METHOD: ClassVar[str]
     RESPONSE: ClassVar[type[Message]]
+    OPTIONS: ClassVar[type]
 
     def __init__(
         self,
         settings: CallSettings,
         kind: InputKind | None,
         sequences: Any,
-        template: Request,
-        own_id: str,
-        timeout_s: float | None,
-        progress: Progress | None = None,
+        options: Mapping[str, Any],
         *,
         stream: bool = False,
         accepts_async: bool = False,
     ) -> None:
         check_is_list(sequences, accepts_async=accepts_async)
         self.sequences = sequences
-        self._progress = progress_function(progress)
         self._settings = settings
         self._kind = kind
-        self._timeout_s = settings.timeout_s(timeout_s)
-        self._template = template
-        self._own_id, self._id = own_id, own_id or random_id()
-        self._has_call_deadline = timeout_s is not None and not stream
+        self._options = settings.defaults.merged(options, RequestOptions if stream else self.OPTIONS)
+        self._progress = progress_function(options.get("progress"))
+        self._timeout_s = settings.timeout_s(options.get("timeout_s"))
+        self._has_call_deadline = options.get("timeout_s") is not None and not stream
+        self._template = self._new_template()
+        self._own_id = own_id(options)
+        self._id = self._own_id or random_id()
         self._deadline_s: float | None = None
         self._models: set[ModelRef] = set()
+
+    @abstractmethod
+    def _new_template(self) -> Request:
+        """Return the request for the options of the call, without sequences and id; equal options share one object."""
 
     @abstractmethod
     def _read(self, response: Any, first: int, count: int, round_trip_s: float) -> _Result:
@@ -271,11 +272,11 @@ class ListCall(ABC, Generic[_Result]):
 
     def _request(self, chunk: Chunk) -> Request | pb.TokenizeRequest:
         request = copied(self._template)
-        if not isinstance(chunk.kind, TextInput) and request.texts.prompt:
+        if (only_for := request.WhichOneof("input")) not in (None, chunk.kind.name):
+            option = "prompt" if only_for == "texts" else "pair_truncation"
             raise InvalidInput(
-                f"prompt is {request.texts.prompt!r} and the sequences are {chunk.kind.name}: use a prompt only with "
-                "texts",
-                field="texts.prompt",
+                f"{option} is set and the sequences are {chunk.kind.name}: use {option} only with {only_for}",
+                field=f"{only_for}.{option}",
             )
         request.request_id = f"{self._id}.{chunk.first}" if chunk.first else self._id
         chunk.kind.fill(request, chunk.sequences)

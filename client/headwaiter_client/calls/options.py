@@ -1,7 +1,7 @@
 """The options of a request: everything except its sequences."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import UnionType
 from typing import (
@@ -12,7 +12,6 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
-    cast,
     get_args,
     get_type_hints,
 )
@@ -22,6 +21,7 @@ from numpy.typing import DTypeLike
 
 from headwaiter_client.calls.arguments import check_type, check_unicode
 from headwaiter_client.calls.input_kinds import Request, whole_number
+from headwaiter_client.calls.progress import Progress
 from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -74,12 +74,18 @@ class DefaultOptions(_CommonOptions, _VectorOptions, total=False):
     """
 
 
-class _SharedOptions(_CommonOptions, total=False):
+class _CallOptions(TypedDict, total=False):
+    """The options of all methods that a client has no defaults for."""
+
+    request_id: str
+    timeout_s: float | None
+
+
+class _SharedOptions(_CommonOptions, _CallOptions, total=False):
     truncation: _Truncation
     prompt: str
     offsets: bool
     partial: bool
-    request_id: str
 
 
 class RequestOptions(_SharedOptions, _VectorOptions, total=False):
@@ -113,6 +119,8 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
         model_version: version of the model; if empty (default), the version that the server serves at present.
         request_id: the request's name in the server's log (default: a random one). If a list takes several requests,
             each request after the first has the index of its first sequence appended.
+        timeout_s: seconds until the deadline, of the whole call for a list, of each request for a stream; when None
+            (default), each request has the client's timeout.
         priority: "interactive" (default), or "bulk" for work without a waiting user: interactive
             requests go first, and delay a bulk request by at most about 20 s.
     """
@@ -122,6 +130,17 @@ class RequestOptions(_SharedOptions, _VectorOptions, total=False):
     dense: bool
     sparse: bool
     hidden_dtype: DTypeLike | None
+
+
+class ListOptions(RequestOptions, total=False):
+    """The options of a list, whose length is known.
+
+    Attributes:
+        progress: True to show a line of progress on standard error; or a function called after each request, in the
+            list's order, with the number of finished sequences and the number of all sequences.
+    """
+
+    progress: Progress | None
 
 
 class ClassifyOptions(_SharedOptions, total=False):
@@ -141,14 +160,17 @@ class ClassifyOptions(_SharedOptions, total=False):
         model: name of the model.
         model_version: version of the model.
         request_id: the request's name in the server's log.
+        timeout_s: seconds until the deadline of the whole call.
         priority: "interactive" or "bulk".
+        progress: as in `ListOptions`.
     """
 
     raw_scores: bool
     pair_truncation: _PairTruncation
+    progress: Progress | None
 
 
-class TokenizeOptions(TypedDict, total=False):
+class TokenizeOptions(_CallOptions, total=False):
     """The options of `tokenize`; all of them may be left out.
 
     Attributes:
@@ -160,6 +182,7 @@ class TokenizeOptions(TypedDict, total=False):
         model: name of the model.
         model_version: version of the model.
         request_id: the request's name in the server's log.
+        timeout_s: seconds until the deadline of the whole call.
     """
 
     truncation: _Truncation
@@ -168,7 +191,29 @@ class TokenizeOptions(TypedDict, total=False):
     strings: bool
     model: str
     model_version: str
-    request_id: str
+
+
+class AttendOptions(_CallOptions, total=False):
+    """The options of `attend`; all of them may be left out.
+
+    Attributes:
+        layers: layers to return, in this order; all when None (default). The server limits the bytes of the weights,
+            which are 4 · heads · n² per layer: a long sequence takes several calls.
+        heads: heads of each layer to return, in this order; all when None (default).
+        query: position whose context vectors are returned too; no context vectors when None (default).
+        vectors: return q, k and v of the head too, for one layer, one head and a query (default: False).
+        model: name of the model.
+        model_version: version of the model.
+        request_id: the request's name in the server's log.
+        timeout_s: seconds until the deadline.
+    """
+
+    layers: Iterable[SupportsIndex] | None
+    heads: Iterable[SupportsIndex] | None
+    query: SupportsIndex | None
+    vectors: bool
+    model: str
+    model_version: str
 
 
 # Most programs pass the same options in every call; checking them takes longer than copying a checked request.
@@ -190,10 +235,14 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
 }
-_TYPES, _CLASSIFY_TYPES, _TOKENIZE_TYPES, _DEFAULT_TYPES = (
-    {option: _ACCEPTED[hint] for option, hint in get_type_hints(options).items()}
-    for options in (RequestOptions, ClassifyOptions, TokenizeOptions, DefaultOptions)
-)
+_TYPES = {
+    option: _ACCEPTED[hint]
+    for options in (RequestOptions, ClassifyOptions, TokenizeOptions)
+    for option, hint in get_type_hints(options).items()
+    if hint in _ACCEPTED
+}
+# What a template does not hold.
+_OWN_OPTIONS = ("request_id", "timeout_s", "progress")
 
 
 class Defaults:
@@ -205,11 +254,12 @@ class Defaults:
     """
 
     def __init__(self, options: DefaultOptions) -> None:
+        known = DefaultOptions.__annotations__
         for option in options:
-            if option not in _DEFAULT_TYPES:
+            if option not in known:
                 raise TypeError(
                     f"the client has no argument {option}: pass an argument that it has, such as timeout_s or one of "
-                    f"{', '.join(_DEFAULT_TYPES)}"
+                    f"{', '.join(known)}"
                 )
         try:
             encode_request(**options)
@@ -217,25 +267,20 @@ class Defaults:
             raise ValueError(str(error)) from error
         self._options = options
 
-    def for_encode(self, options: RequestOptions) -> RequestOptions:
-        """Return the options of a call of an encode method, with the defaults of the others."""
-        return cast(RequestOptions, self._merged(options, _TYPES))
+    def merged(self, options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+        """Return the options of a call, with the defaults of those that the call leaves out.
 
-    def for_classify(self, options: ClassifyOptions) -> ClassifyOptions:
-        """Return the options of a call of `classify` or `rerank`, with the defaults of the others."""
-        return cast(ClassifyOptions, self._merged(options, _CLASSIFY_TYPES))
+        Args:
+            options: the options that the call sets.
+            kind: the `TypedDict` of all options that the call has.
 
-    def for_tokenize(self, options: TokenizeOptions) -> TokenizeOptions:
-        """Return the options of a call of `tokenize`, with the defaults of the others."""
-        return cast(TokenizeOptions, self._merged(options, _TOKENIZE_TYPES))
-
-    def model(self, name: str, version: str) -> tuple[str, str]:
-        """Return the model and the version of a call: its own, or the client's where they are empty."""
-        merged = self._merged({"model": name, "model_version": version}, _TYPES)
-        return merged["model"], merged["model_version"]
-
-    def _merged(self, options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-        """Return options, with those defaults of the others that are known."""
+        Raises:
+            TypeError: the call does not have an option.
+        """
+        known = kind.__annotations__
+        for option in options:
+            if option not in known:
+                raise TypeError(f"the option {option} does not exist: the options are {', '.join(known)}")
         if not self._options:
             return dict(options)
         merged = {option: value for option, value in self._options.items() if option in known} | dict(options)
@@ -247,12 +292,17 @@ class Defaults:
             merged["model_version"] = ""
         return merged
 
+    def model(self, name: str, version: str) -> tuple[str, str]:
+        """Return the model and the version of a call: its own, or the client's where they are empty."""
+        merged = self.merged({"model": name, "model_version": version}, AttendOptions)
+        return merged["model"], merged["model_version"]
+
 
 def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
     """Return a request with the options and without sequences.
 
     Raises:
-        TypeError: an option has the wrong type, or does not exist.
+        TypeError: an option has the wrong type.
         InvalidInput: an option has a value that cannot be sent.
     """
     request = copied(encode_template(options))
@@ -260,14 +310,14 @@ def encode_request(**options: Unpack[RequestOptions]) -> pb.EncodeRequest:
     return request
 
 
-def encode_template(options: RequestOptions) -> pb.EncodeRequest:
+def encode_template(options: Mapping[str, Any]) -> pb.EncodeRequest:
     """Return `encode_request` without an id: one object for equal options, which nobody may change."""
     return _kept(_encode_template, options)
 
 
 @lru_cache(_MAX_TEMPLATES, typed=True)
 def _encode_template(**options: Any) -> pb.EncodeRequest:
-    _check_types(options, _TYPES)
+    _check_types(options)
     pooled, hidden, sparse = options.get("pooled", True), options.get("hidden", False), options.get("sparse", False)
     if not (pooled or hidden or sparse):
         raise InvalidInput("pooled, hidden and sparse are False: ask for at least one of them", field="output")
@@ -292,45 +342,40 @@ def _encode_template(**options: Any) -> pb.EncodeRequest:
     return request
 
 
-def classify_template(options: ClassifyOptions, *, logits: bool) -> pb.ClassifyRequest:
-    """Return a request with the options except `pair_truncation`, as `encode_template` does; `logits` asks for them."""
+def classify_template(options: Mapping[str, Any], *, logits: bool) -> pb.ClassifyRequest:
+    """Return a request with the options, as `encode_template` does; `logits` asks for them."""
     return _kept(_classify_template, {**options, "logits": logits})
 
 
 @lru_cache(_MAX_TEMPLATES, typed=True)
 def _classify_template(*, logits: bool, **options: Any) -> pb.ClassifyRequest:
-    _check_types(options, _CLASSIFY_TYPES)
+    _check_types(options)
     output = pb.ClassifyOptions(
         raw_scores=options.get("raw_scores", False), offsets=options.get("offsets", False), logits=logits
     )
     request = pb.ClassifyRequest(output=output)
     _fill_common(request, options)
+    if "pair_truncation" in options:
+        if request.HasField("texts"):
+            raise InvalidInput(
+                "prompt and pair_truncation are set: use prompt only with texts, and pair_truncation only with pairs",
+                field="texts.prompt",
+            )
+        request.pairs.pair_truncation = _enum_value("pair_truncation", options["pair_truncation"], _PairTruncation)
     return request
 
 
-def tokenize_template(options: TokenizeOptions) -> pb.EncodeRequest:
+def tokenize_template(options: Mapping[str, Any]) -> pb.EncodeRequest:
     """Return a request with the options except `strings`, as `encode_template` does."""
-    _check_types(options, _TOKENIZE_TYPES)
-    others = {option: value for option, value in options.items() if option != "strings"}
-    template = copied(encode_template(cast(RequestOptions, others)))
+    others = dict(options)
+    check_type("strings", others.pop("strings", False), *_ACCEPTED[bool])
+    template = copied(encode_template(others))
     if "truncation" not in options:
         template.truncation = pb.TRUNCATION_UNSPECIFIED
     return template
 
 
-def pair_truncation(options: ClassifyOptions) -> pb.PairTruncation:
-    """Return the option of this name, or UNSPECIFIED.
-
-    Raises:
-        InvalidInput: the option has another value than the known ones.
-    """
-    if "pair_truncation" not in options:
-        return pb.PAIR_TRUNCATION_UNSPECIFIED
-    value: pb.PairTruncation = _enum_value("pair_truncation", options["pair_truncation"], _PairTruncation)
-    return value
-
-
-def own_id(options: RequestOptions | ClassifyOptions | TokenizeOptions) -> str:
+def own_id(options: Mapping[str, Any]) -> str:
     """Return the id that the caller gave a call; an empty text if the caller gave no id.
 
     Raises:
@@ -346,9 +391,8 @@ def random_id() -> str:
 
 
 def _kept(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
-    """Return the request for options without their id, if possible the one that equal options had before."""
-    others = dict(options)
-    others.pop("request_id", None)
+    """Return the request for options, if possible the one that equal options had before."""
+    others = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}
     try:
         known: _Template | None = template(**others)
     except TypeError:  # The value of an option cannot be hashed, or has the wrong type.
@@ -365,12 +409,10 @@ def copied(request: _Template) -> _Template:
     return copy
 
 
-def _check_types(options: Mapping[str, Any], types: Mapping[str, tuple[type | UnionType, str]]) -> None:
-    """Raise a `TypeError` for an option that does not exist or has the wrong type."""
+def _check_types(options: Mapping[str, Any]) -> None:
+    """Raise a `TypeError` for an option that has the wrong type."""
     for option, value in options.items():
-        if option not in types:
-            raise TypeError(f"the option {option} does not exist: the options are {', '.join(types)}")
-        check_type(option, value, *types[option])
+        check_type(option, value, *_TYPES[option])
 
 
 def _fill_common(request: Request, options: Mapping[str, Any]) -> None:

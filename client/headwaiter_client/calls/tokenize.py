@@ -1,11 +1,9 @@
 """Calls of `tokenize` and `count_tokens`."""
 
 from dataclasses import replace
-from typing import Any
 
-from headwaiter_client.calls.input_kinds import TextInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall
-from headwaiter_client.calls.options import TokenizeOptions, own_id, tokenize_template
+from headwaiter_client.calls.list_call import ListCall
+from headwaiter_client.calls.options import TokenizeOptions, tokenize_template
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.calls.tokenization import Tokenization, read_tokenization
@@ -13,15 +11,12 @@ from headwaiter_proto import encoder_pb2 as pb
 
 
 class TokenizeCall(ListCall[Tokenization]):
-    """One call of `tokenize`; `options` are `TokenizeOptions`, other arguments those of `ListCall`."""
+    """One call of `tokenize`."""
 
-    METHOD, RESPONSE = "Tokenize", pb.TokenizeResponse
+    METHOD, RESPONSE, OPTIONS = "Tokenize", pb.TokenizeResponse, TokenizeOptions
 
-    def __init__(self, settings: CallSettings, texts: Any, options: TokenizeOptions, timeout_s: float | None) -> None:
-        all_options = settings.defaults.for_tokenize(options)
-        template = tokenize_template(all_options)
-        super().__init__(settings, TextInput(), texts, template, own_id(all_options), timeout_s)
-        self._strings = all_options.get("strings", False)
+    def _new_template(self) -> pb.EncodeRequest:
+        return tokenize_template(self._options)
 
     @property
     def shares_nothing(self) -> bool:
@@ -45,8 +40,8 @@ class TokenizeCall(ListCall[Tokenization]):
             texts=encode.texts,
             truncation=encode.truncation,
             offsets=encode.output.offsets,
-            strings=self._strings,
+            strings=self._options.get("strings", False),
         )
 
     def _read(self, response: pb.TokenizeResponse, first: int, count: int, _round_trip_s: float) -> Tokenization:
-        return read_tokenization(response, first, count, self._strings)
+        return read_tokenization(response, first, count, self._options.get("strings", False))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_client import InvalidInput
-from headwaiter_client.calls.options import RequestOptions
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.request_builders import features_request, texts_request, tokens_request
 
@@ -206,10 +205,3 @@ def test_an_option_of_the_wrong_type_is_a_type_error_that_names_it(option: str, 
         texts_request(["a"], **{option: value})
     for fact in (option, type(value).__name__, accepted):
         assert fact in str(caught.value)
-
-
-def test_an_unknown_option_is_a_type_error_that_lists_all_options() -> None:
-    with pytest.raises(TypeError) as caught:
-        texts_request(["a"], hiden=True)
-    for name in ("hiden", *RequestOptions.__annotations__):
-        assert name in str(caught.value)
