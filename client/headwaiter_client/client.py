@@ -1,10 +1,14 @@
 """The blocking client, which threads may share."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from inspect import iscoroutinefunction
+from itertools import islice
 from os import PathLike
-from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Protocol, Self, SupportsIndex, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -26,25 +30,35 @@ from headwaiter_client.calls.options import (
     TokenizeOptions,
 )
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.run_steps import run_steps
 from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
-from headwaiter_client.calls.steps import LOAD_TIMEOUT_S
+from headwaiter_client.calls.steps import Steps
 from headwaiter_client.calls.tokenization import Tokenization
 from headwaiter_client.calls.tokenize import TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
-from headwaiter_client.thread_runner import ThreadRunner
 from headwaiter_client.thread_sharing import ThreadSharing
+from headwaiter_client.thread_stream import ThreadStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_transport import GrpcTransport
-from headwaiter_client.transport.interface import Transport
+from headwaiter_client.transport.interface import CancelScope, Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
+from headwaiter_client.waiting import wait_for_result
+from headwaiter_client.worker_threads import MIN_THREADS, Work, WorkerThreads
 
-_Result = TypeVar("_Result", bound=ListResult)
+_Result = TypeVar("_Result")
+_ListResult = TypeVar("_ListResult", bound=ListResult)
 _Taken = TypeVar("_Taken")
+_ToCancel = TypeVar("_ToCancel", bound="_Cancellable")
 
 
-class Client(ThreadRunner):
+class _Cancellable(Protocol):
+    def cancel(self) -> None:
+        """Cancel the calls in flight, and start no more."""
+
+
+class Client:
     """Calls a Headwaiter server, or several replicas. Threads may share a client.
 
     A client that is dropped without `close()` is freed with its connections. If no call is in flight when the process
@@ -98,18 +112,18 @@ class Client(ThreadRunner):
         transport: Transport | None = None,
         **options: Unpack[DefaultOptions],
     ) -> None:
-        settings = CallSettings(timeout_s, max_in_flight, options)
+        self._settings = CallSettings(timeout_s, max_in_flight, options)
         if transport is not None and iscoroutinefunction(transport.unary):
             raise TypeError(f"transport {type(transport).__name__} is for asyncio: pass it to AsyncClient")
-        super().__init__(
-            settings,
-            transport
-            or GrpcTransport(
-                Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options),
-                retry,
-            ),
+        self._transport = transport or GrpcTransport(
+            Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )
         self._address = address
+        # One call runs in the caller's thread; several calls at once run in threads that all callers share.
+        self._workers = WorkerThreads(max(MIN_THREADS, self._settings.max_in_flight))
+        self._open: set[_Cancellable] = set()
+        self._open_lock = threading.Lock()
+        self._closed = False
         # An interceptor expects a request for each call.
         servers = server_count(None if transport else address)
         self._sharing = ThreadSharing(servers) if share_requests and not interceptors else None
@@ -246,7 +260,7 @@ class Client(ThreadRunner):
         """Return the latest batches that the server has run, at most 64, the newest last; of all models by default."""
         return self.run(steps.batches(model, self._settings.timeout_s(timeout_s)))
 
-    def load(self, name: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> ModelRef:
+    def load(self, name: str, *, timeout_s: float = steps.LOAD_TIMEOUT_S) -> ModelRef:
         """Have the server load the highest version of a model, and return the version once it answers requests.
 
         Raises `Unimplemented` unless the operator lets callers load models.
@@ -291,6 +305,15 @@ class Client(ThreadRunner):
         """
         self.run(steps.wait_ready(self._settings.timeout_s(timeout_s)))
 
+    def close(self) -> None:
+        """Close the connection; calls in flight, and all later calls, raise `Cancelled`."""
+        self._transport.close()
+        with self._open_lock:
+            self._closed = True
+            to_cancel = list(self._open)
+        for each in to_cancel:
+            each.cancel()
+
     def __repr__(self) -> str:
         return described(self, self._address, self._transport)
 
@@ -303,7 +326,7 @@ class Client(ThreadRunner):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _list(self, call: ListCall[_Result]) -> _Result:
+    def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = self.run(call.split())
         if len(chunks) == 1:
             return self._send_one(call, chunks[0], part_of)
@@ -317,8 +340,77 @@ class Client(ThreadRunner):
             raise
         return results.join()
 
-    def _send_one(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken]) -> _Taken:
+    def _send_one(self, call: ListCall[_ListResult], chunk: Chunk, take: Take[_ListResult, _Taken]) -> _Taken:
         """Send a call that one request holds; share the request with other calls if possible."""
         if self._sharing and not has_span():
             return self._sharing.send(call, chunk, take, self.run)
         return self.run(call.send_all(chunk, take))
+
+    def _send_all(
+        self, chunks: Iterable[Chunk], send: Callable[[Chunk], Steps[_Result]]
+    ) -> Generator[_Result, None, None]:
+        """Send chunks, up to `max_in_flight` at once, and yield their results in order.
+
+        While fewer than `max_in_flight` chunks are in flight, the next chunk is sent before any result is yielded, so
+        that the server always has work.
+        """
+        pending: deque[Work[_Result]] = deque()
+        to_send = iter(chunks)
+        with self._cancelled_at_end(CancelScope()) as scope:
+
+            def start(chunk: Chunk) -> Work[_Result]:
+                return self._workers.submit(lambda: self.run(send(chunk), scope))
+
+            try:
+                while True:
+                    pending.extend(map(start, islice(to_send, self._settings.max_in_flight - len(pending))))
+                    if not pending:
+                        return
+                    if self._workers.take(pending[0]):
+                        # The threads are busy with other calls. This thread works too, so that the deadline holds.
+                        pending[0].run()
+                    result = wait_for_result(pending[0])
+                    pending.popleft()
+                    yield result
+            finally:
+                for work in pending:
+                    work.cancel()
+
+    def _stream(self, call: EncodeCall, *, ordered: bool) -> Generator[SequenceEncoding, None, None]:
+        limits = self.run(call.limits())
+        with self._cancelled_at_end(CancelScope()) as scope:
+
+            def send(chunk: Chunk) -> list[SequenceEncoding]:
+                return self.run(call.send_for_stream(chunk), scope)
+
+            with self._cancelled_at_end(ThreadStream(call, limits, send, self._workers, ordered=ordered)) as stream:
+                while (part := stream.next_part()) is not None:
+                    yield from part
+
+    @contextmanager
+    def _cancelled_at_end(self, cancellable: _ToCancel) -> Iterator[_ToCancel]:
+        """Cancel at the end of the block, or when the client is closed."""
+        with self._open_lock:
+            self._open.add(cancellable)
+            closed = self._closed
+        try:
+            if closed:
+                cancellable.cancel()
+            yield cancellable
+        finally:
+            with self._open_lock:
+                self._open.remove(cancellable)
+            cancellable.cancel()
+
+    def run(self, call: Steps[_Result], cancel_scope: CancelScope | None = None) -> _Result:
+        """Take all steps of a call, and return the result of the call."""
+        return run_steps(call, lambda step: self._take(step, cancel_scope))
+
+    def _take(self, step: steps.Call | steps.Pause, cancel_scope: CancelScope | None) -> steps.Outcome:
+        """Take one step, and return the outcome of the step."""
+        if isinstance(step, steps.Pause):
+            time.sleep(step.pause_s)
+            return None
+        return step.read(
+            self._transport.unary(step.method, step.request, step.timeout_s, step.request_id, cancel_scope)
+        )
