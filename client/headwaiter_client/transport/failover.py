@@ -4,21 +4,28 @@ A call is a generator that yields steps. A transport takes each step and sends t
 throws the `HeadwaiterError` of a failed step into it, until the generator returns the reply.
 """
 
+import itertools
 import random
+import re
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from headwaiter_client.calls.steps import HEALTH_METHOD, no_answer
+import grpc
+
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_SERVING, no_answer
 from headwaiter_client.errors import Cancelled, DeadlineExceeded, DeviceFailed, HeadwaiterError, Starting, Unavailable
-from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas, concerns_all_calls
 from headwaiter_client.transport.retries import Metadata, RetryBudgets, RetryPolicy
 from headwaiter_client.transport.tls_mismatch import tls_mismatch
-from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
+from headwaiter_client.transport.trace_context import with_trace_context
+from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY, FRONT_ENDS_KEY
 
 # A replica that answers nothing for a quarter of a call's timeout is probed. When the call has waited as long again,
 # the probe has ended, and half of the timeout is left for another replica.
@@ -27,6 +34,13 @@ _MIN_PATIENCE_S, _MAX_PATIENCE_S = 0.25, 1.0
 _PROBE_SHARE = 0.8
 # A client with this number of calls in flight opens several connections to a server with front ends.
 _MANY_CALLS = 4
+_MOST_CONNECTIONS = 16
+# A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
+_DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+CLOSED_BEFORE = "the client is closed: create a new client"
+CLOSED_DURING = "the client was closed before the answer came"
+MOVED = "the replica stopped answering while other replicas answer: call again, and look at the replica"
 
 _Result = TypeVar("_Result")
 
@@ -56,6 +70,23 @@ class Blocking:
 
 Step: TypeAlias = Attempt | Pause | Blocking
 Steps: TypeAlias = Generator[Step, Any, _Result]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """A health check of a replica, in the background.
+
+    Attributes:
+        index: the replica.
+        timeout_s: seconds until its deadline.
+        wait_for_ready: whether the check waits for a connection.
+        counts_front_ends: whether the check asks how many front ends a server has that is up; otherwise it is a probe.
+    """
+
+    index: int
+    timeout_s: float
+    wait_for_ready: bool
+    counts_front_ends: bool = False
 
 
 @dataclass(slots=True)
@@ -123,16 +154,46 @@ class Failover(ABC):
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._connection = connection
-        count = len(connection.addresses)
+        self._connection, self._retry = connection, retry
+        self._credentials = connection.credentials()
+        self._metadata = connection.call_metadata()
         self._clock, self._jitter, self._new_event = clock, jitter, new_event
-        self._budgets = RetryBudgets(retry)
+        self._closed = new_event()
+        self._opening = threading.Lock()
+        # Gives each call to a replica the next one of its connections.
+        self._channel_numbers = itertools.count()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin without channels, and with replicas of which nothing is known."""
+        count = len(self._connection.addresses)
+        self._budgets = RetryBudgets(self._retry)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
-        self._replicas = Replicas(count, int(count * jitter()) % count, probe_first=connection.balanced)
-        self._log = TransportLog(connection.addresses)
+        self._replicas = Replicas(count, int(count * self._jitter()) % count, probe_first=self._connection.balanced)
+        self._log = TransportLog(self._connection.addresses)
         self._asked_for_front_ends = [False] * count
         # Set and replaced when a replica has been probed, and when the client is closed.
-        self._changed = new_event()
+        self._changed = self._new_event()
+        # The channels to each replica.
+        self._channels = channels = [list[Any]() for _ in range(count)]
+        # Kept, because gRPC needs about 10 µs to make one.
+        self._kept_stub = cache(lambda index, place, method: channels[index][place].unary_unary(method))
+
+    def _open(self) -> None:
+        """Open a channel to each replica."""
+        for index, channels in enumerate(self._channels):
+            channels += self._new_channels(index, 1)
+        self._start_probes(wait_for_ready=False)
+
+    def _stub(self, index: int, method: str) -> Any:
+        """Return what sends the next call to a replica."""
+        return self._kept_stub(index, next(self._channel_numbers) % len(self._channels[index]), method)
+
+    def _outgoing(self, method: str, request: bytes, timeout_s: float, request_id: str | None) -> OutgoingCall:
+        """Return a call that begins now; see `Transport.unary` for the arguments."""
+        timeout_s = capped_timeout_s(timeout_s, request_id)
+        metadata = with_trace_context(self._metadata)
+        return OutgoingCall(method, request, timeout_s, self._clock() + timeout_s, request_id, metadata)
 
     def _steps(self, call: OutgoingCall) -> Steps[bytes]:
         """Make a call, and return the reply.
@@ -234,7 +295,7 @@ class Failover(ABC):
         # A caller of one call at a time would gain nothing from a second connection.
         if not self._asked_for_front_ends[index] and self._budgets.calls_in_flight >= _MANY_CALLS:
             self._asked_for_front_ends[index] = True
-            self._ask_for_front_ends(index)
+            self._check_health(HealthCheck(index, PROBE_TIMEOUT_S, wait_for_ready=False, counts_front_ends=True))
 
     def _failed(self, call: OutgoingCall, attempt: Attempt, error: HeadwaiterError) -> None:
         """Record that a call failed."""
@@ -249,7 +310,7 @@ class Failover(ABC):
         if self._replicas.is_silent(attempt.index):
             return True
         if self._replicas.suspect(attempt.index, attempt.sent_s, self._clock()):
-            self._probe(attempt.index, _PROBE_SHARE * call.patience_s, wait_for_ready=False)
+            self._check_health(HealthCheck(attempt.index, _PROBE_SHARE * call.patience_s, wait_for_ready=False))
         return False
 
     def _note(self, index: int, change: Change | None, reason: str = "") -> None:
@@ -262,7 +323,23 @@ class Failover(ABC):
     def _start_probes(self, *, wait_for_ready: bool = True) -> None:
         """Start the probes that are due."""
         for index in self._replicas.due(self._clock()):
-            self._probe(index, PROBE_TIMEOUT_S, wait_for_ready=wait_for_ready)
+            self._check_health(HealthCheck(index, PROBE_TIMEOUT_S, wait_for_ready))
+
+    def _health_checked(
+        self,
+        check: HealthCheck,
+        code: grpc.StatusCode,
+        reply: bytes,
+        metadata: Iterable[tuple[str, str | bytes]] | None,
+    ) -> None:
+        """Record the end of a health check: its code, the reply if the code is OK, and the trailing metadata."""
+        if check.counts_front_ends:
+            more = _more_connections(metadata)
+            with self._opening:
+                if more and not self._closed.is_set():
+                    self._channels[check.index] += self._new_channels(check.index, more)
+        elif not self._closed.is_set():
+            self._probed(check.index, _probe_outcome(code, reply), f"its health check ended with {code.name}")
 
     def _probed(self, index: int, outcome: Probe, reason: str) -> None:
         """Record the end of a probe."""
@@ -278,9 +355,30 @@ class Failover(ABC):
         changed.set()
 
     @abstractmethod
-    def _ask_for_front_ends(self, index: int) -> None:
-        """Open more connections, in the background, if the server has several front ends."""
+    def _new_channels(self, index: int, count: int) -> list[Any]:
+        """Return new channels to a replica."""
 
     @abstractmethod
-    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
-        """Check a replica's health in the background, and call `_probed`."""
+    def _check_health(self, check: HealthCheck) -> None:
+        """Check a replica's health in the background, and call `_health_checked`."""
+
+
+def _more_connections(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
+    """Return how many connections to open besides the first, given the trailing metadata of a health check.
+
+    The kernel gives each connection to a front end at random. With two connections for each front end, few get none.
+    """
+    for key, value in metadata or ():
+        if key == FRONT_ENDS_KEY and re.fullmatch("[0-9]{1,3}", str(value)):
+            return max(0, min(2 * int(value), _MOST_CONNECTIONS) - 1)
+    return 0
+
+
+def _probe_outcome(code: grpc.StatusCode, reply: bytes) -> Probe:
+    """Return the outcome of a probe that ended with a code, and with a reply if the code is OK."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Probe.SILENT
+    if code is grpc.StatusCode.OK:
+        return Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
+    # Another error comes from a server or a proxy that does not offer the health service, so it cannot be down.
+    return Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING

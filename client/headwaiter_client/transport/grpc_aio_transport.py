@@ -2,34 +2,32 @@
 
 import asyncio
 import itertools
-import time
 import weakref
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import grpc
 
 from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
-from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.failover import Attempt, Blocking, Failover, OutgoingCall, Step
-from headwaiter_client.transport.grpc_transport import (
+from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.failover import (
     CLOSED_BEFORE,
     CLOSED_DURING,
     MOVED,
-    more_connections,
-    probe_outcome,
+    Attempt,
+    Blocking,
+    Failover,
+    HealthCheck,
+    OutgoingCall,
+    Step,
 )
-from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S
 from headwaiter_client.transport.retries import RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
-from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_client.waiting import wait_for_async_event
 
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
-_HandleCheck: TypeAlias = "Callable[[weakref.ref[AsyncGrpcTransport], int, _Call], Coroutine[Any, Any, None]]"
 
 
 class AsyncGrpcTransport(Failover):
@@ -41,25 +39,17 @@ class AsyncGrpcTransport(Failover):
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
         super().__init__(connection, retry, asyncio.Event)
-        # Gives each call to a replica the next one of its connections.
-        self._channel_numbers = itertools.count()
-        self._credentials = connection.credentials()
-        self._metadata = connection.call_metadata()
         # gRPC binds a channel to the event loop that runs when the channel is made, so the first call makes it.
-        self._channels: list[list[grpc.aio.Channel]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         # The event loop holds only weak references to tasks, so a task without another reference may be deleted.
-        self._probes: set[asyncio.Task[None]] = set()
-        self._closed = asyncio.Event()
+        self._health_checks: set[asyncio.Task[None]] = set()
 
     async def unary(self, method: str, request: bytes, timeout_s: float, request_id: str | None = None) -> bytes:
         """Make a call; see `AsyncTransport.unary`."""
-        timeout_s = capped_timeout_s(timeout_s, request_id)
+        call = self._outgoing(method, request, timeout_s, request_id)
         self._connect()
         if self._closed.is_set():
             raise Cancelled(CLOSED_BEFORE, request_id=request_id)
-        deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
         return await run_steps_async(self._steps(call), lambda step: self._take(step, call))
 
     async def close(self) -> None:
@@ -85,11 +75,7 @@ class AsyncGrpcTransport(Failover):
             )
         self._loop = loop
         if not self._closed.is_set():
-            self._channels = [
-                self._connection.aio_channels(index, self._credentials)
-                for index in range(len(self._connection.addresses))
-            ]
-            self._start_probes(wait_for_ready=False)
+            self._open()
 
     async def _take(self, step: Step, call: OutgoingCall) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
@@ -131,39 +117,17 @@ class AsyncGrpcTransport(Failover):
             if patience:
                 patience.end()
 
-    def _stub(self, index: int, method: str) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
-        """Return what sends the next call to a replica."""
-        channels = self._channels[index]
-        stub: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        stub = channels[next(self._channel_numbers) % len(channels)].unary_unary(method)
-        return stub
+    def _new_channels(self, index: int, count: int) -> list[grpc.aio.Channel]:
+        return self._connection.aio_channels(index, self._credentials, count)
 
-    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
-        """Check a replica's health in the background."""
-        self._check_health(index, timeout_s, _record_probe, wait_for_ready=wait_for_ready)
-
-    def _ask_for_front_ends(self, index: int) -> None:
-        """Open more connections, in the background, if the server has several front ends."""
-        self._check_health(index, PROBE_TIMEOUT_S, _add_connections, wait_for_ready=False)
-
-    def _check_health(self, index: int, timeout_s: float, handle: _HandleCheck, *, wait_for_ready: bool) -> None:
-        """Check a replica's health in the background, and let `handle` handle the end of the call."""
+    def _check_health(self, check: HealthCheck) -> None:
         if not self._closed.is_set():
-            check = self._stub(index, HEALTH_METHOD)
-            call = check(HEALTH_REQUEST, timeout=timeout_s, metadata=self._metadata, wait_for_ready=wait_for_ready)
-            task = asyncio.create_task(handle(weakref.ref(self), index, call))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
-
-    def add_connections(self, index: int, count: int) -> None:
-        """Open more connections to a replica."""
-        if count and not self._closed.is_set():
-            self._channels[index] += self._connection.aio_channels(index, self._credentials, count)
-
-    def record_probe(self, index: int, code: grpc.StatusCode, reply: bytes) -> None:
-        """Record the outcome of a probe."""
-        if not self._closed.is_set():
-            self._probed(index, *probe_outcome(code, reply))
+            call = self._stub(check.index, HEALTH_METHOD)(
+                HEALTH_REQUEST, timeout=check.timeout_s, metadata=self._metadata, wait_for_ready=check.wait_for_ready
+            )
+            task = asyncio.create_task(_record(weakref.ref(self), check, call))
+            self._health_checks.add(task)
+            task.add_done_callback(self._health_checks.discard)
 
 
 class _Patience:
@@ -187,25 +151,12 @@ class _Patience:
             self._begin()
 
 
-async def _record_probe(
-    transport: "weakref.ref[AsyncGrpcTransport]", index: int, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]"
-) -> None:
-    """Wait for a probe; the task holds no reference to the transport, which is freed when nobody else holds it."""
+async def _record(transport: "weakref.ref[AsyncGrpcTransport]", check: HealthCheck, call: _Call) -> None:
+    """Wait for a health check; the task holds no reference to the transport, which is freed when nobody else does."""
     try:
-        code = await call.code()
+        code, metadata = await call.code(), await call.trailing_metadata()
         reply = await call if code is grpc.StatusCode.OK else b""
     except Exception:  # noqa: BLE001 An interceptor raised it, so the next call raises it too, for the caller to see.
-        code, reply = grpc.StatusCode.INTERNAL, b""
-    alive = transport()
-    if alive is not None:
-        alive.record_probe(index, code, reply)
-
-
-async def _add_connections(
-    transport: "weakref.ref[AsyncGrpcTransport]", index: int, call: "grpc.aio.UnaryUnaryCall[bytes, bytes]"
-) -> None:
-    """Open more connections if the server has several front ends."""
-    with suppress(Exception):  # The next call of the caller meets the error of an interceptor, too.
-        more = more_connections(await call.trailing_metadata())
-        if (alive := transport()) is not None:
-            alive.add_connections(index, more)
+        code, metadata, reply = grpc.StatusCode.INTERNAL, None, b""
+    if (alive := transport()) is not None:
+        alive._health_checked(check, code, reply, metadata)  # noqa: SLF001

@@ -7,45 +7,38 @@ records the outcome.
 
 import itertools
 import os
-import re
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from typing import TypeAlias, cast
+from typing import cast
 
 import grpc
 
 from headwaiter_client.calls.run_steps import run_steps
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, HEALTH_SERVING
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.errors import Cancelled, Unavailable
-from headwaiter_client.transport.connection import Connection, capped_timeout_s
-from headwaiter_client.transport.failover import Attempt, Blocking, Failover, OutgoingCall, Step
+from headwaiter_client.transport.connection import Connection
+from headwaiter_client.transport.failover import (
+    CLOSED_BEFORE,
+    CLOSED_DURING,
+    MOVED,
+    Attempt,
+    Blocking,
+    Failover,
+    HealthCheck,
+    OutgoingCall,
+    Step,
+)
 from headwaiter_client.transport.interface import CancelScope
-from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Probe
 from headwaiter_client.transport.retries import RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
-from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_client.waiting import MAX_WAIT_S, wait_for_event
-from headwaiter_proto.rules.status import FRONT_ENDS_KEY
-
-# A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
-_DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-
-# The most connections to a server with front ends.
-_MOST_CONNECTIONS = 16
 
 # The channels that this process has inherited from its parent, which are never freed.
 _INHERITED: list[list[list[grpc.Channel]]] = []
 
 CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
-CLOSED_BEFORE = "the client is closed: create a new client"
-CLOSED_DURING = "the client was closed before the answer came"
-MOVED = "the replica stopped answering while other replicas answer: call again, and look at the replica"
-
-_Stub: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 
 
 class GrpcTransport(Failover):
@@ -56,35 +49,16 @@ class GrpcTransport(Failover):
     """
 
     def __init__(self, connection: Connection, retry: RetryPolicy) -> None:
-        self._connection, self._retry = connection, retry
-        self._credentials = connection.credentials()
-        self._metadata = connection.call_metadata()
-        self._closed = threading.Event()
-        self._opening = threading.Lock()
+        super().__init__(connection, retry, threading.Event)
         self._open()
 
     def _open(self) -> None:
-        """Open the channels of this process, and forget all that another process knows about the replicas."""
-        super().__init__(self._connection, self._retry, threading.Event)
-        # Gives each call to a replica the next one of its connections.
-        self._channel_numbers = itertools.count()
-        # The channels to each replica.
-        self._channels = channels = [
-            self._connection.channels(index, self._credentials) for index in range(len(self._connection.addresses))
-        ]
-        # Kept, because gRPC needs about 10 µs to make one.
-        self._kept_stub: Callable[[int, int, str], _Stub] = cache(
-            lambda index, place, method: channels[index][place].unary_unary(method)
-        )
+        """Open the channels of this process."""
         self._pid = os.getpid()
         # gRPC frees a channel that nobody closes only after the calls of that channel, which include probes.
         self._close_channels = weakref.finalize(self, _close_all, self._channels, self._pid)
         self._close_channels.atexit = False
-        self._start_probes(wait_for_ready=False)
-
-    def _stub(self, index: int, method: str) -> _Stub:
-        """Return what sends the next call to a replica."""
-        return self._kept_stub(index, next(self._channel_numbers) % len(self._channels[index]), method)
+        super()._open()
 
     def unary(
         self,
@@ -95,11 +69,9 @@ class GrpcTransport(Failover):
         cancel_scope: CancelScope | None = None,
     ) -> bytes:
         """Make a call; see `Transport.unary`."""
-        timeout_s = capped_timeout_s(timeout_s, request_id)
+        call = self._outgoing(method, request, timeout_s, request_id)
         if os.getpid() != self._pid:
             self._reopen(request_id)
-        deadline_s = time.monotonic() + timeout_s
-        call = OutgoingCall(method, request, timeout_s, deadline_s, request_id, with_trace_context(self._metadata))
         return run_steps(self._steps(call), lambda step: self._take(step, call, cancel_scope))
 
     def close(self) -> None:
@@ -115,6 +87,7 @@ class GrpcTransport(Failover):
                 raise Cancelled(CLOSED_BEFORE, request_id=request_id)
             if os.getpid() != self._pid:
                 self._close_channels()
+                self._forget()
                 self._open()
 
     def _take(self, step: Step, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes | str | None:
@@ -146,7 +119,8 @@ class GrpcTransport(Failover):
         waits = only_server and call.waited
         try:
             if cancel_scope is None and only_server:  # A blocking call is faster than a future.
-                return stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+                reply: bytes = stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+                return reply
 
             def start() -> _Sent:
                 future = stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
@@ -166,64 +140,31 @@ class GrpcTransport(Failover):
                 raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
 
-    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
-        """Check a replica's health in the background."""
-        self._check_health(index, timeout_s, GrpcTransport._record_probe, wait_for_ready=wait_for_ready)
+    def _new_channels(self, index: int, count: int) -> list[grpc.Channel]:
+        return self._connection.channels(index, self._credentials, count)
 
-    def _ask_for_front_ends(self, index: int) -> None:
-        """Open more connections, in the background, if the server has several front ends."""
-        self._check_health(index, PROBE_TIMEOUT_S, GrpcTransport._add_connections, wait_for_ready=False)
-
-    def _check_health(
-        self,
-        index: int,
-        timeout_s: float,
-        handle: "Callable[[GrpcTransport, int, grpc.Future[bytes]], None]",
-        *,
-        wait_for_ready: bool,
-    ) -> None:
-        """Check a replica's health in the background, and let `handle` handle the end of the call."""
+    def _check_health(self, check: HealthCheck) -> None:
         # gRPC holds the callback until the call has ended; a client that nobody else holds is freed before.
         transport = weakref.ref(self)
 
-        def record(call: "grpc.Future[bytes]") -> None:
-            alive = transport()
-            if alive is not None and not alive._closed.is_set():  # noqa: SLF001
-                handle(alive, index, call)
+        def record(future: "grpc.Future[bytes]") -> None:
+            if (alive := transport()) is not None:
+                call = cast("grpc.Call", future)
+                reply = future.result() if call.code() is grpc.StatusCode.OK else b""
+                alive._health_checked(check, call.code(), reply, call.trailing_metadata())  # noqa: SLF001
 
-        stub, metadata = self._stub(index, HEALTH_METHOD), self._metadata
+        stub, metadata = self._stub(check.index, HEALTH_METHOD), self._metadata
 
         def send() -> None:
             with suppress(ValueError):  # The client is closed.
                 stub.future(
-                    HEALTH_REQUEST, timeout=timeout_s, metadata=metadata, wait_for_ready=wait_for_ready
+                    HEALTH_REQUEST, timeout=check.timeout_s, metadata=metadata, wait_for_ready=check.wait_for_ready
                 ).add_done_callback(record)
 
         if self._connection.interceptors:  # They may wait for the reply.
             threading.Thread(target=send, daemon=True).start()
         else:
             send()
-
-    def _record_probe(self, index: int, call: "grpc.Future[bytes]") -> None:
-        code = cast("grpc.Call", call).code()
-        self._probed(index, *probe_outcome(code, call.result() if code is grpc.StatusCode.OK else b""))
-
-    def _add_connections(self, index: int, call: "grpc.Future[bytes]") -> None:
-        more = more_connections(cast("grpc.Call", call).trailing_metadata())
-        with self._opening:
-            if more and not self._closed.is_set():
-                self._channels[index] += self._connection.channels(index, self._credentials, more)
-
-
-def more_connections(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
-    """Return how many connections to open besides the first, given the trailing metadata of a health check.
-
-    The kernel gives each connection to a front end at random. With two connections for each front end, few get none.
-    """
-    for key, value in metadata or ():
-        if key == FRONT_ENDS_KEY and re.fullmatch("[0-9]{1,3}", str(value)):
-            return max(0, min(2 * int(value), _MOST_CONNECTIONS) - 1)
-    return 0
 
 
 class _Sent:
@@ -247,18 +188,6 @@ class _Sent:
             except grpc.FutureTimeoutError:
                 if self._leaves():
                     self.cancel()
-
-
-def probe_outcome(code: grpc.StatusCode, reply: bytes) -> tuple[Probe, str]:
-    """Return the outcome and the reason of a probe that ended with a code, and with a reply if the code is OK."""
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        outcome = Probe.SILENT
-    elif code is grpc.StatusCode.OK:
-        outcome = Probe.SERVING if reply == HEALTH_SERVING else Probe.REFUSED
-    else:
-        # Another error comes from a server or a proxy that does not offer the health service, so it cannot be down.
-        outcome = Probe.REFUSED if code in _DOWN_CODES else Probe.SERVING
-    return outcome, f"its health check ended with {code.name}"
 
 
 def _close_all(channels: list[list[grpc.Channel]], pid: int) -> None:

@@ -10,7 +10,7 @@ from headwaiter_client import Cancelled, DeadlineExceeded, HeadwaiterError, Inva
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS, no_answer
 from headwaiter_client.errors import DeviceFailed, Starting, Unavailable
 from headwaiter_client.transport.connection import Connection
-from headwaiter_client.transport.failover import Attempt, Failover, OutgoingCall, Pause, Step
+from headwaiter_client.transport.failover import Attempt, Failover, HealthCheck, OutgoingCall, Pause, Step
 from headwaiter_client.transport.replicas import Change, Probe, Replicas
 from headwaiter_client.transport.retries import DEFAULT_RETRY
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
@@ -65,11 +65,12 @@ class _Failover(Failover):
             self._probed(index, Probe.SERVING if answered else Probe.REFUSED, "")
         self.probes.clear()
 
-    def _probe(self, index: int, timeout_s: float, *, wait_for_ready: bool) -> None:
-        self.probes.append(index)
+    def _new_channels(self, index: int, count: int) -> list[Any]:
+        raise AssertionError("there is no network")
 
-    def _ask_for_front_ends(self, index: int) -> None:
-        raise AssertionError("one call at a time needs no second connection")
+    def _check_health(self, check: HealthCheck) -> None:
+        assert not check.counts_front_ends, "one call at a time needs no second connection"
+        self.probes.append(check.index)
 
     def serve(self, *indices: int) -> None:
         """Let the health checks of replicas succeed."""

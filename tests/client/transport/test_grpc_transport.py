@@ -384,7 +384,7 @@ async def test_an_async_client_that_is_closed_sends_no_health_check(server: Fake
     transport = AsyncGrpcTransport(Connection([server.address]), FAST_RETRY)
     await transport.close()
     transport._start_probes()  # As an answer that arrives while the client is being closed may do.
-    assert not transport._probes
+    assert not transport._health_checks
 
 
 def test_cancelling_a_scope_cancels_a_call_to_a_replica(server: FakeServer) -> None:

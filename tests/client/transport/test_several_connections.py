@@ -11,7 +11,8 @@ import pytest
 from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.transport.connection import Connection
-from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport, _add_connections
+from headwaiter_client.transport.failover import HealthCheck
+from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport, _record
 from tests.support.client.fake_server import FakeServer
 
 _ROUNDS = 30
@@ -68,5 +69,6 @@ async def test_a_client_that_was_dropped_opens_no_connections(server: FakeServer
     del transport
     gc.collect()
     assert dropped() is None
-    await _add_connections(dropped, 0, call)
+    check = HealthCheck(0, 10, wait_for_ready=False, counts_front_ends=True)
+    await _record(dropped, check, call)
     assert server.connections == set()
