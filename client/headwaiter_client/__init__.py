@@ -9,12 +9,12 @@ from headwaiter_client.aio import AsyncClient
 from headwaiter_client.answers import Answer, best_answer
 from headwaiter_client.calls.attend import Attention, AttentionVectors
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification_results import Classification, LabelScore, RankedDocument, Ranking
+from headwaiter_client.calls.classify import Classification, LabelScore, RankedDocument, Ranking
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, Task
 from headwaiter_client.calls.options import ClassifyOptions, DefaultOptions, RequestOptions, TokenizeOptions
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
-from headwaiter_client.calls.tokenization import Tokenization
+from headwaiter_client.calls.tokenize import Tokenization
 from headwaiter_client.client import Client
 from headwaiter_client.errors import (
     Cancelled,

@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification_results import Classification, Ranking
-from headwaiter_client.calls.classify import ClassifyCall, RerankCall
-from headwaiter_client.calls.encode import EncodeCall
+from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
+from headwaiter_client.calls.encode import EncodeCall, OneTextCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import (
     AttendOptions,
@@ -28,13 +27,12 @@ from headwaiter_client.calls.options import (
     RequestOptions,
     TokenizeOptions,
 )
-from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding
 from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.calls.tokenization import Tokenization
-from headwaiter_client.calls.tokenize import TokenizeCall
+from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.task_sharing import TaskSharing
 from headwaiter_client.task_stream import TaskStream
@@ -45,7 +43,6 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 
 _Result = TypeVar("_Result")
-_Taken = TypeVar("_Taken")
 _ListResult = TypeVar("_ListResult", bound=ListResult)
 
 
@@ -96,8 +93,9 @@ class AsyncClient:
     async def encode(self, texts: str | Iterable[str], **options: Unpack[ListOptions]) -> Encoding | SequenceEncoding:
         """Encode texts; see `Client.encode`."""
         if isinstance(texts, str):
-            call = EncodeCall(self._settings, TextInput(), [texts], options)
-            return await self._send_one(call, call.only_chunk(), only_sequence)
+            call = OneTextCall(self._settings, TextInput(), [texts], options)
+            encoding: SequenceEncoding = await self._send_one(call, call.chunk())
+            return encoding
         return await self._list(EncodeCall(self._settings, TextInput(), texts, options))
 
     async def encode_tokens(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
@@ -211,7 +209,8 @@ class AsyncClient:
     async def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = await self._run(call.split())
         if len(chunks) == 1:
-            return await self._send_one(call, chunks[0], part_of)
+            result: _ListResult = await self._send_one(call, chunks[0])
+            return result
         results = ListResults(chunks, call)
         try:
             async with aclosing(self._send_all(results.chunks, results.send)) as parts:
@@ -223,11 +222,11 @@ class AsyncClient:
         # Joining many results copies much memory, so that other tasks would wait.
         return await asyncio.to_thread(results.join)
 
-    async def _send_one(self, call: ListCall[_ListResult], chunk: Chunk, take: Take[_ListResult, _Taken]) -> _Taken:
+    async def _send_one(self, call: ListCall[Any], chunk: Chunk) -> Any:
         """Send a call that one request holds; share the request with other calls if possible."""
         if self._sharing and not has_span():
-            return await self._sharing.send(call, chunk, take, self._run)
-        return await self._run(call.send_all(chunk, take))
+            return await self._sharing.send(call, chunk, self._run)
+        return await self._run(call.send_all(chunk))
 
     async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
         limits = await self._run(call.limits())

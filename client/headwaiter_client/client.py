@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike
 from headwaiter_client.calls import steps
 from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
-from headwaiter_client.calls.classification_results import Classification, Ranking
-from headwaiter_client.calls.classify import ClassifyCall, RerankCall
-from headwaiter_client.calls.encode import EncodeCall
+from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
+from headwaiter_client.calls.encode import EncodeCall, OneTextCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults, Take
+from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import (
     AttendOptions,
@@ -29,13 +28,12 @@ from headwaiter_client.calls.options import (
     RequestOptions,
     TokenizeOptions,
 )
-from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding, only_sequence, part_of
+from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding
 from headwaiter_client.calls.run_steps import run_steps
 from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.calls.tokenization import Tokenization
-from headwaiter_client.calls.tokenize import TokenizeCall
+from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_sharing import ThreadSharing
 from headwaiter_client.thread_stream import ThreadStream
@@ -49,7 +47,6 @@ from headwaiter_client.worker_threads import MIN_THREADS, Work, WorkerThreads
 
 _Result = TypeVar("_Result")
 _ListResult = TypeVar("_ListResult", bound=ListResult)
-_Taken = TypeVar("_Taken")
 _ToCancel = TypeVar("_ToCancel", bound="_Cancellable")
 
 
@@ -148,8 +145,9 @@ class Client:
             **options: see `RequestOptions` and `ListOptions`.
         """
         if isinstance(texts, str):
-            call = EncodeCall(self._settings, TextInput(), [texts], options)
-            return self._send_one(call, call.only_chunk(), only_sequence)
+            call = OneTextCall(self._settings, TextInput(), [texts], options)
+            encoding: SequenceEncoding = self._send_one(call, call.chunk())
+            return encoding
         return self._list(EncodeCall(self._settings, TextInput(), texts, options))
 
     def encode_tokens(self, sequences: Iterable[ArrayLike], **options: Unpack[ListOptions]) -> Encoding:
@@ -329,7 +327,8 @@ class Client:
     def _list(self, call: ListCall[_ListResult]) -> _ListResult:
         chunks = self.run(call.split())
         if len(chunks) == 1:
-            return self._send_one(call, chunks[0], part_of)
+            result: _ListResult = self._send_one(call, chunks[0])
+            return result
         results = ListResults(chunks, call)
         try:
             with closing(self._send_all(results.chunks, results.send)) as parts:
@@ -340,11 +339,11 @@ class Client:
             raise
         return results.join()
 
-    def _send_one(self, call: ListCall[_ListResult], chunk: Chunk, take: Take[_ListResult, _Taken]) -> _Taken:
+    def _send_one(self, call: ListCall[Any], chunk: Chunk) -> Any:
         """Send a call that one request holds; share the request with other calls if possible."""
         if self._sharing and not has_span():
-            return self._sharing.send(call, chunk, take, self.run)
-        return self.run(call.send_all(chunk, take))
+            return self._sharing.send(call, chunk, self.run)
+        return self.run(call.send_all(chunk))
 
     def _send_all(
         self, chunks: Iterable[Chunk], send: Callable[[Chunk], Steps[_Result]]

@@ -4,17 +4,14 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from headwaiter_client.calls.list_call import ListCall, Take
-from headwaiter_client.calls.results import ListResult
+from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.shared_requests import Caller, SharedRequest, SharedRequests
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 
 Run: TypeAlias = Callable[[Steps[Any]], Awaitable[Any]]
-_Result = TypeVar("_Result", bound=ListResult)
-_Taken = TypeVar("_Taken")
 
 
 class TaskSharing:
@@ -33,7 +30,7 @@ class TaskSharing:
         self._expires_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    async def send(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
+    async def send(self, call: ListCall[Any], chunk: Chunk, run: Run) -> Any:
         """Send a call of one chunk; see `ThreadSharing.send`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -42,27 +39,21 @@ class TaskSharing:
                 settled.set_result(None)
 
         now_s = time.monotonic()
-        caller = Caller(call, chunk, take, now_s, notify)
+        caller = Caller(call, chunk, now_s, notify)
         if not self._requests.may_share(caller, now_s):
-            return await self._send_alone(call, chunk, take, run)
+            return await run(self._requests.send_alone(call, chunk))
         self._callers[caller] = None
         self._requests.add(caller)
         self._start_soon(run)
         self._expire_at(caller.deadline_s)
         try:
             await settled
-            result: _Taken | None = caller.result()
+            result = caller.result()
             if result is None:
-                result = await self._send_alone(call, chunk, take, run)
+                result = await run(self._requests.send_alone(call, chunk))
             return result
         finally:
             self._leave(caller, run)
-
-    async def _send_alone(self, call: ListCall[_Result], chunk: Chunk, take: Take[_Result, _Taken], run: Run) -> _Taken:
-        start_s = time.monotonic()
-        result: _Taken = await run(call.send_all(chunk, take))
-        self._requests.answered(time.monotonic() - start_s)
-        return result
 
     def _start_soon(self, run: Run) -> None:
         """Start requests at the end of this turn of the event loop, so that all calls of the turn may share them."""

@@ -11,11 +11,10 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, Overloaded
-from headwaiter_client.calls.encode import EncodeCall
+from headwaiter_client.calls.encode import OneTextCall
 from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
 from headwaiter_client.calls.options import RequestOptions
-from headwaiter_client.calls.results import only_sequence
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequest, SharedRequests
 from headwaiter_client.errors import (
     DeadlineExceeded,
@@ -386,8 +385,8 @@ def _caller(
     options: RequestOptions | None = None,
 ) -> Caller:
     settings = settings or CallSettings(30.0, 8, {})
-    call = EncodeCall(settings, TextInput(), [text], {**(options or {}), "timeout_s": timeout_s})
-    return Caller(call, call.only_chunk(), only_sequence, now_s, lambda: None)
+    call = OneTextCall(settings, TextInput(), [text], {**(options or {}), "timeout_s": timeout_s})
+    return Caller(call, call.chunk(), now_s, lambda: None)
 
 
 def _settings_with_cost(token_s: float) -> CallSettings:
@@ -489,7 +488,7 @@ def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None
     for caller in (short, long):
         assert requests.may_share(caller, 0.0)
         requests.add(caller)
-    requests.answered(0.3)
+    requests.round_trip_s = 0.3
     requests.end(first, 0.1)
     assert short.is_settled
     assert short.result() is None
@@ -503,7 +502,7 @@ def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None
 
 def test_a_refusal_says_nothing_of_the_time_that_a_request_takes() -> None:
     requests = SharedRequests(1)
-    requests.answered(0.3)
+    requests.round_trip_s = 0.3
     requests.add(_caller(1.0))
     refused = requests.next(0.0)
     assert refused

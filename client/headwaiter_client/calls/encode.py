@@ -2,7 +2,7 @@
 
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.options import ListOptions, encode_template
-from headwaiter_client.calls.results import Encoding, SequenceEncoding, read_encoding, split_by_sequence
+from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_proto import encoder_pb2 as pb
@@ -27,3 +27,19 @@ class EncodeCall(ListCall[Encoding]):
     @property
     def _wants_rows(self) -> bool:
         return bool(self._options.get("hidden"))
+
+
+class OneTextCall(EncodeCall):
+    """One call of `encode` for one text instead of a list."""
+
+    def chunk(self) -> Chunk:
+        """Return the text as a chunk.
+
+        Raises:
+            InvalidInput: the text cannot be sent.
+        """
+        return self._converter().convert(self.sequences)
+
+    def part(self, result: Encoding, first: int, count: int) -> SequenceEncoding:
+        """See `ListCall.part`."""
+        return only_sequence(result, first)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from itertools import islice
-from typing import Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,7 +19,7 @@ from headwaiter_client.calls.input_kinds import InputKind, Request
 from headwaiter_client.calls.models import ModelRef
 from headwaiter_client.calls.options import DefaultOptions, Defaults, RequestOptions, copied, own_id, random_id
 from headwaiter_client.calls.progress import progress_function
-from headwaiter_client.calls.results import ListResult, failed_part, join_results, with_failures
+from headwaiter_client.calls.results import ListResult, failed_part, join_results, part_of, with_failures
 from headwaiter_client.calls.splitting import (
     MAX_REQUEST_SEQUENCES,
     SMALL_LIST,
@@ -42,9 +42,6 @@ from headwaiter_proto import encoder_pb2 as pb
 _Item = TypeVar("_Item")
 _Sent = TypeVar("_Sent", bound=Sent)
 _Result = TypeVar("_Result", bound=ListResult)
-_Taken = TypeVar("_Taken")
-# Returns the result of a call, given the result of a request, and the first and the number of the call's sequences.
-Take: TypeAlias = Callable[[_Result, int, int], _Taken]
 
 
 class CallSettings:
@@ -201,19 +198,15 @@ class ListCall(ABC, Generic[_Result]):
                 resumed_s = time.monotonic()
         return chunks
 
-    def only_chunk(self) -> Chunk:
-        """Return the only sequence of the call as a chunk.
+    def part(self, result: _Result, first: int, count: int) -> Any:
+        """Return the result of the call, whose `count` sequences from `first` a request had, perhaps among others."""
+        return part_of(result, first, count)
 
-        Raises:
-            InvalidInput: the sequence cannot be sent.
-        """
-        return self._converter().convert(self.sequences)
-
-    def send_all(self, chunk: Chunk, take: Take[_Result, _Taken]) -> Steps[_Taken]:
+    def send_all(self, chunk: Chunk) -> Steps[Any]:
         """Send all sequences of the call as one chunk, report progress, and return the result of the call."""
-        part, count = (yield from self.send(chunk)), len(chunk.sequences)
+        result, count = (yield from self.send(chunk)), len(chunk.sequences)
         self.note_progress(count, count)
-        return take(part, 0, count)
+        return self.part(result, 0, count)
 
     def limits(self) -> Steps[ChunkLimits]:
         """Return the limits of a request; ask the server if the model's description is not known yet."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce, wraps
 from itertools import chain
-from operator import add
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
+from operator import add, attrgetter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,6 +74,9 @@ class Timings:
         return Timings(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
+_OF_SERVER = attrgetter(*(each.name for each in fields(Timings)[1:]))
+
+
 @dataclass(eq=False)  # Not frozen: see `Timings`.
 class SequenceEncoding:
     """The result of one sequence, alone or of a stream. Its arrays are writable and keep no other result in memory.
@@ -138,33 +141,42 @@ class SequenceEncoding:
         return received
 
 
+@dataclass(eq=False, kw_only=True)
+class ListResult:
+    """What the results of lists have in common. Indices of sequences are positions in the caller's list.
+
+    Attributes:
+        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
+        truncated: number of tokens before truncation of each truncated text or pair, by index.
+        failures: the error of each failed sequence of a `partial` call, by index.
+        model: the model that answered.
+        request_id: the request's name in the server's log.
+    """
+
+    lengths: NDArray[np.int64] = field(repr=False)
+    truncated: dict[int, int]
+    failures: dict[int, HeadwaiterError]
+    model: ModelRef
+    request_id: str
+
+
 @dataclass(eq=False)
-class Encoding:
-    """The results of a list. Its arrays are writable. Indices of sequences are positions in the caller's list.
+class Encoding(ListResult):
+    """The results of a list. Its arrays are writable. It also has the attributes of `ListResult`.
 
     Attributes:
         received_pooled: the pooled vectors in the type of the reply, floats or an `Int8Array`; None if it has none.
             Read this if your program does not know which outputs and types were requested.
         received_hidden: the same as `received_pooled` for the hidden vectors.
         received_offsets: the same for the offsets.
-        lengths: [B] number of tokens of each sequence, special tokens included; 0 for a failed sequence.
-        truncated: number of tokens before truncation of each truncated text, by index.
-        failures: the error of each failed sequence of a `partial` call, by index.
         timings: the time that each stage took.
-        model: the model that answered.
-        request_id: the request's name in the server's log.
         received_sparse: the entries of each sparse vector; None if the reply has none.
     """
 
     received_pooled: Vectors | None
     received_hidden: list[Vectors] | None
     received_offsets: list[NDArray[np.uint32]] | None
-    lengths: NDArray[np.int64]
-    truncated: dict[int, int]
-    failures: dict[int, HeadwaiterError]
     timings: Timings
-    model: ModelRef
-    request_id: str
     received_sparse: list[NDArray[Any]] | None = None
 
     @property
@@ -331,7 +343,7 @@ def split_by_sequence(part: Encoding, first: int) -> list[SequenceEncoding]:
     return [_sequence(part, row, first + row) for row in range(len(part.lengths))]
 
 
-def only_sequence(part: Encoding, row: int, _count: int) -> SequenceEncoding:
+def only_sequence(part: Encoding, row: int) -> SequenceEncoding:
     """Return the result of the sequence of a row, as if the sequence had a request of its own; see `part_of`."""
     sequence = _sequence(part, row, row)
     sequence.index = 0
@@ -361,16 +373,7 @@ def _sequence(part: Encoding, row: int, index: int) -> SequenceEncoding:
 
 def read_timings(server: pb.Timings, round_trip_s: float) -> Timings:
     """Return the seconds of the server's stages together with the client's round trip."""
-    return Timings(
-        round_trip_s,
-        server.tokenize_s,
-        server.queue_s,
-        server.assemble_s,
-        server.compute_s,
-        server.respond_s,
-        server.total_s,
-        server.batches,
-    )
+    return Timings(round_trip_s, *_OF_SERVER(server))
 
 
 def read_lengths(
@@ -427,32 +430,6 @@ def _check_sequences(field_name: str, entries: Sequence[pb.Truncated | pb.Failur
     last = max(one.sequence for one in entries)
     if last >= count:
         raise ValueError(f"{field_name} names sequence {last} of {count}")
-
-
-class ListResult(Protocol):
-    """What the dataclasses of results of lists share: `Encoding`, `Classification` and `Tokenization`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Number of tokens of each sequence."""
-
-    @property
-    def model(self) -> ModelRef:
-        """The model that answered."""
-
-    @property
-    def truncated(self) -> dict[int, int]:
-        """Number of tokens before truncation of each truncated text, by index."""
-
-    @property
-    def failures(self) -> dict[int, HeadwaiterError]:
-        """The error of each failed sequence, by index."""
-
-    @property
-    def request_id(self) -> str:
-        """The request's name in the server's log."""
 
 
 def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterError]) -> _Part:
@@ -535,11 +512,7 @@ def failed_part(example: _Part, first: int, count: int, error: HeadwaiterError) 
 
 
 def present(output: _Item | None, advice: str) -> _Item:
-    """Return an output of a result.
-
-    Raises:
-        OutputMissing: the output is None; the message is the advice.
-    """
+    """Return an output of a result; raise `OutputMissing` with the advice if it is None."""
     if output is None:
         raise OutputMissing(advice)
     return output

@@ -6,12 +6,13 @@ calls leave together. Each then gets its part of the reply, its own error, or th
 """
 
 import math
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
 from headwaiter_client.calls.input_kinds import SequenceSize
-from headwaiter_client.calls.list_call import ListCall, Take
+from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import (
@@ -70,7 +71,6 @@ class Caller:
     Args:
         call: the call.
         chunk: all sequences of the call.
-        take: returns the result of the call.
         now_s: the time.
         notify: called once the call has an outcome.
 
@@ -79,22 +79,22 @@ class Caller:
         chunk: as given.
         deadline_s: the time at which the call ends.
         request: the request that holds the sequences; None while the call waits for one.
+        to_send: the request, if the thread of this call has to send it.
+        notify: as given.
         is_settled: whether the call has an outcome.
         size: upper bound of the size of the sequences.
         device_s: predicted time of the sequences on a device, besides that of starting a batch; 0 if nothing is known.
     """
 
-    def __init__(
-        self, call: ListCall[Any], chunk: Chunk, take: Take[Any, Any], now_s: float, notify: Callable[[], object]
-    ) -> None:
+    def __init__(self, call: ListCall[Any], chunk: Chunk, now_s: float, notify: Callable[[], object]) -> None:
         self.call = call
         self.chunk = chunk
-        self._take = take
         self.deadline_s = call.begin(now_s)
         self.request: SharedRequest | None = None
+        self.to_send: SharedRequest | None = None
         self.is_settled = False
         self.size = chunk.max_size or _measured(chunk)
-        self._notify = notify
+        self.notify = notify
         self._outcome: _Outcome = None
         self.predict()
 
@@ -118,7 +118,7 @@ class Caller:
         if not self.is_settled:
             self._outcome = outcome
             self.is_settled = True
-            self._notify()
+            self.notify()
 
     @property
     def ends_with_request(self) -> bool:
@@ -138,7 +138,7 @@ class Caller:
         """
         if isinstance(self._outcome, HeadwaiterError):
             raise self._outcome
-        return self._outcome and self._take(*self._outcome)
+        return self._outcome and self.call.part(*self._outcome)
 
 
 class SharedRequest:
@@ -205,13 +205,16 @@ class SharedRequests:
 
     Args:
         servers: number of servers that answer the requests.
+
+    Attributes:
+        round_trip_s: the time from sending the latest request that was answered to its reply.
     """
 
     def __init__(self, servers: int) -> None:
         self._servers = servers
         # The options and the number of the calls of each request in flight.
         self._in_flight: dict[SharedRequest, tuple[Hashable, int]] = {}
-        self._round_trip_s = 0.0
+        self.round_trip_s = 0.0
         # The calls with the same options, by their options. The first have waited longest for a request.
         self._waiting: dict[Hashable, dict[Caller, None]] = {}
 
@@ -221,11 +224,14 @@ class SharedRequests:
 
     def may_share(self, caller: Caller, now_s: float) -> bool:
         """Return whether a call may share a request, and its deadline leaves time to wait for one."""
-        return caller.may_share and caller.deadline_s >= now_s + _ROUND_TRIPS * self._round_trip_s
+        return caller.may_share and caller.deadline_s >= now_s + _ROUND_TRIPS * self.round_trip_s
 
-    def answered(self, round_trip_s: float) -> None:
-        """Note the time from sending a request to its reply. A refusal comes sooner, and would say nothing."""
-        self._round_trip_s = round_trip_s
+    def send_alone(self, call: ListCall[Any], chunk: Chunk) -> Steps[Any]:
+        """Send a call in a request of its own, and return its result."""
+        start_s = time.monotonic()
+        result = yield from call.send_all(chunk)
+        self.round_trip_s = time.monotonic() - start_s
+        return result
 
     def add(self, caller: Caller) -> None:
         """Add a call that waits."""
@@ -267,8 +273,8 @@ class SharedRequests:
     def end(self, request: SharedRequest, now_s: float) -> None:
         """Count a request that is no longer in flight, and let go the calls that have no time left to wait."""
         del self._in_flight[request]
-        if request.is_answered:
-            self.answered(now_s - request.start_s)
+        if request.is_answered:  # A refusal comes sooner, and would say nothing.
+            self.round_trip_s = now_s - request.start_s
         for waiting in self._waiting.values():
             for caller in [caller for caller in waiting if not self.may_share(caller, now_s)]:
                 del waiting[caller]
