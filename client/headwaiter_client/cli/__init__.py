@@ -23,16 +23,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except KeyboardInterrupt as interruption:
-        print(": ".join(["headwaiter-client: interrupted", *map(str, interruption.args)]), file=sys.stderr)
-        return _INTERRUPTED
-    except (HeadwaiterError, OSError, ValueError) as error:
-        print(f"headwaiter-client: {_message(error, arguments)}", file=sys.stderr)
-        return 1
+    except (KeyboardInterrupt, HeadwaiterError, OSError, ValueError) as error:
+        print(
+            ": ".join(["headwaiter-client", _message(error, arguments), *getattr(error, "__notes__", [])]),
+            file=sys.stderr,
+        )
+        return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _message(error: Exception, arguments: argparse.Namespace) -> str:
+def _message(error: Exception | KeyboardInterrupt, arguments: argparse.Namespace) -> str:
     """Return the message of an error; for a file error, the file and the reason without the errno number."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return with_flag(error, "--model" if "model" in arguments else "NAME")

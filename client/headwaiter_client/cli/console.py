@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -44,8 +43,8 @@ def bar_chart(labels: Sequence[str], numbers: Sequence[str], values: Sequence[fl
 class ProgressBar:
     """Shows how many items are done, and whether the command waits for the server.
 
-    A terminal shows a bar with the number of items, the items per second and the time left; during a wait, also its
-    duration and its reason. Without a terminal, standard error gets one line when a wait begins and one when it ends.
+    A terminal shows a bar with the number of items, the items per second and the time left; during a wait, also when
+    it began and why. Without a terminal, standard error gets one line when a wait begins and one when it ends.
 
     Args:
         total: number of all items, those of earlier runs included.
@@ -55,47 +54,31 @@ class ProgressBar:
     """
 
     def __init__(self, total: int) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
-        from rich.text import Text
-
-        class WaitColumn(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                return Text(task.fields["wait"]())
 
         self.done = self._resumed = 0
         self._is_terminal = sys.stderr.isatty()
         self._started_s = time.perf_counter()
         self._waits_since_s: float | None = None
-        self._reason = ""
         self._bar = Progress(
             "Encoding",
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}/s"),
             TimeRemainingColumn(),
-            WaitColumn(Column(no_wrap=True, overflow="ellipsis")),
+            TextColumn("{task.fields[wait]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console(stderr=True),
             transient=True,
             disable=not self._is_terminal,
         )
-        self._task = self._bar.add_task("", total=total, rate="-", wait=self._wait_text)
+        self._task = self._bar.add_task("", total=total, rate="-", wait="")
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def resume(self, done: int) -> None:
@@ -113,22 +96,18 @@ class ProgressBar:
 
     def begin_wait(self, reason: str) -> None:
         """Show that the command waits for the server, and why; a wait in progress continues with the new reason."""
-        self._reason = reason
         if self._waits_since_s is None:
-            self._waits_since_s = time.monotonic()
-            self._print_line(f"waiting for the server: {self._reason}")
+            self._waits_since_s = time.time()
+            self._print_line(f"waiting for the server: {reason}")
+        since = time.strftime("%H:%M:%S", time.localtime(self._waits_since_s))
+        self._bar.update(self._task, wait=f"waiting for the server since {since}: {reason}")
 
     def end_wait(self) -> None:
         """Show that the server has answered."""
         if self._waits_since_s is not None:
-            self._print_line(f"the server answers again after {time.monotonic() - self._waits_since_s:.0f} s")
+            self._print_line(f"the server answers again after {time.time() - self._waits_since_s:.0f} s")
             self._waits_since_s = None
-
-    def _wait_text(self) -> str:
-        # The bar refreshes itself, so the seconds count on while the command sleeps or calls the server.
-        if self._waits_since_s is None:
-            return ""
-        return f"waiting for the server since {time.monotonic() - self._waits_since_s:.0f} s: {self._reason}"
+            self._bar.update(self._task, wait="")
 
     def _print_line(self, line: str) -> None:
         if not self._is_terminal:

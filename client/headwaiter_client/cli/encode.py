@@ -114,11 +114,10 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
                 tokens += encoding.length
                 truncated += encoding.original_tokens is not None
             file.finish(convert)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(*_resume_advice(arguments, file)) from None
-        except OSError as error:
-            reason = ": ".join([error.strerror or str(error), *_resume_advice(arguments, file)])
-            raise OSError(error.errno, reason, error.filename) from error
+        except (KeyboardInterrupt, OSError) as error:
+            if file.resumable:
+                error.add_note(f"run the same command{' without --restart' if arguments.restart else ''} to resume")
+            raise
     resumed = f" ({file.resumed_rows:,} from the interrupted run)" if file.resumed_rows else ""
     seconds, count = time.perf_counter() - started_s, len(texts.values)
     lines = [f"{count:,} sentence{'' if count == 1 else 's'}{resumed}, {tokens:,} tokens, {seconds:.3f} s"]
@@ -142,12 +141,6 @@ def _convert(arguments: argparse.Namespace, texts: Texts) -> Convert | None:
         )
     texts.values.check_new_column(arguments.vector_column)
     return partial(texts.values.write_with_vectors, arguments.vector_column)
-
-
-def _resume_advice(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
-    """Return how to resume, or an empty list if no text was encoded."""
-    command = "the same command without --restart" if arguments.restart else "the same command"
-    return [f"run {command} to resume"] if file.resumable else []
 
 
 def _row_type(dtype: str, width: int) -> np.dtype[Any]:

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeAlias
 
 import numpy as np
@@ -34,13 +33,6 @@ from numpy.typing import NDArray
 Convert: TypeAlias = Callable[[NDArray[Any], BinaryIO], None]
 
 _HASH_BYTES = 16
-_OTHER_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 class ResumableFile:
@@ -103,9 +95,6 @@ class ResumableFile:
         """
         header = _npy_header(row_type, len(texts))
         self._texts = texts
-        with suppress(FileNotFoundError):
-            if self._vectors_path.samefile(self._output):  # A run was killed between the two steps of `_move`.
-                self._vectors_path.unlink()
         self._vectors = _open_regular(self._vectors_path)
         self._vectors.seek(len(header))
         reusable = 0 if restart else self._reusable_rows(self._vectors, settings, row_type.itemsize)
@@ -164,9 +153,7 @@ class ResumableFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._vectors is not None:
             self._vectors.close()
             if not self._rows:  # Files without a row are of no use to another run.
@@ -184,8 +171,7 @@ class ResumableFile:
             OSError: the file cannot be written.
         """
         path = Path(f"{self._output}.converted")
-        # An earlier run may have been killed while it wrote this file, or between the two steps of `_move`.
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # An earlier run may have been killed while it wrote this file.
         try:
             with _naming(path), io.BufferedWriter(_open_regular(path)) as file:
                 convert(np.load(self._vectors_path, mmap_mode="r"), file)
@@ -203,14 +189,6 @@ class ResumableFile:
             ValueError: meanwhile, another process has put something into that place.
         """
         _check_output(self._output, overwrite=self._overwrite)
-        if not self._overwrite:
-            try:
-                os.link(complete, self._output)  # Unlike a rename, a link never replaces a file.
-            except OSError:  # The place is taken, or the file system has no hard links.
-                _check_output(self._output, overwrite=False)
-            else:
-                complete.unlink()
-                return
         with suppress(FileNotFoundError):
             complete.chmod(self._output.stat().st_mode)  # The replaced file may be private.
         complete.replace(self._output)
@@ -265,15 +243,10 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
         mode = output.stat().st_mode
     except FileNotFoundError:
         return
-    _check_regular(output, mode)
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{output} is not a regular file: name another file with --output")
     if not overwrite:
         raise ValueError(f"{output} already exists: replace it with --overwrite, or name another file with --output")
-
-
-def _check_regular(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = _OTHER_KINDS.get(stat.S_IFMT(mode), "a special file")
-        raise ValueError(f"{path} is {kind}, not a regular file: name another file with --output")
 
 
 def _is_head(line: bytes) -> bool:
@@ -323,13 +296,8 @@ def _open_regular(path: Path) -> io.FileIO:
         OSError: the file cannot be opened, or is a symbolic link, which another user may have put there.
         ValueError: the file is not a regular file.
     """
-    file = io.FileIO(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666))
-    try:
-        _check_regular(path, os.fstat(file.fileno()).st_mode)
-    except ValueError:
-        file.close()
-        raise
-    return file
+    _check_output(path, overwrite=True)
+    return io.FileIO(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666))
 
 
 def _write(file: io.FileIO, content: bytes) -> None:
@@ -339,12 +307,10 @@ def _write(file: io.FileIO, content: bytes) -> None:
         OSError: the disk is full, for example; the error names the file.
     """
     rest = memoryview(content)
-    try:
+    with _naming(file.name):
         while rest:
             # A disk that is nearly full takes only some of the bytes; the next write then fails.
             rest = rest[file.write(rest) :]
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(file.name)) from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -358,7 +324,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Any) -> Iterator[None]:
     """Add the name of the file to an `OSError`, which the functions for open files leave out."""
     try:
         yield

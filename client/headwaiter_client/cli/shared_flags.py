@@ -56,12 +56,9 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises:
         OSError: the token file cannot be read.
-        ValueError: a TLS flag is set without another flag that it needs.
+        ValueError: one of --tls-cert and --tls-key is set without the other.
     """
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        given, missing = ("--tls-cert", "--tls-key") if arguments.tls_cert else ("--tls-key", "--tls-cert")
-        raise ValueError(f"{given} is given without {missing}: give both, or neither")
     addresses = [address.strip() for address in arguments.address.split(",")]
     return {
         "address": addresses if len(addresses) > 1 else addresses[0],

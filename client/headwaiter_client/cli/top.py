@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from http.client import HTTPException
 from itertools import chain
@@ -171,9 +172,10 @@ def _view(screen: "Console", server: ServerActivity, read_unix_s: float) -> "Gro
 
 def _server_lines(server: ServerActivity, read_unix_s: float) -> Iterator[str]:
     """Yield the lines about the whole server."""
+    uptime_s = read_unix_s - server.started_unix_s
     facts = [
         f"headwaiter {server.build}",
-        *([] if isnan(server.started_unix_s) else [f"up {_uptime(read_unix_s - server.started_unix_s)}"]),
+        *([] if isnan(uptime_s) else [f"up {timedelta(seconds=max(0, int(uptime_s)))}"]),
         *([f"{server.front_ends} front ends"] if server.front_ends else []),
         f"{server.in_progress:,} requests in progress",
     ]
@@ -268,16 +270,6 @@ def _duration(seconds: float) -> str:
 
 def _percent(share: float) -> str:
     return "-" if isnan(share) else f"{share:.0%}"
-
-
-def _uptime(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    minutes, rest_s = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest_s} s"
 
 
 def _clock(unix_s: float) -> str:

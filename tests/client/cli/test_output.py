@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Client, FakeEncoder
-from headwaiter_client.cli import main, resumable_file
+from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import ReusableFake
 from tests.support.client.fake_server import FakeServer
@@ -113,7 +113,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(
                 link.symlink_to(out)
             assert main(["encode", str(six_texts), "-o", str(link), "--overwrite"]) == 1
             error = capsys.readouterr().err
-            assert error.startswith(f"headwaiter-client: {link} is a {kind}")
+            assert error.startswith(f"headwaiter-client: {link} is not a regular file")
             assert error.count("\n") == 1
         assert os.path.samestat(before, out.stat())
         assert stat.S_IFMT(before.st_mode) == stat.S_IFMT(out.stat().st_mode)
@@ -125,7 +125,7 @@ def test_a_pipe_to_another_program_is_refused(server: FakeServer, six_texts: Pat
     stdout = tmp_path / "stdout"
     stdout.symlink_to("/proc/self/fd/1")  # As /dev/stdout, which a mistake of the command would destroy for root.
     with started(server, six_texts, stdout, "--overwrite") as process:
-        assert f"{stdout} is a pipe" in process.communicate()[1]
+        assert f"{stdout} is not a regular file" in process.communicate()[1]
     assert process.returncode == 1
 
 
@@ -219,66 +219,6 @@ def test_an_output_that_appears_during_the_run_is_not_replaced(
     assert out.read_text() == "of another program"
     monkeypatch.undo()
     out.unlink()
-
-
-def test_an_output_that_appears_after_the_last_check_is_not_replaced(
-    fake: ReusableFake,
-    six_texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out, check = tmp_path / "out.npy", resumable_file._check_output
-
-    def check_just_before_another_program_writes(output: Path, *, overwrite: bool) -> None:
-        check(output, overwrite=overwrite)
-        if (tmp_path / "out.npy.partial").exists():
-            out.write_text("of another program")
-
-    monkeypatch.setattr(resumable_file, "_check_output", check_just_before_another_program_writes)
-    command = ["encode", str(six_texts), "-o", str(out)]
-    assert main(command) == 1
-    assert f"{out} already exists" in capsys.readouterr().err
-    assert out.read_text() == "of another program"
-    monkeypatch.setattr(resumable_file, "_check_output", check)
-    out.unlink()
-    fake.requests.clear()
-    assert main(command) == 0
-    assert fake.requests == []
-    np.testing.assert_array_equal(np.load(out), expected(six_texts))
-
-
-def test_a_file_system_without_hard_links_is_enough(
-    fake: ReusableFake, six_texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    out = tmp_path / "out.npy"
-    monkeypatch.setattr("os.link", refuse)
-    assert main(["encode", str(six_texts), "-o", str(out)]) == 0
-    np.testing.assert_array_equal(np.load(out), expected(six_texts))
-    assert files(out) == ["out.npy"]
-
-
-def test_an_output_whose_run_was_killed_at_the_end_stays_until_it_is_replaced(
-    fake: ReusableFake, six_texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, link = tmp_path / "out.npy", os.link
-
-    def link_and_die(source: Path, target: Path) -> None:
-        link(source, target)
-        raise KeyboardInterrupt
-
-    command = ["encode", str(six_texts), "-o", str(out), "--dimensions", "2"]
-    with monkeypatch.context() as patched:
-        patched.setattr("os.link", link_and_die)
-        assert main(command) == 130
-    complete = out.read_bytes()
-    fake.errors_by_text["text 4"] = KeyboardInterrupt()
-    assert main(["encode", str(six_texts), "-o", str(out), "--overwrite", "--restart"]) == 130
-    assert out.read_bytes() == complete
-    assert np.load(out).shape == (6, 2)
 
 
 def test_the_file_of_texts_is_not_replaced(

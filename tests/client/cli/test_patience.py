@@ -171,7 +171,7 @@ def test_a_terminal_shows_since_when_the_job_waits_and_why(
 
     on_pause(wait_for_the_bar)
     assert job.run() == 0
-    assert re.search(r"Encoding .*4/6.*waiting for the server since \d s: the server is starting", shown)
+    assert re.search(r"Encoding .*4/6.*waiting for the server since \d\d:\d\d:\d\d: the server is starting", shown)
     assert "headwaiter-client: waiting" not in shown
 
 
@@ -187,7 +187,7 @@ def test_a_job_outlasts_more_refusals_than_the_client_has_retries(
     assert len(np.load(tmp_path / "out.npy")) == 6
 
 
-@pytest.mark.parametrize(("output", "shown"), [("missing/out.npy", "missing"), (".", "folder")])
+@pytest.mark.parametrize(("output", "shown"), [("missing/out.npy", "missing"), (".", "not a regular file")])
 def test_an_output_path_that_cannot_be_written_is_refused_before_the_work(
     job: EncodeJob, output: str, shown: str
 ) -> None:

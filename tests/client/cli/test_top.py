@@ -305,14 +305,6 @@ def test_all_columns_and_names_are_there_without_a_terminal(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0 min 0 s"), (59.9, "0 min 59 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h")],
-)
-def test_the_uptime_has_two_units(seconds: float, text: str) -> None:
-    assert top._uptime(seconds) == text
-
-
-@pytest.mark.parametrize(
     ("number", "text"),
     [
         (0, "0"),
