@@ -28,10 +28,9 @@ from headwaiter_client.calls.options import (
     TokenizeOptions,
 )
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding
-from headwaiter_client.calls.run_steps import run_steps_async
 from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
-from headwaiter_client.calls.steps import Steps
+from headwaiter_client.calls.steps import Steps, run_steps_async
 from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
 from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.task_sharing import TaskSharing

@@ -1,10 +1,11 @@
 """The kinds of input (texts, pairs, token ids, features, images): check, measure and pack sequences."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from operator import index as as_index
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,15 +44,17 @@ class SequenceSize(NamedTuple):
     size_bytes: int
 
 
-class InputKind(Protocol):
+class InputKind(ABC):
     """One kind of input. Each call creates its own object, because `FeatureInput` remembers the call's width."""
 
-    name: str
+    name: ClassVar[str]
 
     @property
     def form(self) -> Hashable:
         """What is equal for sequences that one request can hold."""
+        return self.name
 
+    @abstractmethod
     def convert(self, index: int, sequence: Any) -> Any:
         """Check the sequence with this index, and return it in the form in which it is sent.
 
@@ -59,6 +62,7 @@ class InputKind(Protocol):
             InvalidInput: the sequence is not of this kind.
         """
 
+    @abstractmethod
     def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
         """Return the size of a converted sequence; a text or an image has at most `max_text_tokens` tokens."""
 
@@ -67,18 +71,21 @@ class InputKind(Protocol):
 
         None says nothing: each sequence must then be converted and measured.
         """
+        return None
 
+    @abstractmethod
     def fill(self, request: Request, sequences: Sequence[Any]) -> None:
         """Pack converted sequences into a request."""
 
+    @abstractmethod
     def empty(self) -> Any:
         """Return a converted sequence of length 0; None if the width is not known yet."""
 
 
-class TextInput:
+class TextInput(InputKind):
     """Unicode texts, which the server tokenizes."""
 
-    name = form = "texts"
+    name = "texts"
 
     def convert(self, index: int, text: Any) -> str:
         """See `InputKind.convert`."""
@@ -117,10 +124,10 @@ class TextInput:
         return ""
 
 
-class PairInput:
+class PairInput(InputKind):
     """Pairs of Unicode texts, which the server turns into one sequence each."""
 
-    name = form = "pairs"
+    name = "pairs"
 
     def convert(self, index: int, pair: Any) -> tuple[str, str]:
         """See `InputKind.convert`."""
@@ -136,9 +143,6 @@ class PairInput:
         """See `InputKind.measure`; a pair has at most as many tokens as the model's maximum, as a text has."""
         return TextInput().measure("".join(pair), max_text_tokens)
 
-    def size_of_all(self, _sequences: Sequence[Any]) -> None:
-        """See `InputKind.size_of_all`."""
-
     def fill(self, request: Request, pairs: Sequence[tuple[str, str]]) -> None:
         """See `InputKind.fill`; a first text that all pairs share is sent once."""
         first = [pair[0] for pair in pairs]
@@ -150,10 +154,10 @@ class PairInput:
         return "", ""
 
 
-class TokenInput:
+class TokenInput(InputKind):
     """Token ids, each sequence [n] integers; sent as int32 if all fit, else as int64."""
 
-    name = form = "tokens"
+    name = "tokens"
 
     def convert(self, index: int, sequence: ArrayLike) -> NDArray[np.int64]:
         """See `InputKind.convert`."""
@@ -169,9 +173,6 @@ class TokenInput:
         """See `InputKind.measure`."""
         return SequenceSize(len(ids), ids.nbytes + _OVERHEAD_BYTES)
 
-    def size_of_all(self, _sequences: Sequence[Any]) -> None:
-        """See `InputKind.size_of_all`."""
-
     def fill(self, request: Request, sequences: Sequence[NDArray[np.int64]]) -> None:
         """See `InputKind.fill`."""
         packed = np.concatenate([self.empty(), *sequences])
@@ -186,7 +187,7 @@ class TokenInput:
         return np.empty(0, "<i8")
 
 
-class FeatureInput:
+class FeatureInput(InputKind):
     """Feature vectors, each sequence [n, width] real numbers; sent as float16 if all are float16, else as float32."""
 
     name = "features"
@@ -220,9 +221,6 @@ class FeatureInput:
         """See `InputKind.measure`."""
         return SequenceSize(len(rows), rows.nbytes + _OVERHEAD_BYTES)
 
-    def size_of_all(self, _sequences: Sequence[Any]) -> None:
-        """See `InputKind.size_of_all`."""
-
     def fill(self, request: Request, sequences: Sequence[NDArray[Any]]) -> None:
         """See `InputKind.fill`."""
         all_float16 = bool(sequences) and all(rows.dtype == np.float16 for rows in sequences)
@@ -238,10 +236,10 @@ class FeatureInput:
         return None if self._width is None else np.empty((0, self._width), "<f2")
 
 
-class ImageInput:
+class ImageInput(InputKind):
     """Images as the bytes or the paths of JPEG and PNG files."""
 
-    name = form = "images"
+    name = "images"
 
     def convert(self, index: int, image: Any) -> bytes:
         """See `InputKind.convert`; a file is read."""
@@ -260,9 +258,6 @@ class ImageInput:
     def measure(self, image: bytes, max_text_tokens: int) -> SequenceSize:
         """See `InputKind.measure`."""
         return SequenceSize(max_text_tokens, len(image) + _OVERHEAD_BYTES)
-
-    def size_of_all(self, _images: Sequence[Any]) -> None:
-        """See `InputKind.size_of_all`."""
 
     def fill(self, request: Request, images: Sequence[bytes]) -> None:
         """See `InputKind.fill`."""

@@ -230,7 +230,9 @@ class ListCall(ABC, Generic[_Result]):
         request = self._request(chunk)
         try:
             if (known := self.known_description) and size_error(request.ByteSize(), known, request.request_id):
-                yield from self._check_size_again(request)
+                known = yield from self.describe()  # The server may have been restarted with another limit.
+                if too_large := size_error(request.ByteSize(), known, request.request_id):
+                    raise too_large
             timeout_s = self._remaining_s()
             started_s = time.perf_counter()
             response = yield from steps.call_method(
@@ -274,16 +276,6 @@ class ListCall(ABC, Generic[_Result]):
         request.request_id = f"{self._id}.{chunk.first}" if chunk.first else self._id
         chunk.kind.fill(request, chunk.sequences)
         return request
-
-    def _check_size_again(self, request: Request | pb.TokenizeRequest) -> Steps[None]:
-        """Check the size of a request with the server's limit of now, because the server may have been restarted.
-
-        Raises:
-            MessageTooLarge: the server does not accept a message of this size.
-        """
-        current = yield from self.describe()
-        if error := size_error(request.ByteSize(), current, request.request_id):
-            raise error
 
     def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, cause: BaseException | None) -> list[Chunk]:
         """Return the chunks to send in place of a refused chunk.

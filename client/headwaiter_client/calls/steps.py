@@ -6,7 +6,8 @@ back into the generator, until the generator returns the call's result. `Client`
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,6 +44,7 @@ _HEALTH_TIMEOUT_S = 5.0
 # The longest work between two steps of a call, about; an event loop does nothing else during it.
 LONGEST_SLICE_S = 0.005
 
+_Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -245,3 +247,37 @@ def wait_ready(timeout_s: float) -> Steps[None]:
     raise DeadlineExceeded(
         f"the server was not ready within {timeout_s:g} s ({reason}): set a longer timeout_s, or read the server's log"
     )
+
+
+def run_steps(steps: Generator[_Step, Any, _Result], take: Callable[[_Step], object]) -> _Result:
+    """Take each step, give the generator the outcome or the `HeadwaiterError` of the step, and return its result."""
+    with closing(steps):
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = take(step)
+                except HeadwaiterError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+async def run_steps_async(steps: Generator[_Step, Any, _Result], take: Callable[[_Step], Awaitable[object]]) -> _Result:
+    """Do what `run_steps` does, and await each step."""
+    with closing(steps):
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = await take(step)
+                except HeadwaiterError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result

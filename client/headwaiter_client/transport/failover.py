@@ -22,7 +22,7 @@ from headwaiter_client.errors import Cancelled, DeadlineExceeded, DeviceFailed, 
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas, concerns_all_calls
-from headwaiter_client.transport.retries import Metadata, RetryBudgets, RetryPolicy
+from headwaiter_client.transport.retries import Metadata, RetryBudget, RetryPolicy
 from headwaiter_client.transport.tls_mismatch import tls_mismatch
 from headwaiter_client.transport.trace_context import with_trace_context
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY, FRONT_ENDS_KEY
@@ -167,7 +167,8 @@ class Failover(ABC):
     def _forget(self) -> None:
         """Begin without channels, and with replicas of which nothing is known."""
         count = len(self._connection.addresses)
-        self._budgets = RetryBudgets(self._retry)
+        # Waiting for a server to start uses up no retries of calls.
+        self._budget, self._health_budget = RetryBudget(self._retry), RetryBudget(self._retry)
         # Start at a random replica, so that clients that start together do not all call the same replica first.
         self._replicas = Replicas(count, int(count * self._jitter()) % count, probe_first=self._connection.balanced)
         self._log = TransportLog(self._connection.addresses)
@@ -195,13 +196,16 @@ class Failover(ABC):
         metadata = with_trace_context(self._metadata)
         return OutgoingCall(method, request, timeout_s, self._clock() + timeout_s, request_id, metadata)
 
+    def _budget_of(self, call: OutgoingCall) -> RetryBudget:
+        return self._health_budget if call.method == HEALTH_METHOD else self._budget
+
     def _steps(self, call: OutgoingCall) -> Steps[bytes]:
         """Make a call, and return the reply.
 
         Raises:
             HeadwaiterError: the call failed.
         """
-        budget = self._budgets.of(call.method)
+        budget = self._budget_of(call)
         budget.start_call()
         reply: bytes | None = None
         try:
@@ -231,7 +235,7 @@ class Failover(ABC):
 
     def _is_sent_again(self, call: OutgoingCall, index: int, error: HeadwaiterError) -> Steps[bool]:
         """Count a failed attempt, and return whether the call is sent again, after the pause before that."""
-        budget = self._budgets.of(call.method)
+        budget = self._budget_of(call)
         is_unavailable = isinstance(error, Unavailable)
         moves = is_unavailable and self._replicas.has_others({*call.unavailable, index})
         call.device_failures += isinstance(error, DeviceFailed)
@@ -293,7 +297,7 @@ class Failover(ABC):
         index = attempt.index
         self._note(index, self._replicas.answered(index, attempt.sent_s, self._clock()))
         # A caller of one call at a time would gain nothing from a second connection.
-        if not self._asked_for_front_ends[index] and self._budgets.calls_in_flight >= _MANY_CALLS:
+        if not self._asked_for_front_ends[index] and self._budget.in_flight >= _MANY_CALLS:
             self._asked_for_front_ends[index] = True
             self._check_health(HealthCheck(index, PROBE_TIMEOUT_S, wait_for_ready=False, counts_front_ends=True))
 

@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 import grpc
 
-from headwaiter_client.calls.run_steps import run_steps_async
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, run_steps_async
 from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import (

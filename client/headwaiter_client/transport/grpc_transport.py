@@ -15,8 +15,7 @@ from typing import cast
 
 import grpc
 
-from headwaiter_client.calls.run_steps import run_steps
-from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
+from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, run_steps
 from headwaiter_client.errors import Cancelled, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import (

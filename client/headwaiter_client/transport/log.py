@@ -11,11 +11,6 @@ LOGGER = logging.getLogger("headwaiter_client")
 LOGGER.addHandler(logging.NullHandler())
 
 _INTERVAL_S = 1.0
-# The level and the message of a replica's change.
-_CHANGES = {
-    Change.UP: (logging.INFO, "replica %s is up"),
-    Change.DOWN: (logging.WARNING, "replica %s is down: %s"),
-}
 
 
 class TransportLog:
@@ -33,37 +28,23 @@ class TransportLog:
 
     def change(self, index: int, change: Change, reason: str, now_s: float) -> None:
         """Log that a replica went down or up."""
-        level, message = _CHANGES[change]
-        address = self._addresses[index]
-        arguments = (address, reason) if change is Change.DOWN else (address,)
-        self._write(f"{change.value} {index}", now_s, level, message, *arguments)
+        replica = f"replica {self._addresses[index]} is {change.value}"
+        if change is Change.DOWN:
+            self._write(f"down {index}", now_s, logging.WARNING, f"{replica}: {reason}")
+        else:
+            self._write(f"up {index}", now_s, logging.INFO, replica)
 
     def failover(self, method: str, index: int, error: Exception, now_s: float) -> None:
         """Log that a call moves from one replica to another."""
-        self._write(
-            "failover",
-            now_s,
-            logging.INFO,
-            "%s moves from %s to another replica: %s",
-            method,
-            self._addresses[index],
-            error,
-        )
+        message = f"{method} moves from {self._addresses[index]} to another replica: {error}"
+        self._write("failover", now_s, logging.INFO, message)
 
     def retry(self, method: str, pause_s: float, attempts: int, error: Exception, now_s: float) -> None:
         """Log that a call will be sent again."""
-        self._write(
-            "retry",
-            now_s,
-            logging.INFO,
-            "%s is sent again in %.2f s, after attempt %d: %s",
-            method,
-            pause_s,
-            attempts,
-            error,
-        )
+        message = f"{method} is sent again in {pause_s:.2f} s, after attempt {attempts}: {error}"
+        self._write("retry", now_s, logging.INFO, message)
 
-    def _write(self, kind: str, now_s: float, level: int, message: str, *arguments: object) -> None:
+    def _write(self, kind: str, now_s: float, level: int, message: str) -> None:
         if not LOGGER.isEnabledFor(level):
             return
         with self._lock:
@@ -72,7 +53,4 @@ class TransportLog:
                 return
             self._written_s[kind] = now_s
             omitted = self._omitted.pop(kind, 0)
-        if omitted:
-            message += " (and %d like it since the last record)"
-            arguments = (*arguments, omitted)
-        LOGGER.log(level, message, *arguments)
+        LOGGER.log(level, message + (f" (and {omitted} like it since the last record)" if omitted else ""))

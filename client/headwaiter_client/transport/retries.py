@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
-from headwaiter_client.calls.steps import HEALTH_METHOD
 from headwaiter_client.errors import HeadwaiterError, Starting, Transient
 
 # The retries that a client may take, however few calls are in flight.
@@ -136,19 +135,3 @@ class RetryBudget:
     @property
     def _limit(self) -> float:
         return max(self._min_retries, _RETRIES_PER_CALL_IN_FLIGHT * self.in_flight)
-
-
-class RetryBudgets:
-    """Two budgets, for calls and for health checks: waiting for a server to start uses up no retries of calls."""
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._calls, self._health_checks = RetryBudget(policy), RetryBudget(policy)
-
-    @property
-    def calls_in_flight(self) -> int:
-        """Number of calls in flight, without health checks."""
-        return self._calls.in_flight
-
-    def of(self, method: str) -> RetryBudget:
-        """Return the budget for calls of a method."""
-        return self._health_checks if method == HEALTH_METHOD else self._calls

@@ -19,7 +19,6 @@ from headwaiter_client.errors import (
     DeadlineExceeded,
     HeadwaiterError,
     InvalidInput,
-    ModelNotFound,
     Overloaded,
     Unauthenticated,
     Unavailable,
@@ -27,30 +26,27 @@ from headwaiter_client.errors import (
 )
 from headwaiter_proto.rules.status import DOMAIN, error_from_metadata
 
-# The class of a failure whose reason this client does not know; a newer server may send one. INTERNAL is not
-# InferenceFailed here, because the server uses INTERNAL for its own faults too.
+# The class of a failure without a server's details, or with a reason that this client does not know because the server is
+# newer. INTERNAL is not InferenceFailed, because the server uses INTERNAL for its own faults too. gRPC turns the HTTP
+# errors of proxies into codes: 429, 502, 503 and 504 into UNAVAILABLE, 401 into UNAUTHENTICATED, 403 into
+# PERMISSION_DENIED, 404 into UNIMPLEMENTED, 400 into INTERNAL, all others into UNKNOWN.
 _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
-    grpc.StatusCode.NOT_FOUND: ModelNotFound,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Overloaded,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: Unauthenticated,
     grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
 }
-# The class of a failure without a server's details, and what the caller can do. gRPC turns the HTTP errors of proxies
-# into codes: 429, 502, 503 and 504 into UNAVAILABLE, 401 into UNAUTHENTICATED, 403 into PERMISSION_DENIED, 404 into
-# UNIMPLEMENTED, 400 into INTERNAL, all others into UNKNOWN.
+# What the caller can do about a failure without a server's details.
 _CHECK_ADDRESS = "check that the address is that of a Headwaiter server"
-_CHECK_CREDENTIALS = "check the credentials that the proxy in front of the server requires"
-_BARE: dict[grpc.StatusCode, tuple[type[HeadwaiterError], str]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, _CHECK_ADDRESS),
-    grpc.StatusCode.RESOURCE_EXHAUSTED: (Overloaded, "a proxy may limit the calls; send fewer at once"),
-    grpc.StatusCode.UNAVAILABLE: (Unavailable, "check the address, tls, and that the server runs"),
-    grpc.StatusCode.UNAUTHENTICATED: (Unauthenticated, _CHECK_CREDENTIALS),
-    grpc.StatusCode.PERMISSION_DENIED: (Unauthenticated, _CHECK_CREDENTIALS),
-    grpc.StatusCode.UNIMPLEMENTED: (Unimplemented, f"{_CHECK_ADDRESS} of the same version as the client"),
+_ADVICE: dict[type[HeadwaiterError], str] = {
+    Overloaded: "a proxy may limit the calls; send fewer at once",
+    Unavailable: "check the address, tls, and that the server runs",
+    Unauthenticated: "check the credentials that the proxy in front of the server requires",
+    Unimplemented: f"{_CHECK_ADDRESS} of the same version as the client",
 }
 _MAX_QUOTED_CHARACTERS = 300
 # The longest delay of google.protobuf.Duration: about 10,000 years.
@@ -99,10 +95,11 @@ def _without_details(code: grpc.StatusCode, text: str, timeout_s: float) -> tupl
             "the server ended the call without an answer: it may be shutting down, or get more calls than it can "
             "begin; send the request again, or fewer at once"
         )
-    kind, advice = _BARE.get(code, (HeadwaiterError, _CHECK_ADDRESS))
+    kind = _ERROR_BY_CODE.get(code, HeadwaiterError)
     # gRPC lists each failed attempt to connect; the last one is enough.
     cause = shorten(text.rpartition("last error: ")[2], _MAX_QUOTED_CHARACTERS, placeholder=" …")
-    return kind, f"no Headwaiter server answered ({code.name}{': ' if cause else ''}{cause}): {advice}"
+    facts = f"{code.name}: {cause}" if cause else code.name
+    return kind, f"no Headwaiter server answered ({facts}): {_ADVICE.get(kind, _CHECK_ADDRESS)}"
 
 
 def _known_details(call: grpc.Call) -> dict[str, Any]:
