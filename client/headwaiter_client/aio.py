@@ -17,7 +17,7 @@ from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
 from headwaiter_client.calls.encode import EncodeCall, OneTextCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
+from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import (
     AttendOptions,
@@ -210,16 +210,15 @@ class AsyncClient:
         if len(chunks) == 1:
             result: _ListResult = await self._send_one(call, chunks[0])
             return result
-        results = ListResults(chunks, call)
         try:
-            async with aclosing(self._send_all(results.chunks, results.send)) as parts:
+            async with aclosing(self._send_all(chunks, call.send_part)) as parts:
                 async for part in parts:
-                    results.note_progress(part)
+                    call.note_progress(part)
         except HeadwaiterError as error:
-            await asyncio.to_thread(results.add_finished, error)
+            await asyncio.to_thread(call.add_finished, error)
             raise
         # Joining many results copies much memory, so that other tasks would wait.
-        return await asyncio.to_thread(results.join)
+        return await asyncio.to_thread(call.joined)
 
     async def _send_one(self, call: ListCall[Any], chunk: Chunk) -> Any:
         """Send a call that one request holds; share the request with other calls if possible."""

@@ -18,7 +18,7 @@ from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
 from headwaiter_client.calls.encode import EncodeCall, OneTextCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
-from headwaiter_client.calls.list_call import CallSettings, ListCall, ListResults
+from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
 from headwaiter_client.calls.options import (
     AttendOptions,
@@ -328,15 +328,14 @@ class Client:
         if len(chunks) == 1:
             result: _ListResult = self._send_one(call, chunks[0])
             return result
-        results = ListResults(chunks, call)
         try:
-            with closing(self._send_all(results.chunks, results.send)) as parts:
+            with closing(self._send_all(chunks, call.send_part)) as parts:
                 for part in parts:
-                    results.note_progress(part)
+                    call.note_progress(part)
         except HeadwaiterError as error:
-            results.add_finished(error)
+            call.add_finished(error)
             raise
-        return results.join()
+        return call.joined()
 
     def _send_one(self, call: ListCall[Any], chunk: Chunk) -> Any:
         """Send a call that one request holds; share the request with other calls if possible."""

@@ -59,17 +59,15 @@ class WorkerThreads:
         work = Work(function)
         with self._changed:
             self._queue.append(work)
-            if self._idle >= len(self._queue):
-                self._changed.notify()
-            elif self._threads < self._limit:
+            if self._idle < len(self._queue) and self._threads < self._limit:
                 self._start_thread()
+            self._changed.notify()
         return work
 
     def take(self, work: Work[Any]) -> bool:
         """Return whether the caller must run this work, because no thread is free for it."""
         with self._changed:
-            free = self._idle + (0 if self._start_failed else self._limit - self._threads)
-            if work not in self._queue or self._queue.index(work) < free:
+            if work not in self._queue or self._queue.index(work) < self._idle:
                 return False
             self._queue.remove(work)
             return True
@@ -77,28 +75,25 @@ class WorkerThreads:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[Work[Any]] = deque()
+        # A thread that starts has nothing to do yet.
         self._threads = self._idle = 0
-        self._start_failed = False
 
     def _start_thread(self) -> None:
-        try:
+        with suppress(RuntimeError):  # The system, or Python at the end of a program, allows no more threads.
             threading.Thread(target=self._work, name="headwaiter", daemon=True).start()
-        except RuntimeError:
-            # The system, or Python at the end of a program, allows no more threads.
-            self._start_failed = True
-        else:
-            self._start_failed = False
             self._threads += 1
+            self._idle += 1
 
     def _work(self) -> None:
         while work := self._next():
             work.run()
             del work  # Hold no result while the thread is idle.
+            with self._changed:
+                self._idle += 1
 
     def _next(self) -> Work[Any] | None:
         """Wait for work; None ends the thread."""
         with self._changed:
-            self._idle += 1
             self._changed.wait_for(lambda: self._queue, _IDLE_S)
             self._idle -= 1
             if self._queue:

@@ -1,11 +1,10 @@
 """The kinds of input (texts, pairs, token ids, features, images): check, measure and pack sequences."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from operator import index as as_index
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,17 +43,16 @@ class SequenceSize(NamedTuple):
     size_bytes: int
 
 
-class InputKind(ABC):
+class InputKind(Protocol):
     """One kind of input. Each call creates its own object, because `FeatureInput` remembers the call's width."""
 
-    name: ClassVar[str]
+    name: str
 
     @property
     def form(self) -> Hashable:
         """What is equal for sequences that one request can hold."""
         return self.name
 
-    @abstractmethod
     def convert(self, index: int, sequence: Any) -> Any:
         """Check the sequence with this index, and return it in the form in which it is sent.
 
@@ -62,7 +60,6 @@ class InputKind(ABC):
             InvalidInput: the sequence is not of this kind.
         """
 
-    @abstractmethod
     def measure(self, sequence: Any, max_text_tokens: int) -> SequenceSize:
         """Return the size of a converted sequence; a text or an image has at most `max_text_tokens` tokens."""
 
@@ -73,11 +70,9 @@ class InputKind(ABC):
         """
         return None
 
-    @abstractmethod
     def fill(self, request: Request, sequences: Sequence[Any]) -> None:
         """Pack converted sequences into a request."""
 
-    @abstractmethod
     def empty(self) -> Any:
         """Return a converted sequence of length 0; None if the width is not known yet."""
 

@@ -5,10 +5,9 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
-from itertools import islice
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
@@ -21,17 +20,15 @@ from headwaiter_client.calls.options import DefaultOptions, Defaults, RequestOpt
 from headwaiter_client.calls.progress import progress_function
 from headwaiter_client.calls.results import ListResult, failed_part, join_results, part_of, with_failures
 from headwaiter_client.calls.splitting import (
-    MAX_REQUEST_SEQUENCES,
-    SMALL_LIST,
     Chunk,
     ChunkLimits,
     SequenceConverter,
     chunk_limits,
     is_request_too_large,
+    is_small_list,
     regroup,
     sequence_too_large,
     size_error,
-    small_list,
     split_in_half,
 )
 from headwaiter_client.calls.steps import LONGEST_SLICE_S, Pause, Steps
@@ -130,6 +127,9 @@ class ListCall(ABC, Generic[_Result]):
         self._id = self._own_id or random_id()
         self._deadline_s: float | None = None
         self._models: set[ModelRef] = set()
+        self._chunks: list[Chunk] = []
+        self._parts: dict[int, _Result] = {}
+        self._done = 0
 
     @abstractmethod
     def _new_template(self) -> Request:
@@ -176,27 +176,13 @@ class ListCall(ABC, Generic[_Result]):
         Raises:
             InvalidInput: a sequence cannot be sent.
         """
-        converter = self._converter()
-        parts: list[Chunk] = []
-        sequences = iter(self.sequences)
-        resumed_s = time.monotonic()
-        while some := list(islice(sequences, MAX_REQUEST_SEQUENCES)):
-            parts.append(converter.convert(some))
-            if time.monotonic() - resumed_s > LONGEST_SLICE_S:
-                yield Pause(0.0)
-                resumed_s = time.monotonic()
+        parts = yield from _in_slices(self._converter().convert_all(self.sequences))
         if not parts:
             raise InvalidInput("the list of sequences is empty: pass at least one sequence")
-        if len(parts) == 1 and len(parts[0].sequences) <= SMALL_LIST.sequences and (small := small_list(parts[0])):
-            return [small]
-        limits = yield from self.limits()
-        chunks = []
-        for chunk in regroup(parts, limits):
-            chunks.append(chunk)
-            if time.monotonic() - resumed_s > LONGEST_SLICE_S:
-                yield Pause(0.0)
-                resumed_s = time.monotonic()
-        return chunks
+        if len(parts) > 1 or not is_small_list(parts[0]):
+            parts = yield from _in_slices(regroup(parts, (yield from self.limits())))
+        self._chunks = parts
+        return parts
 
     def part(self, result: _Result, first: int, count: int) -> Any:
         """Return the result of the call, whose `count` sequences from `first` a request had, perhaps among others."""
@@ -205,7 +191,8 @@ class ListCall(ABC, Generic[_Result]):
     def send_all(self, chunk: Chunk) -> Steps[Any]:
         """Send all sequences of the call as one chunk, report progress, and return the result of the call."""
         result, count = (yield from self.send(chunk)), len(chunk.sequences)
-        self.note_progress(count, count)
+        if self._progress:
+            self._progress(count, count)
         return self.part(result, 0, count)
 
     def limits(self) -> Steps[ChunkLimits]:
@@ -252,10 +239,34 @@ class ListCall(ABC, Generic[_Result]):
         self._check_model(part.model)
         return with_failures(part, chunk.first, chunk.failures) if chunk.failures else part
 
-    def note_progress(self, done: int, total: int) -> None:
-        """Report that some sequences are done."""
+    def send_part(self, chunk: Chunk) -> Steps[_Result]:
+        """Send one of several chunks and keep its result, also if an earlier request of the list fails."""
+        part = self._parts[chunk.first] = yield from self.send(chunk)
+        return part
+
+    def note_progress(self, part: _Result) -> None:
+        """Report the result of the next request of the list."""
+        self._done += len(part.lengths)
         if self._progress:
-            self._progress(done, total)
+            self._progress(self._done, sum(len(chunk.sequences) for chunk in self._chunks))
+
+    def joined(self) -> _Result:
+        """Return the result of the list, given the results of all chunks."""
+        return join_results([self._parts[chunk.first] for chunk in self._chunks])
+
+    def add_finished(self, error: HeadwaiterError) -> None:
+        """Add the results that have arrived to the error that ends a partial call."""
+        parts = dict(self._parts)  # A request in flight may still add its result to the other dict.
+        if self.is_partial and parts:
+            failure = copy(error)
+            example = next(iter(parts.values()))
+            joined = [
+                parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
+                for chunk in self._chunks
+            ]
+            # Results that differ in their outputs cannot be joined; the error of the call is the one to raise.
+            with suppress(HeadwaiterError):
+                error.finished = join_results(joined)
 
     @property
     def is_partial(self) -> bool:
@@ -326,45 +337,13 @@ class ListCall(ABC, Generic[_Result]):
         return self._deadline_s - now_s
 
 
-class ListResults(Generic[_Result]):
-    """Collects the results of a list's requests, and reports progress in the list's order.
-
-    Args:
-        chunks: the requests, more than one.
-        call: the call for the list.
-    """
-
-    def __init__(self, chunks: Sequence[Chunk], call: ListCall[_Result]) -> None:
-        self.chunks = chunks
-        self._total = sum(len(chunk.sequences) for chunk in chunks)
-        self._call: ListCall[_Result] = call
-        self._done = 0
-        self._parts: dict[int, _Result] = {}
-
-    def send(self, chunk: Chunk) -> Steps[_Result]:
-        """Send a chunk and keep its result, also if an earlier request of the list fails."""
-        part = self._parts[chunk.first] = yield from self._call.send(chunk)
-        return part
-
-    def note_progress(self, part: _Result) -> None:
-        """Report the result of the next request of the list."""
-        self._done += len(part.lengths)
-        self._call.note_progress(self._done, self._total)
-
-    def join(self) -> _Result:
-        """Return the result of the list."""
-        return join_results([self._parts[chunk.first] for chunk in self.chunks])
-
-    def add_finished(self, error: HeadwaiterError) -> None:
-        """Add the results that have arrived to the error that ends a partial call."""
-        parts = dict(self._parts)  # A request in flight may still add its result to the other dict.
-        if self._call.is_partial and parts:
-            failure = copy(error)
-            example = next(iter(parts.values()))
-            joined = [
-                parts.get(chunk.first) or failed_part(example, chunk.first, len(chunk.sequences), failure)
-                for chunk in self.chunks
-            ]
-            # Results that differ in their outputs cannot be joined; the error of the call is the one to raise.
-            with suppress(HeadwaiterError):
-                error.finished = join_results(joined)
+def _in_slices(items: Iterable[_Item]) -> Steps[list[_Item]]:
+    """Return all items, and let other tasks run now and then."""
+    collected = []
+    resumed_s = time.monotonic()
+    for item in items:
+        collected.append(item)
+        if time.monotonic() - resumed_s > LONGEST_SLICE_S:
+            yield Pause(0.0)
+            resumed_s = time.monotonic()
+    return collected

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce, wraps
 from itertools import chain
 from operator import add, attrgetter
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,10 +25,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.status import error_from_metadata
 
 _Item = TypeVar("_Item")
-_Arguments = ParamSpec("_Arguments")
-_Response = TypeVar(
-    "_Response", bound=pb.EncodeResponse | pb.ClassifyResponse | pb.AttendResponse | pb.TokenizeResponse
-)
+_Read = TypeVar("_Read", bound=Callable[..., Any])
 _Part = TypeVar("_Part", bound="ListResult")
 
 _NO_POOLED = (
@@ -276,22 +273,20 @@ class Encoding(ListResult):
         )
 
 
-def reading_reply(
-    read: Callable[Concatenate[_Response, _Arguments], _Item],
-) -> Callable[Concatenate[_Response, _Arguments], _Item]:
+def reading_reply(read: _Read) -> _Read:
     """Let a function that reads a reply raise a `HeadwaiterError` if an array does not fit its shape, type or count."""
 
     @wraps(read)
-    def checked(response: _Response, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Item:
+    def checked(response: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            return read(response, *args, **kwargs)
+            return read(response, *arguments, **options)
         except (KeyError, TypeError, ValueError) as error:
             raise HeadwaiterError(
                 f"the reply cannot be read ({error!r}): use the same version of client and server",
                 request_id=response.request_id,
             ) from error
 
-    return checked
+    return cast(_Read, checked)
 
 
 @reading_reply
@@ -445,21 +440,32 @@ def with_failures(part: _Part, first: int, failures: Mapping[int, HeadwaiterErro
     """
     rows = [index - first for index in failures]
 
-    def without_rows(value: Any) -> Any:
-        match value:
-            case np.ndarray():
-                zeroed = value.copy()
-                zeroed[rows] = 0
-                return zeroed
-            case Int8Array():
-                return Int8Array(without_rows(value.values), without_rows(value.scales))
-            case list():
-                return [each[:0] if row in rows else each for row, each in enumerate(value)]
-        return value
+    def zeroed(array: NDArray[Any]) -> NDArray[Any]:
+        copy = array.copy()
+        copy[rows] = 0
+        return copy
 
-    values = {each.name: without_rows(getattr(part, each.name)) for each in fields(part)}
+    values = _changed(part, zeroed, lambda each: [rest[:0] if row in rows else rest for row, rest in enumerate(each)])
     truncated = {index: tokens for index, tokens in part.truncated.items() if index not in failures}
     return replace(part, **values | {"truncated": truncated, "failures": {**part.failures, **failures}})
+
+
+def _changed(
+    part: ListResult, of_array: Callable[[NDArray[Any]], NDArray[Any]], of_list: Callable[[list[Any]], list[Any]]
+) -> dict[str, Any]:
+    """Return the fields of a result with other arrays, and with other lists of the arrays of sequences."""
+
+    def change(value: Any) -> Any:
+        match value:
+            case np.ndarray():
+                return of_array(value)
+            case Int8Array():
+                return Int8Array(of_array(value.values), of_array(value.scales))
+            case list():
+                return of_list(value)
+        return value
+
+    return {each.name: change(getattr(part, each.name)) for each in fields(part)}
 
 
 def part_of(result: _Part, first: int, count: int) -> _Part:
@@ -494,18 +500,11 @@ def failed_part(example: _Part, first: int, count: int, error: HeadwaiterError) 
         count: number of sequences in the request.
         error: why there is no answer.
     """
-
-    def failed_rows(value: Any) -> Any:
-        match value:
-            case np.ndarray():
-                return np.zeros((count, *value.shape[1:]), value.dtype)
-            case Int8Array():
-                return Int8Array(failed_rows(value.values), failed_rows(value.scales))
-            case list():
-                return [value[0][:0]] * count
-        return value
-
-    values = {each.name: failed_rows(getattr(example, each.name)) for each in fields(example)}
+    values = _changed(
+        example,
+        lambda array: np.zeros((count, *array.shape[1:]), array.dtype),
+        lambda each: [each[0][:0]] * count,
+    )
     no_time = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, batches=0)
     failures = dict.fromkeys(range(first, first + count), error)
     return replace(example, **values | {"truncated": {}, "failures": failures, "timings": no_time})

@@ -11,9 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, NamedTuple, TypeAlias
 
-from headwaiter_client.calls.input_kinds import SequenceSize
 from headwaiter_client.calls.list_call import ListCall
-from headwaiter_client.calls.splitting import Chunk
+from headwaiter_client.calls.splitting import Chunk, measured_size
 from headwaiter_client.calls.steps import Steps
 from headwaiter_client.errors import (
     HeadwaiterError,
@@ -93,7 +92,7 @@ class Caller:
         self.request: SharedRequest | None = None
         self.to_send: SharedRequest | None = None
         self.is_settled = False
-        self.size = chunk.max_size or _measured(chunk)
+        self.size = chunk.max_size or measured_size(chunk, _ANY_TOKENS)
         self.notify = notify
         self._outcome: _Outcome = None
         self.predict()
@@ -284,11 +283,6 @@ class SharedRequests:
 def server_count(address: str | Sequence[str] | None) -> int:
     """Return the number of servers of a client, given its server or its replicas."""
     return 1 if address is None or isinstance(address, str) else len(address)
-
-
-def _measured(chunk: Chunk) -> SequenceSize:
-    sizes = [chunk.kind.measure(sequence, _ANY_TOKENS) for sequence in chunk.sequences]
-    return SequenceSize(sum(size.tokens for size in sizes), sum(size.size_bytes for size in sizes))
 
 
 def _together(waiting: Iterable[Caller], now_s: float) -> list[Caller]:

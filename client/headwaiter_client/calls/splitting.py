@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from headwaiter_client.calls.input_kinds import InputKind, SequenceSize, input_kind_of
@@ -75,6 +76,12 @@ class SequenceConverter:
         self._kind = kind
         self._partial = partial
         self._count = 0
+
+    def convert_all(self, sequences: Iterable[Any]) -> Iterator[Chunk]:
+        """Yield the sequences in chunks; see `convert`."""
+        rest = iter(sequences)
+        while some := list(islice(rest, MAX_REQUEST_SEQUENCES)):
+            yield self.convert(some)
 
     def convert(self, sequences: list[Any]) -> Chunk:
         """Return the next sequences as a chunk, which may be too large for a request and may hold the list itself.
@@ -152,16 +159,18 @@ def fits(chunk: Chunk, limits: ChunkLimits) -> bool:
     )
 
 
-def small_list(converted: Chunk) -> Chunk | None:
-    """Return a list as one chunk if it is within `SMALL_LIST`, else None."""
-    if fits(converted, SMALL_LIST):
-        return converted
-    builder = ChunkBuilder(SMALL_LIST)
-    chunks = builder.add(converted) + builder.finish()
-    size = converted.kind.measure(converted.sequences[0], SMALL_LIST.text_tokens)
-    # The builder accepts one sequence of any size.
-    is_small = size.tokens <= SMALL_LIST.tokens and size.size_bytes + _OPTIONS_BYTES <= SMALL_LIST.size_bytes
-    return chunks[0] if len(chunks) == 1 and is_small else None
+def measured_size(chunk: Chunk, max_text_tokens: int) -> SequenceSize:
+    """Return an upper bound of the size of all sequences of a chunk, each of which is measured."""
+    sizes = [chunk.kind.measure(sequence, max_text_tokens) for sequence in chunk.sequences]
+    return SequenceSize(sum(size.tokens for size in sizes), sum(size.size_bytes for size in sizes))
+
+
+def is_small_list(chunk: Chunk) -> bool:
+    """Return whether a list is within `SMALL_LIST`."""
+    if len(chunk.sequences) > SMALL_LIST.sequences:
+        return False
+    measured = replace(chunk, max_size=measured_size(chunk, SMALL_LIST.text_tokens))
+    return fits(chunk, SMALL_LIST) or fits(measured, SMALL_LIST)
 
 
 def regroup(parts: Iterable[Chunk], limits: ChunkLimits) -> Iterator[Chunk]:
