@@ -7,7 +7,7 @@ from contextlib import aclosing
 from inspect import iscoroutinefunction
 from itertools import islice
 from os import PathLike
-from typing import Any, NoReturn, Self, SupportsIndex, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -15,7 +15,7 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
-from headwaiter_client.calls.encode import EncodeCall, OneTextCall
+from headwaiter_client.calls.encode import EncodeCall, OneTextCall, StreamCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
@@ -24,7 +24,8 @@ from headwaiter_client.calls.options import (
     ClassifyOptions,
     DefaultOptions,
     ListOptions,
-    RequestOptions,
+    RerankOptions,
+    StreamOptions,
     TokenizeOptions,
 )
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding
@@ -123,24 +124,15 @@ class AsyncClient:
         """Return the number of tokens of each text; see `Client.count_tokens`."""
         return [*map(int, (await self.tokenize(texts, **options)).lengths)]
 
-    async def rerank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        *,
-        top_n: SupportsIndex | None = None,
-        **options: Unpack[ClassifyOptions],
-    ) -> Ranking:
+    async def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> Ranking:
         """Return documents by their scores for a query, the best first; see `Client.rerank`."""
-        call = RerankCall(self._settings, query, documents, top_n, options)
+        call = RerankCall(self._settings, query, documents, options)
         return call.rank(await self._list(call))
 
     def encode_stream(
         self,
         sequences: Iterable[str | PathLike[str] | ArrayLike] | AsyncIterable[str | PathLike[str] | ArrayLike],
-        *,
-        ordered: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[StreamOptions],
     ) -> AsyncGenerator[SequenceEncoding, None]:
         """Encode the sequences of an iterable or an async iterable; see `Client.encode_stream`.
 
@@ -148,8 +140,7 @@ class AsyncClient:
         of its own reads an async iterable. Closing the generator early cancels this task and the requests in flight;
         `contextlib.aclosing` closes it after an exception too.
         """
-        call = EncodeCall(self._settings, None, sequences, options, stream=True, accepts_async=True)
-        return self._stream(call, ordered)
+        return self._stream(StreamCall(self._settings, None, sequences, options, accepts_async=True))
 
     async def attend(
         self,
@@ -226,13 +217,13 @@ class AsyncClient:
             return await self._sharing.send(call, chunk, self._run)
         return await self._run(call.send_all(chunk))
 
-    async def _stream(self, call: EncodeCall, ordered: bool) -> AsyncGenerator[SequenceEncoding, None]:
+    async def _stream(self, call: StreamCall) -> AsyncGenerator[SequenceEncoding, None]:
         limits = await self._run(call.limits())
 
         async def send(chunk: Chunk) -> list[SequenceEncoding]:
-            return await self._run(call.send_for_stream(chunk))
+            return await self._run(call.send_chunk(chunk))
 
-        async with aclosing(TaskStream(call, limits, send, ordered=ordered)) as stream:
+        async with aclosing(TaskStream(call, limits, send)) as stream:
             while (part := await stream.next_part()) is not None:
                 for result in part:
                     yield result

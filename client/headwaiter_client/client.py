@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from inspect import iscoroutinefunction
 from itertools import islice
 from os import PathLike
-from typing import Any, NoReturn, Protocol, Self, SupportsIndex, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Protocol, Self, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -16,7 +16,7 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.attend import Attention, attend_request
 from headwaiter_client.calls.batches import Batch
 from headwaiter_client.calls.classify import Classification, ClassifyCall, Ranking, RerankCall
-from headwaiter_client.calls.encode import EncodeCall, OneTextCall
+from headwaiter_client.calls.encode import EncodeCall, OneTextCall, StreamCall
 from headwaiter_client.calls.input_kinds import FeatureInput, ImageInput, TextInput, TokenInput
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.models import ModelDescription, ModelRef, ModelVersion, describe
@@ -25,7 +25,8 @@ from headwaiter_client.calls.options import (
     ClassifyOptions,
     DefaultOptions,
     ListOptions,
-    RequestOptions,
+    RerankOptions,
+    StreamOptions,
     TokenizeOptions,
 )
 from headwaiter_client.calls.results import Encoding, ListResult, SequenceEncoding
@@ -195,31 +196,21 @@ class Client:
         """Return the number of tokens of each text, special tokens and prompt included; see `tokenize`."""
         return [*map(int, self.tokenize(texts, **options).lengths)]
 
-    def rerank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        *,
-        top_n: SupportsIndex | None = None,
-        **options: Unpack[ClassifyOptions],
-    ) -> Ranking:
+    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> Ranking:
         """Return documents by their scores for a query, the best first; `model().tasks` must contain "rerank".
 
         Args:
             query: the first text of each pair.
             documents: the second texts.
-            top_n: most documents to return; all when None.
-            **options: see `ClassifyOptions`.
+            **options: see `ClassifyOptions` and `RerankOptions`.
         """
-        call = RerankCall(self._settings, query, documents, top_n, options)
+        call = RerankCall(self._settings, query, documents, options)
         return call.rank(self._list(call))
 
     def encode_stream(
         self,
         sequences: Iterable[str | PathLike[str] | ArrayLike],
-        *,
-        ordered: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[StreamOptions],
     ) -> Generator[SequenceEncoding, None, None]:
         """Encode the sequences of an iterable of any length, and yield one result per sequence.
 
@@ -230,11 +221,9 @@ class Client:
 
         Args:
             sequences: all texts, all images (bytes or paths of files), all token ids [n], or all features [n, width].
-            ordered: whether to yield the results in the order of the sequences; otherwise results are yielded as they
-                arrive, and `index` names the sequence.
-            **options: see `RequestOptions`.
+            **options: see `RequestOptions` and `StreamOptions`.
         """
-        return self._stream(EncodeCall(self._settings, None, sequences, options, stream=True), ordered=ordered)
+        return self._stream(StreamCall(self._settings, None, sequences, options))
 
     def attend(
         self, sequence: str | tuple[str, str] | bytes | PathLike[str] | ArrayLike, **options: Unpack[AttendOptions]
@@ -373,14 +362,14 @@ class Client:
                 for work in pending:
                     work.cancel()
 
-    def _stream(self, call: EncodeCall, *, ordered: bool) -> Generator[SequenceEncoding, None, None]:
+    def _stream(self, call: StreamCall) -> Generator[SequenceEncoding, None, None]:
         limits = self.run(call.limits())
         with self._cancelled_at_end(CancelScope()) as scope:
 
             def send(chunk: Chunk) -> list[SequenceEncoding]:
-                return self.run(call.send_for_stream(chunk), scope)
+                return self.run(call.send_chunk(chunk), scope)
 
-            with self._cancelled_at_end(ThreadStream(call, limits, send, self._workers, ordered=ordered)) as stream:
+            with self._cancelled_at_end(ThreadStream(call, limits, send, self._workers)) as stream:
                 while (part := stream.next_part()) is not None:
                     yield from part
 

@@ -23,19 +23,13 @@ class TaskStream(Generic[_Part]):
         call: the call; a source that is a plain iterable is read in the event loop.
         limits: the limits of its requests.
         send: sends a chunk and returns its result.
-        ordered: whether results are taken in the order of the source.
     """
 
     def __init__(
-        self,
-        call: ListCall[Any],
-        limits: ChunkLimits,
-        send: Callable[[Chunk], Coroutine[Any, Any, _Part]],
-        *,
-        ordered: bool,
+        self, call: ListCall[Any], limits: ChunkLimits, send: Callable[[Chunk], Coroutine[Any, Any, _Part]]
     ) -> None:
         self._send = send
-        self._queue = call.stream_queue(limits, self._start, ordered=ordered)
+        self._queue = call.stream_queue(limits, self._start)
         self._changed, self._has_room = asyncio.Event(), asyncio.Event()
         self._closed = False
         self._reader = asyncio.create_task(self._read(call.sequences))

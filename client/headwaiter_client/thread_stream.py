@@ -29,24 +29,17 @@ class ThreadStream(Generic[_Part]):
         limits: the limits of its requests.
         send: sends a chunk and returns its result; several threads call it.
         workers: the threads that call `send`.
-        ordered: whether results are taken in the order of the source.
 
     Raises:
         HeadwaiterError: the thread of the source cannot be started.
     """
 
     def __init__(
-        self,
-        call: ListCall[Any],
-        limits: ChunkLimits,
-        send: Callable[[Chunk], _Part],
-        workers: WorkerThreads,
-        *,
-        ordered: bool,
+        self, call: ListCall[Any], limits: ChunkLimits, send: Callable[[Chunk], _Part], workers: WorkerThreads
     ) -> None:
         self._send = send
         self._workers = workers
-        self._queue = call.stream_queue(limits, self._start, ordered=ordered)
+        self._queue = call.stream_queue(limits, self._start)
         self._changed = threading.Condition()
         self._ended = self._cancelled = False
         self._error: BaseException | None = None

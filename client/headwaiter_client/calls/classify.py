@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from headwaiter_client.calls.arguments import check_is_list
 from headwaiter_client.calls.input_kinds import PairInput, whole_number
 from headwaiter_client.calls.list_call import CallSettings, ListCall
 from headwaiter_client.calls.models import ModelRef, model_ref
-from headwaiter_client.calls.options import ClassifyOptions, classify_template
+from headwaiter_client.calls.options import ClassifyOptions, RerankOptions, classify_template
 from headwaiter_client.calls.results import (
     NO_OFFSETS,
     ListResult,
@@ -176,7 +176,8 @@ def read_classification(response: pb.ClassifyResponse, first: int, count: int, r
 class ClassifyCall(ListCall[Classification]):
     """One call of `classify`."""
 
-    METHOD, RESPONSE, OPTIONS = "Classify", pb.ClassifyResponse, ClassifyOptions
+    METHOD, RESPONSE = "Classify", pb.ClassifyResponse
+    OPTIONS: ClassVar[type] = ClassifyOptions
 
     def _new_template(self) -> pb.ClassifyRequest:
         return classify_template(self._options, logits=False)
@@ -193,18 +194,16 @@ class RerankCall(ClassifyCall):
         InvalidInput: `documents` is not a list, or another argument has a value that cannot be sent.
     """
 
+    OPTIONS = RerankOptions
+
     def __init__(
-        self,
-        settings: CallSettings,
-        query: str,
-        documents: Iterable[str],
-        top_n: SupportsIndex | None,
-        options: Mapping[str, Any],
+        self, settings: CallSettings, query: str, documents: Iterable[str], options: Mapping[str, Any]
     ) -> None:
         check_is_list(documents, accepts_async=False)
         if options.get("offsets"):
             raise InvalidInput("offsets is set, and a ranking has no offsets: use classify", field="output.offsets")
         self._documents = list(documents)
+        top_n = options.get("top_n")
         self._top_n = None if top_n is None else whole_number("top_n", top_n, minimum=1)
         pairs = [(query, document) for document in self._documents]
         super().__init__(settings, PairInput(), pairs, options)

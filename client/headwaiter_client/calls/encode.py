@@ -1,7 +1,9 @@
 """Calls of `encode` and `encode_stream`."""
 
+from typing import ClassVar
+
 from headwaiter_client.calls.list_call import ListCall
-from headwaiter_client.calls.options import ListOptions, encode_template
+from headwaiter_client.calls.options import ListOptions, StreamOptions, encode_template
 from headwaiter_client.calls.results import Encoding, SequenceEncoding, only_sequence, read_encoding, split_by_sequence
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps
@@ -9,14 +11,10 @@ from headwaiter_proto import encoder_pb2 as pb
 
 
 class EncodeCall(ListCall[Encoding]):
-    """One call of `encode` or `encode_stream`."""
+    """One call of an encode method."""
 
-    METHOD, RESPONSE, OPTIONS = "Encode", pb.EncodeResponse, ListOptions
-
-    def send_for_stream(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
-        """Send a chunk as `send` does, and return one result per sequence."""
-        part = yield from self.send(chunk)
-        return split_by_sequence(part, chunk.first)
+    METHOD, RESPONSE = "Encode", pb.EncodeResponse
+    OPTIONS: ClassVar[type] = ListOptions
 
     def _new_template(self) -> pb.EncodeRequest:
         return encode_template(self._options)
@@ -43,3 +41,14 @@ class OneTextCall(EncodeCall):
     def part(self, result: Encoding, first: int, count: int) -> SequenceEncoding:
         """See `ListCall.part`."""
         return only_sequence(result, first)
+
+
+class StreamCall(EncodeCall):
+    """One call of `encode_stream`."""
+
+    OPTIONS, IS_STREAM = StreamOptions, True
+
+    def send_chunk(self, chunk: Chunk) -> Steps[list[SequenceEncoding]]:
+        """Send a chunk as `send` does, and return one result per sequence."""
+        part = yield from self.send(chunk)
+        return split_by_sequence(part, chunk.first)

@@ -16,7 +16,7 @@ from headwaiter_client.calls import steps
 from headwaiter_client.calls.arguments import check_is_list, check_type, checked_timeout_s
 from headwaiter_client.calls.input_kinds import InputKind, Request
 from headwaiter_client.calls.models import ModelRef
-from headwaiter_client.calls.options import DefaultOptions, Defaults, RequestOptions, copied, own_id, random_id
+from headwaiter_client.calls.options import DefaultOptions, Defaults, copied, own_id, random_id
 from headwaiter_client.calls.progress import progress_function
 from headwaiter_client.calls.results import ListResult, failed_part, join_results, part_of, with_failures
 from headwaiter_client.calls.splitting import (
@@ -87,7 +87,6 @@ class ListCall(ABC, Generic[_Result]):
         kind: the kind of input; None takes the kind of the first sequence.
         sequences: the sequences as the caller passed them.
         options: the options of the call that the caller set.
-        stream: whether the sequences are a stream, each request of which has the timeout of the call.
         accepts_async: whether the sequences may be an async iterable.
 
     Raises:
@@ -97,12 +96,14 @@ class ListCall(ABC, Generic[_Result]):
     Attributes:
         METHOD: name of the method that answers the requests.
         RESPONSE: class of the method's response.
-        OPTIONS: the `TypedDict` of the options of a list.
+        OPTIONS: the `TypedDict` of the options.
+        IS_STREAM: whether the sequences are a stream, each request of which has the timeout of the call.
     """
 
     METHOD: ClassVar[str]
     RESPONSE: ClassVar[type[Message]]
     OPTIONS: ClassVar[type]
+    IS_STREAM: ClassVar = False
 
     def __init__(
         self,
@@ -111,17 +112,16 @@ class ListCall(ABC, Generic[_Result]):
         sequences: Any,
         options: Mapping[str, Any],
         *,
-        stream: bool = False,
         accepts_async: bool = False,
     ) -> None:
         check_is_list(sequences, accepts_async=accepts_async)
         self.sequences = sequences
         self._settings = settings
         self._kind = kind
-        self._options = settings.defaults.merged(options, RequestOptions if stream else self.OPTIONS)
+        self._options = settings.defaults.merged(options, self.OPTIONS)
         self._progress = progress_function(options.get("progress"))
         self._timeout_s = settings.timeout_s(options.get("timeout_s"))
-        self._has_call_deadline = options.get("timeout_s") is not None and not stream
+        self._has_call_deadline = options.get("timeout_s") is not None and not self.IS_STREAM
         self._template = self._new_template()
         self._own_id = own_id(options)
         self._id = self._own_id or random_id()
@@ -204,9 +204,10 @@ class ListCall(ABC, Generic[_Result]):
             max_in_flight=self._settings.max_in_flight,
         )
 
-    def stream_queue(self, limits: ChunkLimits, send: Callable[[Chunk], _Sent], *, ordered: bool) -> StreamQueue[_Sent]:
-        """Return the queue of a stream; see `StreamQueue` for `send` and `ordered`."""
-        return StreamQueue(limits, self._converter(), send, self._settings.max_in_flight, ordered=ordered)
+    def stream_queue(self, limits: ChunkLimits, send: Callable[[Chunk], _Sent]) -> StreamQueue[_Sent]:
+        """Return the queue of a stream; see `StreamQueue` for `send`."""
+        ordered = self._options.get("ordered", True)
+        return StreamQueue(limits, self._converter(), send, self._settings.max_in_flight, ordered)
 
     def send(self, chunk: Chunk) -> Steps[_Result]:
         """Send a chunk as one request; if the server refuses the request for its total size, send it in two halves.

@@ -143,6 +143,17 @@ class ListOptions(RequestOptions, total=False):
     progress: Progress | None
 
 
+class StreamOptions(RequestOptions, total=False):
+    """The options of a stream.
+
+    Attributes:
+        ordered: yield the results in the order of the sequences (default: True); otherwise results are yielded as they
+            arrive, and `index` names the sequence.
+    """
+
+    ordered: bool
+
+
 class ClassifyOptions(_SharedOptions, total=False):
     """The options of `classify` and `rerank`; all of them may be left out. See `RequestOptions` for most.
 
@@ -168,6 +179,16 @@ class ClassifyOptions(_SharedOptions, total=False):
     raw_scores: bool
     pair_truncation: _PairTruncation
     progress: Progress | None
+
+
+class RerankOptions(ClassifyOptions, total=False):
+    """The options of `rerank`.
+
+    Attributes:
+        top_n: most documents to return; all when None (default).
+    """
+
+    top_n: SupportsIndex | None
 
 
 class TokenizeOptions(_CallOptions, total=False):
@@ -235,14 +256,13 @@ _ACCEPTED: dict[Any, tuple[type | UnionType, str]] = {
     DTypeLike: _ANY,
     DTypeLike | None: _ANY,
 }
+# Of the options that a template holds.
 _TYPES = {
     option: _ACCEPTED[hint]
-    for options in (RequestOptions, ClassifyOptions, TokenizeOptions)
+    for options in (RequestOptions, ClassifyOptions)
     for option, hint in get_type_hints(options).items()
-    if hint in _ACCEPTED
+    if option not in ("request_id", "timeout_s", "progress")
 }
-# What a template does not hold.
-_OWN_OPTIONS = ("request_id", "timeout_s", "progress")
 
 
 class Defaults:
@@ -344,7 +364,7 @@ def _encode_template(**options: Any) -> pb.EncodeRequest:
 
 def classify_template(options: Mapping[str, Any], *, logits: bool) -> pb.ClassifyRequest:
     """Return a request with the options, as `encode_template` does; `logits` asks for them."""
-    return _kept(_classify_template, {**options, "logits": logits})
+    return _kept(_classify_template, options, logits=logits)
 
 
 @lru_cache(_MAX_TEMPLATES, typed=True)
@@ -367,9 +387,8 @@ def _classify_template(*, logits: bool, **options: Any) -> pb.ClassifyRequest:
 
 def tokenize_template(options: Mapping[str, Any]) -> pb.EncodeRequest:
     """Return a request with the options except `strings`, as `encode_template` does."""
-    others = dict(options)
-    check_type("strings", others.pop("strings", False), *_ACCEPTED[bool])
-    template = copied(encode_template(others))
+    check_type("strings", options.get("strings", False), *_ACCEPTED[bool])
+    template = copied(encode_template(options))
     if "truncation" not in options:
         template.truncation = pb.TRUNCATION_UNSPECIFIED
     return template
@@ -390,9 +409,9 @@ def random_id() -> str:
     return os.urandom(16).hex()
 
 
-def _kept(template: Callable[..., _Template], options: Mapping[str, Any]) -> _Template:
+def _kept(template: Callable[..., _Template], options: Mapping[str, Any], **more: bool) -> _Template:
     """Return the request for options, if possible the one that equal options had before."""
-    others = {option: value for option, value in options.items() if option not in _OWN_OPTIONS}
+    others = {option: value for option, value in options.items() if option in _TYPES} | more
     try:
         known: _Template | None = template(**others)
     except TypeError:  # The value of an option cannot be hashed, or has the wrong type.

@@ -40,7 +40,6 @@ class StreamQueue(Generic[_Pending]):
         converter: SequenceConverter,
         send: Callable[[Chunk], _Pending],
         max_in_flight: int,
-        *,
         ordered: bool,
     ) -> None:
         self.pending: list[_Pending] = []

@@ -9,8 +9,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import cast
 
 import grpc
@@ -121,11 +120,9 @@ class GrpcTransport(Failover):
                 reply: bytes = stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
                 return reply
 
-            def start() -> _Sent:
-                future = stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
-                return _Sent(future, None if only_server else call.patience_s, lambda: self._suspect(call, attempt))
-
-            return cancel_scope.run(start) if cancel_scope else start().result()
+            future = stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
+            with cancel_scope.holding(future) if cancel_scope else nullcontext():
+                return self._reply(future, attempt, call)
         except grpc.FutureCancelledError as error:
             if cancel_scope and cancel_scope.cancelled.is_set():
                 raise self._cancelled(call) from error
@@ -138,6 +135,15 @@ class GrpcTransport(Failover):
             if not self._closed.is_set():
                 raise
             raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
+
+    def _reply(self, future: "grpc.Future[bytes]", attempt: Attempt, call: OutgoingCall) -> bytes:
+        """Wait for the reply; now and then, look whether the call leaves its replica because that answers nothing."""
+        while True:
+            try:
+                return future.result(None if len(self._channels) == 1 else call.patience_s)
+            except grpc.FutureTimeoutError:
+                if self._suspect(call, attempt):
+                    future.cancel()
 
     def _new_channels(self, index: int, count: int) -> list[grpc.Channel]:
         return self._connection.channels(index, self._credentials, count)
@@ -164,29 +170,6 @@ class GrpcTransport(Failover):
             threading.Thread(target=send, daemon=True).start()
         else:
             send()
-
-
-class _Sent:
-    """A call in flight that leaves a replica which answers nothing.
-
-    Args:
-        future: the call.
-        patience_s: seconds without an answer after which `leaves` is asked, and again after as many.
-        leaves: returns whether the call is cancelled.
-    """
-
-    def __init__(self, future: "grpc.Future[bytes]", patience_s: float | None, leaves: Callable[[], bool]) -> None:
-        self._future, self._patience_s, self._leaves = future, patience_s, leaves
-        self.cancel = future.cancel
-
-    def result(self) -> bytes:
-        """Wait for the reply."""
-        while True:
-            try:
-                return self._future.result(self._patience_s)
-            except grpc.FutureTimeoutError:
-                if self._leaves():
-                    self.cancel()
 
 
 def _close_all(channels: list[list[grpc.Channel]], pid: int) -> None:

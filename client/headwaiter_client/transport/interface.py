@@ -1,15 +1,13 @@
 """The interface between calls and transports: a transport carries the bytes of one call to a server and back."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
 class SentCall(Protocol):
     """A call in flight, such as a `grpc.Future`."""
-
-    def result(self) -> bytes:
-        """Wait for the reply."""
 
     def cancel(self) -> object:
         """Cancel the call."""
@@ -27,20 +25,15 @@ class CancelScope:
         self._calls: set[SentCall] = set()
         self._lock = threading.Lock()
 
-    def run(self, start: Callable[[], SentCall]) -> bytes:
-        """Start a call and wait for its reply; a cancelled scope cancels the call.
-
-        Raises:
-            grpc.RpcError: the call failed.
-            grpc.FutureCancelledError: the scope or the call was cancelled.
-        """
-        call = start()  # Without the lock: an interceptor may wait here for the reply.
+    @contextmanager
+    def holding(self, call: SentCall) -> Iterator[None]:
+        """Cancel a call if the scope is cancelled during the block, or was cancelled before."""
         with self._lock:
             self._calls.add(call)
         try:
             if self.cancelled.is_set():
                 call.cancel()
-            return call.result()
+            yield
         finally:
             with self._lock:
                 self._calls.remove(call)

@@ -26,9 +26,9 @@ from headwaiter_client.errors import (
 )
 from headwaiter_proto.rules.status import DOMAIN, error_from_metadata
 
-# The class of a failure without a server's details, or with a reason that this client does not know yet. INTERNAL is not
-# InferenceFailed, because the server uses INTERNAL for its own faults too. gRPC turns the HTTP errors of proxies into
-# codes: 429, 502, 503 and 504 into UNAVAILABLE, 401 into UNAUTHENTICATED, 403 into PERMISSION_DENIED, 404 into
+# The class of a failure without a server's details, or with a reason that this client does not know yet. INTERNAL is
+# not InferenceFailed, because the server uses INTERNAL for its own faults too. gRPC turns the HTTP errors of proxies
+# into codes: 429, 502, 503 and 504 into UNAVAILABLE, 401 into UNAUTHENTICATED, 403 into PERMISSION_DENIED, 404 into
 # UNIMPLEMENTED, 400 into INTERNAL, all others into UNKNOWN.
 _ERROR_BY_CODE: dict[grpc.StatusCode, type[HeadwaiterError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidInput,
