@@ -16,7 +16,15 @@ from headwaiter_client.calls.results import Encoding, SequenceEncoding, Timings
 from headwaiter_client.calls.tensors import Int8Array
 from headwaiter_client.calls.tokenize import Tokenization
 from headwaiter_client.client import Client
-from headwaiter_client.errors import (
+from headwaiter_client.errors import ModelChanged, OutputMissing
+from headwaiter_client.images import patches
+from headwaiter_client.late_interaction import max_sim
+from headwaiter_client.sounds import sound_rows
+from headwaiter_client.targets import source_and_target
+from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
+from headwaiter_client.transport.connection import TlsConfig
+from headwaiter_client.transport.retries import RetryPolicy
+from headwaiter_proto.rules.errors import (
     Cancelled,
     DeadlineExceeded,
     DeviceFailed,
@@ -24,9 +32,7 @@ from headwaiter_client.errors import (
     InferenceFailed,
     InvalidInput,
     MessageTooLarge,
-    ModelChanged,
     ModelNotFound,
-    OutputMissing,
     Overloaded,
     SequenceTooLong,
     Starting,
@@ -35,13 +41,6 @@ from headwaiter_client.errors import (
     Unavailable,
     Unimplemented,
 )
-from headwaiter_client.images import patches
-from headwaiter_client.late_interaction import max_sim
-from headwaiter_client.sounds import sound_rows
-from headwaiter_client.targets import source_and_target
-from headwaiter_client.testing import AsyncFakeEncoder, FakeEncoder
-from headwaiter_client.transport.connection import TlsConfig
-from headwaiter_client.transport.retries import RetryPolicy
 
 __all__ = [
     "Answer",

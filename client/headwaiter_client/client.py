@@ -34,7 +34,6 @@ from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps, run_steps
 from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
-from headwaiter_client.errors import HeadwaiterError
 from headwaiter_client.thread_sharing import ThreadSharing
 from headwaiter_client.thread_stream import ThreadStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
@@ -44,6 +43,7 @@ from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 from headwaiter_client.waiting import wait_for_result
 from headwaiter_client.worker_threads import MIN_THREADS, Work, WorkerThreads
+from headwaiter_proto.rules.errors import HeadwaiterError
 
 _Result = TypeVar("_Result")
 _ListResult = TypeVar("_ListResult", bound=ListResult)

@@ -21,50 +21,7 @@ HeadwaiterError
 
 from copy import copy
 
-from headwaiter_proto.rules.errors import (
-    ERROR_BY_REASON,
-    Cancelled,
-    DeadlineExceeded,
-    DeviceFailed,
-    HeadwaiterError,
-    InferenceFailed,
-    InvalidInput,
-    MessageTooLarge,
-    ModelNotFound,
-    Overloaded,
-    SequenceTooLong,
-    Starting,
-    Transient,
-    Unauthenticated,
-    Unavailable,
-    Unimplemented,
-)
-
-__all__ = [
-    "ERROR_BY_REASON",
-    "Cancelled",
-    "DeadlineExceeded",
-    "DeviceFailed",
-    "HeadwaiterError",
-    "InferenceFailed",
-    "InvalidInput",
-    "MessageTooLarge",
-    "ModelChanged",
-    "ModelNotFound",
-    "OutputMissing",
-    "Overloaded",
-    "SequenceTooLong",
-    "Starting",
-    "Transient",
-    "Unauthenticated",
-    "Unavailable",
-    "Unimplemented",
-    "renumbered",
-]
-
-# Tracebacks show the path from which users import the classes.
-for _kind in (HeadwaiterError, Transient, *ERROR_BY_REASON.values()):
-    _kind.__module__ = __name__
+from headwaiter_proto.rules.errors import ERROR_BY_REASON, HeadwaiterError, Transient
 
 
 class ModelChanged(HeadwaiterError):
@@ -90,3 +47,8 @@ def renumbered(error: HeadwaiterError, first: int) -> HeadwaiterError:
     in_list = copy(error)
     in_list.sequence = error.sequence + first
     return in_list
+
+
+# Tracebacks show the path from which users import the classes.
+for _kind in (HeadwaiterError, Transient, ModelChanged, OutputMissing, *ERROR_BY_REASON.values()):
+    _kind.__module__ = "headwaiter_client"

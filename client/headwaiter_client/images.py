@@ -6,7 +6,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.images import patch_rows
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.models import ModelDescription
-from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 
 # Keeps the scale of a sound of zeros finite; the number of `transformers`.
 _EPS = 1e-7

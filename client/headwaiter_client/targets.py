@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.input_kinds import FeatureInput, TokenInput
 from headwaiter_client.calls.models import ModelDescription
-from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 
 
 def source_and_target(source: ArrayLike, target: ArrayLike, model: ModelDescription) -> NDArray[np.generic]:

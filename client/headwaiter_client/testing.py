@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
-from headwaiter_client.errors import Cancelled, HeadwaiterError, ModelNotFound, Starting, Unimplemented
 from headwaiter_client.fake_inputs import read_input
 from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
@@ -18,6 +17,7 @@ from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Graph, Manifest
 from headwaiter_proto.rules import classification, requests, responses, sequences, tokens
 from headwaiter_proto.rules.attend import select
+from headwaiter_proto.rules.errors import Cancelled, HeadwaiterError, ModelNotFound, Starting, Unimplemented
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import WantedOutput
 from headwaiter_proto.rules.pooling import pool

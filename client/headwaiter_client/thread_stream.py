@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, ChunkLimits
-from headwaiter_client.errors import Cancelled, HeadwaiterError
 from headwaiter_client.waiting import MAX_WAIT_S
 from headwaiter_client.worker_threads import Work, WorkerThreads
+from headwaiter_proto.rules.errors import Cancelled, HeadwaiterError
 
 _Part = TypeVar("_Part")
 

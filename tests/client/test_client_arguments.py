@@ -37,10 +37,10 @@ def test_a_client_without_a_transport_needs_an_address(client_class: Any) -> Non
         client_class()
 
 
-@pytest.mark.parametrize("option", [(), ("a",), ("a", 1, 2), (1, "a")])
+@pytest.mark.parametrize("option", [(), ("a",), ("a", 1, 2), (1, "a"), 1, "ab"])
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
 def test_a_channel_option_that_is_no_pair_of_a_name_and_a_value_is_refused(client_class: Any, option: Any) -> None:
-    with pytest.raises(ValueError, match=r"channel_options\[1\]"):
+    with pytest.raises(ValueError, match="channel_options holds"):
         client_class("localhost:1", channel_options=[("grpc.keepalive_time_ms", 60_000), option])
 
 
@@ -102,8 +102,6 @@ def test_an_address_of_every_form_that_grpc_accepts_is_accepted(address: str) ->
         ({"metadata": [("x", "y")]}, "metadata", "list"),
         ({"metadata": {"x": 3}}, "metadata['x']", "int"),
         ({"metadata": {3: "x"}}, "a key of metadata", "int"),
-        ({"channel_options": [("a", 1), 1]}, "channel_options[1]", "int"),
-        ({"channel_options": "ab"}, "channel_options[0]", "str"),
         ({"max_in_flight": 2.5}, "max_in_flight", "float"),
     ],
 )

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient, Client, FakeEncoder
-from headwaiter_client.errors import InvalidInput
 from headwaiter_client.testing import AsyncFakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 
 FORMAT = pb.ImageFormat(
     channels=3, height=12, width=12, patch_size=4, preparation=pb.ImagePreparation(image_std=[1, 1, 1])

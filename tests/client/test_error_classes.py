@@ -32,4 +32,4 @@ def test_tracebacks_name_the_module_that_users_import_from() -> None:
     exported = [getattr(headwaiter_client, name) for name in headwaiter_client.__all__]
     errors_of_users = [kind for kind in exported if isinstance(kind, type) and issubclass(kind, HeadwaiterError)]
     assert len(errors_of_users) == 17
-    assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client.errors"}
+    assert {kind.__module__ for kind in errors_of_users} == {"headwaiter_client"}

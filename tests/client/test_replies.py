@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwaiter_client.calls.results import read_encoding
-from headwaiter_client.errors import HeadwaiterError
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_proto.rules.errors import Failures, InvalidInput
+from headwaiter_proto.rules.errors import Failures, HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.limits import RequestLimits
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_proto.rules.responses import encode_response

@@ -16,7 +16,8 @@ from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.shared_requests import REQUESTS_PER_SERVER, Caller, SharedRequest, SharedRequests
-from headwaiter_client.errors import (
+from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import (
     DeadlineExceeded,
     DeviceFailed,
     HeadwaiterError,
@@ -24,7 +25,6 @@ from headwaiter_client.errors import (
     SequenceTooLong,
     Unimplemented,
 )
-from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.crowd import HOLDER, outcomes_together
 
 _CLIENTS = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])

@@ -21,7 +21,7 @@ import pytest
 import trustme
 
 from headwaiter_client import AsyncClient, Client, RetryPolicy
-from headwaiter_client.errors import HeadwaiterError
+from headwaiter_proto.rules.errors import HeadwaiterError
 from headwaiter_server.runtime.hardware import compute_capability
 from testbed.prometheus import panel_queries, running_prometheus, wait_until
 from testbed.server_process import RunningServer, free_port, running_server

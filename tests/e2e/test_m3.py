@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient
-from headwaiter_client.errors import InvalidInput
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.app import Server
 from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request

@@ -11,10 +11,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from headwaiter_client import max_sim
-from headwaiter_client.errors import SequenceTooLong
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_proto.rules.errors import SequenceTooLong
 from headwaiter_server.app import Server
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused

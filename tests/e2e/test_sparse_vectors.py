@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_client.errors import InvalidInput, OutputMissing, SequenceTooLong
+from headwaiter_client.errors import OutputMissing
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS
 from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_proto.rules.errors import InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sparse import dense_vectors
 from headwaiter_server.app import Server
 from tests.support.e2e.in_process_server import connect, metrics_url, serving

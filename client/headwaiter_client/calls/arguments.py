@@ -8,7 +8,7 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.unicode import not_unicode
 
 _NOT_LISTS = (bytes, bytearray, memoryview, Mapping, set, frozenset)

@@ -13,8 +13,8 @@ from headwaiter_client.calls.models import ModelRef, model_ref
 from headwaiter_client.calls.options import AttendOptions, encode_request
 from headwaiter_client.calls.results import Timings, present, read_timings, reading_reply
 from headwaiter_client.calls.tensors import check_shape, float_array
-from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +99,6 @@ def attend_request(
         TypeError: an option has the wrong type.
         InvalidInput: the sequence is of another type, or an index is out of range.
     """
-    if sequence is None:
-        raise InvalidInput(
-            "sequence is of type NoneType: pass a text, a pair of texts, an image, token ids [n] or features [n, width]"
-        )
     if isinstance(sequence, list) and any(isinstance(one, str) for one in sequence):
         raise InvalidInput("sequence is a list of texts: pass one text, or a tuple of two texts", field="texts")
     kind = input_kind_of(sequence)

@@ -27,8 +27,8 @@ from headwaiter_client.calls.results import (
     reading_reply,
 )
 from headwaiter_client.calls.tensors import check_shape, float_array, split_rows
-from headwaiter_client.errors import HeadwaiterError, InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput
 
 
 class LabelScore(NamedTuple):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls.arguments import check_unicode
-from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 
 _FLOATS = {np.dtype("<f4"): pb.DATA_TYPE_FLOAT32, np.dtype("<f2"): pb.DATA_TYPE_FLOAT16}
 _INTEGERS = {np.dtype("<i4"): pb.DATA_TYPE_INT32, np.dtype("<i8"): pb.DATA_TYPE_INT64}

@@ -33,8 +33,9 @@ from headwaiter_client.calls.splitting import (
 )
 from headwaiter_client.calls.steps import LONGEST_SLICE_S, Pause, Steps
 from headwaiter_client.calls.stream_queue import Sent, StreamQueue
-from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelChanged, renumbered
+from headwaiter_client.errors import ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput
 
 _Item = TypeVar("_Item")
 _Sent = TypeVar("_Sent", bound=Sent)

@@ -22,8 +22,8 @@ from numpy.typing import DTypeLike
 from headwaiter_client.calls.arguments import check_type, check_unicode
 from headwaiter_client.calls.input_kinds import Request, whole_number
 from headwaiter_client.calls.progress import Progress
-from headwaiter_client.errors import InvalidInput
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput
 
 Pooling: TypeAlias = Literal[
     "mean",

@@ -20,8 +20,9 @@ from headwaiter_client.calls.tensors import (
     read_vectors,
     split_vectors,
 )
-from headwaiter_client.errors import ERROR_BY_REASON, HeadwaiterError, InvalidInput, OutputMissing, renumbered
+from headwaiter_client.errors import OutputMissing, renumbered
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import ERROR_BY_REASON, HeadwaiterError, InvalidInput
 from headwaiter_proto.rules.status import error_from_metadata
 
 _Item = TypeVar("_Item")

@@ -14,14 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 from headwaiter_client.calls.list_call import ListCall
 from headwaiter_client.calls.splitting import Chunk, measured_size
 from headwaiter_client.calls.steps import Steps
-from headwaiter_client.errors import (
-    HeadwaiterError,
-    InferenceFailed,
-    InvalidInput,
-    MessageTooLarge,
-    Transient,
-    renumbered,
-)
+from headwaiter_client.errors import renumbered
+from headwaiter_proto.rules.errors import HeadwaiterError, InferenceFailed, InvalidInput, MessageTooLarge, Transient
 
 # With fewer requests in flight to a server, a fast device idles, and a client opens too few connections to reach all
 # front ends. With more requests, fewer calls share each.

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any
 
 from headwaiter_client.calls.input_kinds import InputKind, SequenceSize, input_kind_of
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, MessageTooLarge
 
 # Large enough to fill the server's batches; small enough to report progress and to share the work among replicas.
 MAX_REQUEST_SEQUENCES = 256

@@ -19,8 +19,8 @@ from headwaiter_client.calls.input_kinds import Request
 from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
 from headwaiter_client.calls.splitting import size_error
-from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
 
 # The gRPC path of each method of the contract, by the method's name.
 METHODS = {

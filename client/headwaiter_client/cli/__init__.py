@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from headwaiter_client.cli import attend, bench, encode, models, playground, probe, similar, top
-from headwaiter_client.cli.flag_words import with_flag
-from headwaiter_client.errors import HeadwaiterError
+from headwaiter_client.cli.shared_flags import with_flag
 from headwaiter_proto.command_line import CommandParser
+from headwaiter_proto.rules.errors import HeadwaiterError
 
 _INTERRUPTED = 130  # The exit code that shells report for a command ended by Ctrl-C.
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from headwaiter_client.aio import AsyncClient
 from headwaiter_client.calls.results import STAGES
 from headwaiter_client.cli.console import bar_chart, console
-from headwaiter_client.cli.flag_words import with_flag
 from headwaiter_client.cli.load_generator import (
     Load,
     Outcome,
@@ -32,10 +31,11 @@ from headwaiter_client.cli.shared_flags import (
     positive_int,
     positive_number,
     text_options,
+    with_flag,
 )
 from headwaiter_client.cli.text_files import read_texts
-from headwaiter_client.errors import HeadwaiterError, Unavailable
 from headwaiter_client.transport.retries import RetryPolicy
+from headwaiter_proto.rules.errors import HeadwaiterError, Unavailable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,10 +9,11 @@ from headwaiter_client.calls.models import ModelDescription
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.calls.results import SequenceEncoding
 from headwaiter_client.cli.console import ProgressBar
-from headwaiter_client.cli.flag_words import with_flag
+from headwaiter_client.cli.shared_flags import with_flag
 from headwaiter_client.cli.text_files import Texts
 from headwaiter_client.client import Client
-from headwaiter_client.errors import DeadlineExceeded, HeadwaiterError, ModelChanged, SequenceTooLong, Transient
+from headwaiter_client.errors import ModelChanged
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, SequenceTooLong, Transient
 
 # The errors after which another attempt may succeed.
 _PASSING = (Transient, DeadlineExceeded)

@@ -19,7 +19,6 @@ from headwaiter_playground.call_rules import (
     STATUSES,
     check_host,
     check_media_type,
-    compressed,
 )
 from headwaiter_playground.json_calls import JSON_CALLS, error_body
 from headwaiter_playground.page import PageFile, page_file
@@ -133,16 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = False
             make_call = self.server.caller(self.headers.get("Authorization", ""))
             reply = make_call(call.method, call.read_request(body), call.reply_class)
-            self._send_reply(call.write_reply(reply))
+            self._send(HTTPStatus.OK, call.write_reply(reply), {"Content-Type": JSON, **JSON_HEADERS})
         except HeadwaiterError as error:
             self._refuse(error)
-
-    def _send_reply(self, reply: bytes) -> None:
-        headers = {"Content-Type": JSON, **JSON_HEADERS}
-        smaller = compressed(reply, self.headers.get("Accept-Encoding", ""))
-        if smaller is not None:
-            headers["Content-Encoding"] = "gzip"
-        self._send(HTTPStatus.OK, reply if smaller is None else smaller, headers)
 
     def _body_bytes(self) -> int:
         length = self.headers.get("Content-Length", "")

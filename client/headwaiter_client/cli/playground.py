@@ -10,7 +10,7 @@ from headwaiter_client.calls import steps
 from headwaiter_client.cli.page_server import Caller, PageServer
 from headwaiter_client.cli.shared_flags import Commands, add_command, client_arguments
 from headwaiter_client.client import Client
-from headwaiter_client.errors import Unauthenticated
+from headwaiter_proto.rules.errors import Unauthenticated
 
 _HIGHEST_PORT = 65_535
 # The clients of the tokens that were typed last. The connection of a forgotten client closes after its last call.

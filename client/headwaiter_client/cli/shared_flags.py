@@ -1,4 +1,4 @@
-"""The flags that several subcommands share."""
+"""The flags that several subcommands share, and the flag to which an error belongs."""
 
 import argparse
 import math
@@ -10,10 +10,21 @@ from typing import Any, TypeAlias
 
 from headwaiter_client.calls.options import RequestOptions
 from headwaiter_client.transport.connection import TlsConfig
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Unauthenticated
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001  # It has no public name.
 
 _TLS_VARIABLE = "HEADWAITER_CLIENT_TLS"
+
+# The client and the server name arguments and fields in their errors.
+_BY_FIELD = {
+    "texts.prompt": "--prompt",
+    "prompt": "--prompt",
+    "output.dimensions": "--dimensions",
+    "layers": "--layer",
+    "heads": "--head",
+}
+_BY_CLASS: dict[type[Exception], str] = {DeadlineExceeded: "--timeout-s", Unauthenticated: "--token-file"}
 
 
 def add_command(
@@ -135,3 +146,14 @@ def positive_number(text: str, what: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of {what} above 0")
     return number
+
+
+def with_flag(error: Exception, model: str = "--model") -> str:
+    """Return the message of an error, after the flag to which it belongs; `model` is the argument for a model."""
+    message = str(error)
+    flag = _BY_CLASS.get(type(error))
+    if isinstance(error, InvalidInput | ModelNotFound) and error.field:
+        flag = model if error.field == "model" else _BY_FIELD.get(error.field)
+        if flag and message.startswith((f"{error.field} ", f"{error.field}: ")):
+            return flag + message.removeprefix(error.field)
+    return f"{flag}: {message}" if flag else message

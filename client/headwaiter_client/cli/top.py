@@ -19,7 +19,7 @@ from urllib.request import urlopen
 from headwaiter_client.cli.activity import Reading, ServerActivity, VersionActivity, activity, printable, read_page
 from headwaiter_client.cli.console import INSTALL_EXTRA, console
 from headwaiter_client.cli.shared_flags import Commands, add_connection_flag, positive_number
-from headwaiter_client.errors import Unavailable
+from headwaiter_proto.rules.errors import Unavailable
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -281,14 +281,10 @@ def _metrics_url(text: str) -> str:
     """Return the URL of a metrics page; a URL without a path gets the path of the page.
 
     Raises:
-        ArgumentTypeError: the text is not a URL of HTTP.
+        ArgumentTypeError, ValueError: the text is not a URL of HTTP.
     """
-    try:
-        url = urlsplit(text)
-        is_url = url.scheme in ("http", "https") and url.hostname
-    except ValueError:
-        is_url = False
-    if not is_url:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL such as {_DEFAULT_URL}")
     return url._replace(path="/metrics").geturl() if url.path in ("", "/") else text
 

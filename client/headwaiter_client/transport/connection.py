@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from headwaiter_client.calls.arguments import check_type
-from headwaiter_client.errors import DeadlineExceeded
+from headwaiter_proto.rules.errors import DeadlineExceeded
 
 CHANNEL_OPTIONS = (
     # Replies with hidden vectors are larger than gRPC's default limit of 4 MiB. The server limits the size of requests.
@@ -142,11 +142,10 @@ class Connection:
             _check_address(address)
         check_type("interceptors", self.interceptors, Sequence, "a list of gRPC's client interceptors")
         check_type("channel_options", self.channel_options, Sequence, f"a list, such as [{_OPTION}]")
-        for index, option in enumerate(self.channel_options):
-            check_type(f"channel_options[{index}]", option, tuple | list, f"a pair, such as {_OPTION}")
-            if len(option) != 2 or not isinstance(option[0], str):
+        for option in self.channel_options:
+            if not isinstance(option, tuple | list) or len(option) != 2 or not isinstance(option[0], str):
                 raise ValueError(
-                    f"channel_options[{index}] is no pair of a name and a value: pass a pair, such as {_OPTION}"
+                    f"channel_options holds {option!r}: pass pairs of a name and a value, such as {_OPTION}"
                 )
         for key, value in (self.metadata or {}).items():
             check_type("a key of metadata", key, str, "a str")

@@ -18,13 +18,20 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_SERVING, no_answer
-from headwaiter_client.errors import Cancelled, DeadlineExceeded, DeviceFailed, HeadwaiterError, Starting, Unavailable
 from headwaiter_client.transport.connection import Connection, capped_timeout_s
 from headwaiter_client.transport.log import TransportLog
 from headwaiter_client.transport.replicas import PROBE_TIMEOUT_S, Change, Probe, Replicas, concerns_all_calls
 from headwaiter_client.transport.retries import Metadata, RetryBudget, RetryPolicy
 from headwaiter_client.transport.tls_mismatch import tls_mismatch
 from headwaiter_client.transport.trace_context import with_trace_context
+from headwaiter_proto.rules.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeviceFailed,
+    HeadwaiterError,
+    Starting,
+    Unavailable,
+)
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY, FRONT_ENDS_KEY
 
 # A replica that answers nothing for a quarter of a call's timeout is probed. When the call has waited as long again,

@@ -9,7 +9,6 @@ from typing import TypeAlias
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, run_steps_async
-from headwaiter_client.errors import Cancelled, HeadwaiterError, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import (
     CLOSED_BEFORE,
@@ -25,6 +24,7 @@ from headwaiter_client.transport.failover import (
 from headwaiter_client.transport.retries import RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_client.waiting import wait_for_async_event
+from headwaiter_proto.rules.errors import Cancelled, HeadwaiterError, Unavailable
 
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 

@@ -15,7 +15,6 @@ from typing import cast
 import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, run_steps
-from headwaiter_client.errors import Cancelled, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import (
     CLOSED_BEFORE,
@@ -32,6 +31,7 @@ from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.retries import RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_client.waiting import MAX_WAIT_S, wait_for_event
+from headwaiter_proto.rules.errors import Cancelled, Unavailable
 
 # The channels that this process has inherited from its parent, which are never freed.
 _INHERITED: list[list[list[grpc.Channel]]] = []

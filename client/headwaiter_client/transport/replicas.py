@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from headwaiter_client.errors import HeadwaiterError, InvalidInput, Unavailable
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Unavailable
 
 # A call that failed counts as one more in flight for this long, so that a replica that refuses calls at once gets few.
 _PENALTY_S = 1.0

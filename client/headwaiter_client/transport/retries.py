@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headwaiter_client.calls.arguments import check_type
-from headwaiter_client.errors import HeadwaiterError, Starting, Transient
+from headwaiter_proto.rules.errors import HeadwaiterError, Starting, Transient
 
 # The retries that a client may take, however few calls are in flight.
 _MIN_RETRIES = 10.0

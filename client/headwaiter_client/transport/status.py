@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from headwaiter_client.calls.steps import no_answer
-from headwaiter_client.errors import (
+from headwaiter_proto.rules.errors import (
     ERROR_BY_REASON,
     DeadlineExceeded,
     HeadwaiterError,

@@ -18,7 +18,7 @@ from headwaiter_client import (
     Unauthenticated,
 )
 from headwaiter_client.cli import main
-from headwaiter_client.cli.flag_words import with_flag
+from headwaiter_client.cli.shared_flags import with_flag
 from tests.client.cli.conftest import ReusableFake
 from tests.support.client.fake_server import FakeServer
 

@@ -1,6 +1,5 @@
 """The subcommand `playground`: the page on this machine, and the calls that it passes on."""
 
-import gzip
 import http.client
 import json
 import socket
@@ -13,7 +12,7 @@ from google.protobuf.message import Message
 
 from headwaiter_client.cli import main
 from headwaiter_client.cli.page_server import PageServer
-from headwaiter_client.errors import Starting
+from headwaiter_proto.rules.errors import Starting
 from tests.support.client.fake_server import FakeServer
 
 JSON = {"Content-Type": "application/json"}
@@ -79,20 +78,6 @@ def test_a_call_of_the_page_reaches_the_server(page: PageServer, server: FakeSer
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(body)["tokens"] == ["[CLS]", "a", "b", "[SEP]"]
     assert server.remaining_s < 15  # The flag is --timeout-s 10.
-
-
-def test_a_large_reply_is_compressed_for_a_browser_that_takes_gzip(
-    page: PageServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headwaiter_playground.call_rules._COMPRESSED_BYTES", 100)
-    bodies = []
-    for accepted, coding in (("gzip, br", "gzip"), ("br", None)):
-        asked = {**JSON, "Accept-Encoding": accepted}
-        status, headers, body = ask(page, "POST", "/playground/call/GetModel", b"{}", asked)
-        assert (status, headers.get("Content-Encoding")) == (200, coding)
-        assert headers["Content-Length"] == str(len(body))
-        bodies.append(gzip.decompress(body) if coding else body)
-    assert json.loads(bodies[0])["model"] == json.loads(bodies[1])["model"]
 
 
 def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeServer) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from headwaiter_client import Cancelled, DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded, RetryPolicy
 from headwaiter_client.calls.steps import HEALTH_METHOD, METHODS, no_answer
-from headwaiter_client.errors import DeviceFailed, Starting, Unavailable
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import Attempt, Failover, HealthCheck, OutgoingCall, Pause, Step
 from headwaiter_client.transport.replicas import Change, Probe, Replicas
 from headwaiter_client.transport.retries import DEFAULT_RETRY
+from headwaiter_proto.rules.errors import DeviceFailed, Starting, Unavailable
 from headwaiter_proto.rules.status import DEVICE_FAILURES_KEY
 
 ENCODE = METHODS["Encode"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Client, FakeEncoder
-from headwaiter_client.errors import InvalidInput, Starting, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
+from headwaiter_proto.rules.errors import InvalidInput, Starting, Unavailable
 from testbed.chromium import Browser, Page
 from tests.e2e.playground.conftest import OpenTab, next_frame, page_server, show_token
 from tests.support.playground.changing_server import ChangingServer

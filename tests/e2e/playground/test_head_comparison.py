@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headwaiter_client import Client, FakeEncoder
-from headwaiter_client.errors import InvalidInput
+from headwaiter_proto.rules.errors import InvalidInput
 from testbed.chromium import Browser, Page
 from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, table
 from tests.support.playground.accessibility import problems
