@@ -33,10 +33,10 @@ from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps, run_steps_async
 from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
-from headwaiter_client.task_sharing import TaskSharing
-from headwaiter_client.task_stream import TaskStream
+from headwaiter_client.request_sharing import TaskSharing
+from headwaiter_client.streams import TaskStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
-from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
+from headwaiter_client.transport.grpc_transports import AsyncGrpcTransport
 from headwaiter_client.transport.interface import AsyncTransport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span

@@ -34,10 +34,10 @@ from headwaiter_client.calls.shared_requests import server_count
 from headwaiter_client.calls.splitting import Chunk
 from headwaiter_client.calls.steps import Steps, run_steps
 from headwaiter_client.calls.tokenize import Tokenization, TokenizeCall
-from headwaiter_client.thread_sharing import ThreadSharing
-from headwaiter_client.thread_stream import ThreadStream
+from headwaiter_client.request_sharing import ThreadSharing
+from headwaiter_client.streams import ThreadStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
-from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.grpc_transports import GrpcTransport
 from headwaiter_client.transport.interface import CancelScope, Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span

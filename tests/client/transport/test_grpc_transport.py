@@ -29,8 +29,7 @@ from headwaiter_client import (
 )
 from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.connection import Connection
-from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
-from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.grpc_transports import AsyncGrpcTransport, GrpcTransport
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.client.async_encode import async_encode

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headwaiter_client import AsyncClient, Cancelled, Client
-from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.grpc_transports import GrpcTransport
 from tests.support.client.async_encode import Encode, async_encode
 from tests.support.client.fake_server import FakeServer
 from tests.support.client.replica_process import ReplicaProcess, free_ports, running_replicas

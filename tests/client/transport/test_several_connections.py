@@ -12,7 +12,7 @@ from headwaiter_client import AsyncClient, Client, RetryPolicy
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST
 from headwaiter_client.transport.connection import Connection
 from headwaiter_client.transport.failover import HealthCheck
-from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport, _record
+from headwaiter_client.transport.grpc_transports import AsyncGrpcTransport, _record
 from tests.support.client.fake_server import FakeServer
 
 _ROUNDS = 30

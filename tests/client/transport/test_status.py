@@ -11,8 +11,7 @@ import pytest
 
 from headwaiter_client import AsyncClient, Client, Overloaded, RetryPolicy
 from headwaiter_client.calls.steps import HEALTH_METHOD
-from headwaiter_client.transport.grpc_aio_transport import AsyncGrpcTransport
-from headwaiter_client.transport.grpc_transport import GrpcTransport
+from headwaiter_client.transport.grpc_transports import AsyncGrpcTransport, GrpcTransport
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_proto.rules import errors
 from headwaiter_proto.rules.status import DETAILS_KEY, status_of
