@@ -71,10 +71,7 @@ class AsyncClient:
     ) -> None:
         self._settings = CallSettings(timeout_s, max_in_flight, options)
         if transport is not None and not iscoroutinefunction(transport.unary):
-            raise TypeError(
-                f"transport is of type {type(transport).__name__}, which cannot be awaited: pass an AsyncTransport, "
-                "such as AsyncFakeEncoder(fake)"
-            )
+            raise TypeError(f"transport {type(transport).__name__} cannot be awaited: pass AsyncFakeEncoder(fake)")
         self._transport = transport or AsyncGrpcTransport(
             Connection(() if address is None else address, token, tls, metadata, interceptors, channel_options), retry
         )

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from inspect import iscoroutinefunction
 from itertools import islice
 from os import PathLike
-from typing import Any, NoReturn, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from numpy.typing import ArrayLike
 
@@ -38,7 +38,7 @@ from headwaiter_client.request_sharing import ThreadSharing
 from headwaiter_client.streams import ThreadStream
 from headwaiter_client.transport.connection import NOT_PICKLED, Connection, TlsConfig, described
 from headwaiter_client.transport.grpc_transports import GrpcTransport
-from headwaiter_client.transport.interface import CancelScope, Transport
+from headwaiter_client.transport.interface import Cancellable, CancelScope, Transport
 from headwaiter_client.transport.retries import DEFAULT_RETRY, RetryPolicy
 from headwaiter_client.transport.trace_context import has_span
 from headwaiter_client.waiting import wait_for_result
@@ -47,12 +47,7 @@ from headwaiter_proto.rules.errors import HeadwaiterError
 
 _Result = TypeVar("_Result")
 _ListResult = TypeVar("_ListResult", bound=ListResult)
-_ToCancel = TypeVar("_ToCancel", bound="_Cancellable")
-
-
-class _Cancellable(Protocol):
-    def cancel(self) -> None:
-        """Cancel the calls in flight, and start no more."""
+_ToCancel = TypeVar("_ToCancel", bound=Cancellable)
 
 
 class Client:
@@ -118,7 +113,7 @@ class Client:
         self._address = address
         # One call runs in the caller's thread; several calls at once run in threads that all callers share.
         self._workers = WorkerThreads(max(MIN_THREADS, self._settings.max_in_flight))
-        self._open: set[_Cancellable] = set()
+        self._open: set[Cancellable] = set()
         self._open_lock = threading.Lock()
         self._closed = False
         # An interceptor expects a request for each call.

@@ -21,7 +21,8 @@ from headwaiter_client.calls.steps import Steps
 from headwaiter_client.waiting import MAX_WAIT_S
 
 _SHORTEST_WAIT_S = 0.001
-Run: TypeAlias = Callable[[Steps[Any]], Any]
+_Run: TypeAlias = Callable[[Steps[Any]], Any]
+_RunAsync: TypeAlias = Callable[[Steps[Any]], Awaitable[Any]]
 
 
 class ThreadSharing:
@@ -35,7 +36,7 @@ class ThreadSharing:
         self._servers = servers
         self._reset()
 
-    def send(self, call: ListCall[Any], chunk: Chunk, run: Run) -> Any:
+    def send(self, call: ListCall[Any], chunk: Chunk, run: _Run) -> Any:
         """Send a call of one chunk, in a request that it shares with others if possible, and return its result.
 
         Args:
@@ -121,9 +122,6 @@ def _wait(woken: "SimpleQueue[None]", caller: Caller) -> None:
             return
 
 
-Run: TypeAlias = Callable[[Steps[Any]], Awaitable[Any]]
-
-
 class TaskSharing:
     """Sends shared requests in one event loop.
 
@@ -140,7 +138,7 @@ class TaskSharing:
         self._expires_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    async def send(self, call: ListCall[Any], chunk: Chunk, run: Run) -> Any:
+    async def send(self, call: ListCall[Any], chunk: Chunk, run: _RunAsync) -> Any:
         """Send a call of one chunk; see `ThreadSharing.send`."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -165,13 +163,13 @@ class TaskSharing:
         finally:
             self._leave(caller, run)
 
-    def _start_soon(self, run: Run) -> None:
+    def _start_soon(self, run: _RunAsync) -> None:
         """Start requests at the end of this turn of the event loop, so that all calls of the turn may share them."""
         if not self._will_start:
             self._will_start = True
             asyncio.get_running_loop().call_soon(self._start, run)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: _RunAsync) -> None:
         self._will_start = False
         while request := self._requests.next(time.monotonic()):
             if request.is_single:
@@ -179,7 +177,7 @@ class TaskSharing:
             else:
                 self._tasks[request] = asyncio.create_task(self._send(request, run))
 
-    async def _send(self, request: SharedRequest, run: Run) -> None:
+    async def _send(self, request: SharedRequest, run: _RunAsync) -> None:
         try:
             await run(request.send())
         finally:
@@ -187,7 +185,7 @@ class TaskSharing:
             del self._tasks[request]
             self._end(request, run)
 
-    def _end(self, request: SharedRequest, run: Run) -> None:
+    def _end(self, request: SharedRequest, run: _RunAsync) -> None:
         self._requests.end(request, time.monotonic())
         if self._requests:
             # Callers that have their results now may make their next calls in the same turn.
@@ -207,7 +205,7 @@ class TaskSharing:
                 caller.expire()
         self._expire_at(min((each.deadline_s for each in self._callers if each.deadline_s > now_s), default=math.inf))
 
-    def _leave(self, caller: Caller, run: Run) -> None:
+    def _leave(self, caller: Caller, run: _RunAsync) -> None:
         """Forget a call that has ended, and cancel its request if no other call waits for the request."""
         del self._callers[caller]
         caller.settle(None)

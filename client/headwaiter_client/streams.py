@@ -128,9 +128,6 @@ class ThreadStream(Generic[_Part]):
             self._changed.notify_all()
 
 
-_Part = TypeVar("_Part")
-
-
 class TaskStream(Generic[_Part]):
     """Sends the chunks of a source, also while the source pauses.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headwaiter_client.calls import steps
+from headwaiter_client.calls.results import unit
 from headwaiter_client.fake_inputs import read_input
 from headwaiter_client.transport.connection import capped_timeout_s
 from headwaiter_client.transport.interface import CancelScope
@@ -323,12 +324,6 @@ class AsyncFakeEncoder:
     async def close(self) -> None:
         """Make later calls raise `Cancelled`."""
         self._fake.close()
-
-
-def unit(vectors: _Vectors) -> _Vectors:
-    """Return vectors [..., width] scaled to unit length."""
-    scaled: _Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32(1e-12))
-    return scaled
 
 
 def _as_sent(request: pb.EncodeRequest | pb.AttendRequest, sequence: Any, index: int) -> Any:

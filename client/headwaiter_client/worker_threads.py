@@ -60,7 +60,10 @@ class WorkerThreads:
         with self._changed:
             self._queue.append(work)
             if self._idle < len(self._queue) and self._threads < self._limit:
-                self._start_thread()
+                with suppress(RuntimeError):  # The system, or Python at the end of a program, allows no more threads.
+                    threading.Thread(target=self._work, name="headwaiter", daemon=True).start()
+                    self._threads += 1
+                    self._idle += 1
             self._changed.notify()
         return work
 
@@ -77,12 +80,6 @@ class WorkerThreads:
         self._queue: deque[Work[Any]] = deque()
         # A thread that starts has nothing to do yet.
         self._threads = self._idle = 0
-
-    def _start_thread(self) -> None:
-        with suppress(RuntimeError):  # The system, or Python at the end of a program, allows no more threads.
-            threading.Thread(target=self._work, name="headwaiter", daemon=True).start()
-            self._threads += 1
-            self._idle += 1
 
     def _work(self) -> None:
         while work := self._next():

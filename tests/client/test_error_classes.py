@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 import headwaiter_client
-from headwaiter_client import HeadwaiterError, Overloaded, SequenceTooLong, Unavailable, errors
+from headwaiter_client import HeadwaiterError, Overloaded, SequenceTooLong, Unavailable
+from headwaiter_proto.rules import errors
 
 
 @pytest.mark.parametrize("kind", [HeadwaiterError, *errors.ERROR_BY_REASON.values()])

@@ -94,7 +94,7 @@ def test_a_sparse_fake_returns_the_numbers_above_zero() -> None:
         ("encode", "a", {"request_id": "a" * 300}, "request_id", ["300", "256"]),
         ("attend", "a " * 15, {}, "texts", ["sequence 0", "17", "16"]),
         ("attend", "a", {"heads": [0, 0]}, "heads", ["[0, 0]"]),
-        ("attend", None, {}, None, ["NoneType"]),
+        ("attend", None, {}, "tokens.data", ["0 dimensions"]),
         ("attend", b"a", {}, "images", ["takes no images"]),
         ("attend", ["a", "b"], {}, "texts", ["list", "tuple"]),
         ("attend", ("a", "b"), {}, "pairs", ["takes no pairs"]),

@@ -136,7 +136,7 @@ FROM_COMMAND: list[tuple[str, list[str], str]] = [
     (
         "an output that is a folder",
         ["encode", "texts", "-o", ".", "--overwrite"],
-        ". is a folder, not a regular file: name another file with --output",
+        ". is not a regular file: name another file with --output",
     ),
     (
         "an output in no folder",

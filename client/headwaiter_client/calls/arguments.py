@@ -55,6 +55,11 @@ def check_is_list(sequences: object, *, accepts_async: bool) -> None:
             f"the sequences are a table of type {kind}, which lists the names of its columns: pass one column, such as "
             'table["text"]'
         )
+    if isinstance(sequences, AsyncIterable) and not isinstance(sequences, Iterable):
+        raise InvalidInput(
+            f"the sequences are of type {kind}, which is asynchronous: pass a list, such as [one async for one in "
+            "sequences], or use AsyncClient.encode_stream"
+        )
     # A dict or a set is iterable but probably a mistake: a dict yields only its keys, and a set has no order. An array
     # without dimensions has the type of an iterable, but cannot be iterated.
     without_dimensions = isinstance(sequences, np.ndarray) and sequences.ndim == 0

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from headwaiter_client.calls.arguments import check_type
 from headwaiter_client.calls.input_kinds import input_kind_of, whole_number
 from headwaiter_client.calls.models import ModelRef, model_ref
-from headwaiter_client.calls.options import AttendOptions, encode_request
+from headwaiter_client.calls.options import AttendOptions, checked_text, own_id, random_id
 from headwaiter_client.calls.results import Timings, present, read_timings, reading_reply
 from headwaiter_client.calls.tensors import check_shape, float_array
 from headwaiter_proto import encoder_pb2 as pb
@@ -103,16 +103,12 @@ def attend_request(
         raise InvalidInput("sequence is a list of texts: pass one text, or a tuple of two texts", field="texts")
     kind = input_kind_of(sequence)
     # EncodeRequest and AttendRequest hold their input in the same fields.
-    encode = encode_request(
-        model=options.get("model", ""),
-        model_version=options.get("model_version", ""),
-        request_id=options.get("request_id", ""),
-    )
+    encode = pb.EncodeRequest()
     kind.fill(encode, [kind.convert(0, sequence)])
     request = pb.AttendRequest(
-        model=encode.model,
-        model_version=encode.model_version,
-        request_id=encode.request_id,
+        model=checked_text("model", options.get("model", "")),
+        model_version=checked_text("model_version", options.get("model_version", "")),
+        request_id=own_id(options) or random_id(),
         layers=_indices("layers", options.get("layers")),
         heads=_indices("heads", options.get("heads")),
         vectors=options.get("vectors", False),

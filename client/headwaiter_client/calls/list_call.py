@@ -35,7 +35,7 @@ from headwaiter_client.calls.steps import LONGEST_SLICE_S, Pause, Steps
 from headwaiter_client.calls.stream_queue import Sent, StreamQueue
 from headwaiter_client.errors import ModelChanged, renumbered
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Overloaded
 
 _Item = TypeVar("_Item")
 _Sent = TypeVar("_Sent", bound=Sent)
@@ -130,7 +130,7 @@ class ListCall(ABC, Generic[_Result]):
         self._models: set[ModelRef] = set()
         self._chunks: list[Chunk] = []
         self._parts: dict[int, _Result] = {}
-        self._done = 0
+        self._done = self._total = 0
 
     @abstractmethod
     def _new_template(self) -> Request:
@@ -228,9 +228,7 @@ class ListCall(ABC, Generic[_Result]):
                 self.METHOD, request, self.RESPONSE, timeout_s, request.request_id, self._timeout_s
             )
         except HeadwaiterError as refusal:
-            error = refusal
-            if steps.is_unexplained(refusal):
-                error = yield from steps.explained(refusal, request, self.describe())
+            error = yield from self._explained(refusal, request)
             parts = []
             for smaller in self._smaller_chunks(chunk, error, refusal.__cause__):
                 part = yield from self.send(smaller)
@@ -250,7 +248,8 @@ class ListCall(ABC, Generic[_Result]):
         """Report the result of the next request of the list."""
         self._done += len(part.lengths)
         if self._progress:
-            self._progress(self._done, sum(len(chunk.sequences) for chunk in self._chunks))
+            self._total = self._total or sum(len(chunk.sequences) for chunk in self._chunks)
+            self._progress(self._done, self._total)
 
     def joined(self) -> _Result:
         """Return the result of the list, given the results of all chunks."""
@@ -289,6 +288,19 @@ class ListCall(ABC, Generic[_Result]):
         request.request_id = f"{self._id}.{chunk.first}" if chunk.first else self._id
         chunk.kind.fill(request, chunk.sequences)
         return request
+
+    def _explained(self, refusal: HeadwaiterError, request: Request | pb.TokenizeRequest) -> Steps[HeadwaiterError]:
+        """Return `MessageTooLarge` if a refusal without details has this reason, else the refusal.
+
+        A refusal has no details if a proxy refuses a call, or gRPC a large message.
+        """
+        if not isinstance(refusal, Overloaded) or refusal.retry_after_s is not None:
+            return refusal
+        try:
+            description = yield from self.describe()
+        except HeadwaiterError:
+            return refusal
+        return size_error(request.ByteSize(), description, request.request_id) or refusal
 
     def _smaller_chunks(self, chunk: Chunk, error: HeadwaiterError, cause: BaseException | None) -> list[Chunk]:
         """Return the chunks to send in place of a refused chunk.

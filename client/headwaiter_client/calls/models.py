@@ -212,7 +212,7 @@ def model_ref(message: pb.ModelRef) -> ModelRef:
 
 @lru_cache(64)  # Every reply names its model, and a program uses few.
 def _model_ref(name: str, digest: str, precision: pb.Precision, version: str, results_digest: str) -> ModelRef:
-    return ModelRef(name, digest, precision_name(precision), version, results_digest)
+    return ModelRef(name, digest, _PRECISIONS.get(precision, ""), version, results_digest)
 
 
 def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
@@ -224,24 +224,7 @@ def read_versions(response: pb.ListModelsResponse) -> list[ModelVersion]:
     versions = []
     for status in listed:
         ref = refs.get((status.name, status.version), ModelRef(status.name, ""))
-        state = _STATES.get(status.state, "")
-        versions.append(
-            ModelVersion(
-                status.name,
-                status.version,
-                state,
-                status.reason,
-                ref.digest,
-                ref.precision,
-                ref.results_digest,
-                status.loads,
-                status.evictions,
-                status.loading_s,
-            )
-        )
+        facts = status.name, status.version, _STATES.get(status.state, ""), status.reason
+        digests = ref.digest, ref.precision, ref.results_digest
+        versions.append(ModelVersion(*facts, *digests, status.loads, status.evictions, status.loading_s))
     return versions
-
-
-def precision_name(precision: pb.Precision) -> str:
-    """Return a precision's usual name; the empty string if this client does not know the precision."""
-    return _PRECISIONS.get(precision, "")

@@ -260,7 +260,7 @@ class Encoding(ListResult):
             raise InvalidInput(
                 f"the vectors have the shapes {list(ours.shape)} and {list(theirs.shape)}: pass vectors of one width"
             )
-        cosines: NDArray[np.float32] = _unit(ours) @ _unit(theirs).T
+        cosines: NDArray[np.float32] = unit(ours) @ unit(theirs).T
         return cosines
 
     def __repr__(self) -> str:
@@ -576,7 +576,7 @@ def _as_int8(vectors: Vectors | None, advice: str) -> Int8Array:
     return vectors
 
 
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return vectors [..., width] scaled to unit length; a vector of zeros stays one."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit: NDArray[np.float32] = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)

@@ -167,10 +167,9 @@ def measured_size(chunk: Chunk, max_text_tokens: int) -> SequenceSize:
 
 def is_small_list(chunk: Chunk) -> bool:
     """Return whether a list is within `SMALL_LIST`."""
-    if len(chunk.sequences) > SMALL_LIST.sequences:
-        return False
-    measured = replace(chunk, max_size=measured_size(chunk, SMALL_LIST.text_tokens))
-    return fits(chunk, SMALL_LIST) or fits(measured, SMALL_LIST)
+    if len(chunk.sequences) > SMALL_LIST.sequences or fits(chunk, SMALL_LIST):
+        return len(chunk.sequences) <= SMALL_LIST.sequences
+    return fits(replace(chunk, max_size=measured_size(chunk, SMALL_LIST.text_tokens)), SMALL_LIST)
 
 
 def regroup(parts: Iterable[Chunk], limits: ChunkLimits) -> Iterator[Chunk]:

@@ -15,12 +15,10 @@ from google.protobuf.message import DecodeError, Message
 
 from headwaiter_client.calls.attend import Attention, read_attention
 from headwaiter_client.calls.batches import Batch, read_batches
-from headwaiter_client.calls.input_kinds import Request
 from headwaiter_client.calls.models import ModelRef, ModelVersion, model_ref, read_versions
 from headwaiter_client.calls.options import checked_text
-from headwaiter_client.calls.splitting import size_error
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, Unavailable
 
 # The gRPC path of each method of the contract, by the method's name.
 METHODS = {
@@ -138,15 +136,7 @@ def call_method(
 def attend(request: pb.AttendRequest, timeout_s: float) -> Steps[Attention]:
     """See `Client.attend`."""
     started_s = time.perf_counter()
-    try:
-        response = yield from call_method("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
-    except HeadwaiterError as refusal:
-        if not is_unexplained(refusal):
-            raise
-        remaining_s = timeout_s - (time.perf_counter() - started_s)
-        raise (
-            yield from explained(refusal, request, model(request.model, request.model_version, remaining_s))
-        ) from refusal.__cause__
+    response = yield from call_method("Attend", request, pb.AttendResponse, timeout_s, request.request_id)
     return read_attention(response, round_trip_s=time.perf_counter() - started_s)
 
 
@@ -183,30 +173,6 @@ def model(
     return (
         yield from call_method("GetModel", request, pb.GetModelResponse, timeout_s, caller_timeout_s=caller_timeout_s)
     )
-
-
-def is_unexplained(error: HeadwaiterError) -> bool:
-    """Return whether a refusal has no details, as when a proxy refuses a call or gRPC refuses a large message."""
-    return isinstance(error, Overloaded) and error.retry_after_s is None
-
-
-def explained(
-    refusal: HeadwaiterError,
-    request: Request | pb.AttendRequest | pb.TokenizeRequest,
-    describe: Steps[pb.GetModelResponse],
-) -> Steps[HeadwaiterError]:
-    """Return MessageTooLarge if the refused request exceeds the server's size limit, else the refusal.
-
-    Args:
-        refusal: the unexplained refusal.
-        request: the refused request.
-        describe: asks the server for the model's description, which has the limit.
-    """
-    try:
-        description = yield from describe
-    except HeadwaiterError:
-        return refusal
-    return size_error(request.ByteSize(), description, request.request_id) or refusal
 
 
 def is_serving(timeout_s: float) -> Steps[bool]:

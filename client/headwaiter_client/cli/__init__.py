@@ -24,10 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments)
     except (KeyboardInterrupt, HeadwaiterError, OSError, ValueError) as error:
-        print(
-            ": ".join(["headwaiter-client", _message(error, arguments), *getattr(error, "__notes__", [])]),
-            file=sys.stderr,
-        )
+        facts = ["headwaiter-client", _message(error, arguments), *getattr(error, "__notes__", [])]
+        print(": ".join(facts), file=sys.stderr)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 

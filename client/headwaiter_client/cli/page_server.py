@@ -36,13 +36,8 @@ class NoSuchPath(Unimplemented):
     """The page has no such file or call."""
 
 
-class NoLength(InvalidInput):
-    """The header Content-Length is missing."""
-
-
 _STATUSES: dict[type[HeadwaiterError], int] = {
     NoSuchPath: HTTPStatus.NOT_FOUND,
-    NoLength: HTTPStatus.LENGTH_REQUIRED,
     **STATUSES,
 }
 
@@ -139,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _body_bytes(self) -> int:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
-            raise NoLength("the header Content-Length is missing: send the number of bytes of the body")
+            raise InvalidInput("the header Content-Length is missing: send the number of bytes of the body")
         if len(length) > _MAX_LENGTH_DIGITS or int(length) > MAX_BODY_BYTES:
             raise MessageTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes: send fewer or shorter sequences")
         return int(length)

@@ -67,12 +67,15 @@ class ResumableFile:
         self._journal = _open_locked(self._journal_path, output)
         content = self._journal.readall()
         self._head, _, self._hashes = content.partition(b"\n")
-        if content and not _is_head(self._head):
+        try:
+            if content:
+                json.loads(self._head)["model"]
+        except (KeyError, TypeError, ValueError):
             self._journal.close()
             raise ValueError(
                 f"{self._journal_path} is not the journal of an encode run: remove it, or name another file with "
                 "--output"
-            )
+            ) from None
         self._texts: Sequence[str] = ()
         self._rows = len(self._hashes) // _HASH_BYTES
         self._finished = False
@@ -247,15 +250,6 @@ def _check_output(output: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{output} is not a regular file: name another file with --output")
     if not overwrite:
         raise ValueError(f"{output} already exists: replace it with --overwrite, or name another file with --output")
-
-
-def _is_head(line: bytes) -> bool:
-    """Return whether the first line of a file is that of a journal."""
-    try:
-        head = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(head, dict) and "model" in head
 
 
 def _open_locked(journal: Path, output: Path) -> io.FileIO:

@@ -113,15 +113,6 @@ def text_options(arguments: argparse.Namespace) -> RequestOptions:
     return {"model": arguments.model, "prompt": arguments.prompt, "truncation": arguments.truncation}
 
 
-def positive_int(text: str) -> int:
-    """Return a whole number.
-
-    Raises:
-        ArgumentTypeError: the text is not a whole number, or the number is below 1.
-    """
-    return whole_number(text, least=1)
-
-
 def whole_number(text: str, least: int = 0) -> int:
     """Return a whole number.
 
@@ -131,6 +122,9 @@ def whole_number(text: str, least: int = 0) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+positive_int = partial(whole_number, least=1)
 
 
 def positive_number(text: str, what: str) -> float:

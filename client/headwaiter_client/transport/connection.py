@@ -80,14 +80,13 @@ class TlsConfig:
             OSError: a file cannot be read.
             ValueError: a file is not a PEM file of its kind, or the key is encrypted or belongs to another certificate.
         """
-        ca, key, cert = (None if file is None else Path(file).read_bytes() for file in (self.ca, self.key, self.cert))
-        for name, content, kind in (
-            ("ca", ca, "CERTIFICATE"),
-            ("cert", cert, "CERTIFICATE"),
-            ("key", key, "PRIVATE KEY"),
-        ):
+        contents: dict[str, bytes | None] = {}
+        for name, kind in (("ca", "CERTIFICATE"), ("cert", "CERTIFICATE"), ("key", "PRIVATE KEY")):
+            file = getattr(self, name)
+            content = contents[name] = None if file is None else Path(file).read_bytes()
             if content is not None and not re.search(rb"-----BEGIN [A-Z0-9 ]*%s-----" % kind.encode(), content):
-                raise ValueError(f"{name}: {getattr(self, name)} holds no {kind}: give a PEM file with a {kind}")
+                raise ValueError(f"{name}: {file} holds no {kind}: give a PEM file with a {kind}")
+        ca, cert, key = contents.values()
         if key is not None and b"ENCRYPTED" in key:
             raise ValueError(f"key: {self.key} is encrypted, which gRPC does not support: decrypt the key")
         if self.cert is not None:

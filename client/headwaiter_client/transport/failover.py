@@ -45,10 +45,6 @@ _MOST_CONNECTIONS = 16
 # A probe ends with one of these codes if the server cannot be reached (UNAVAILABLE) or is stopping (CANCELLED).
 _DOWN_CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
-CLOSED_BEFORE = "the client is closed: create a new client"
-CLOSED_DURING = "the client was closed before the answer came"
-MOVED = "the replica stopped answering while other replicas answer: call again, and look at the replica"
-
 _Result = TypeVar("_Result")
 
 

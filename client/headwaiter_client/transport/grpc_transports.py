@@ -1,8 +1,8 @@
-"""Carry the calls of `Client` over gRPC. Several threads may make calls at the same time.
+"""Carry the calls of both clients over gRPC.
 
-gRPC connects to each replica and reconnects. `failover` decides what is sent to which replica, and the transport takes
-its steps. The transport has no thread of its own: calls start the probes of replicas that are down, and gRPC's thread
-records the outcome.
+gRPC connects to each replica and reconnects. `failover` decides what is sent to which replica, and a transport takes
+its steps. A transport has no thread of its own: calls start the probes of replicas that are down, and gRPC's thread or
+a task records the outcome.
 """
 
 import asyncio
@@ -18,31 +18,26 @@ import grpc
 
 from headwaiter_client.calls.steps import HEALTH_METHOD, HEALTH_REQUEST, run_steps, run_steps_async
 from headwaiter_client.transport.connection import Connection
-from headwaiter_client.transport.failover import (
-    CLOSED_BEFORE,
-    CLOSED_DURING,
-    MOVED,
-    Attempt,
-    Blocking,
-    Failover,
-    HealthCheck,
-    OutgoingCall,
-    Step,
-)
+from headwaiter_client.transport.failover import Attempt, Blocking, Failover, HealthCheck, OutgoingCall, Step
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_client.transport.retries import RetryPolicy
 from headwaiter_client.transport.status import error_from_rpc
 from headwaiter_client.waiting import MAX_WAIT_S, wait_for_async_event, wait_for_event
 from headwaiter_proto.rules.errors import Cancelled, HeadwaiterError, Unavailable
 
+_Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
+
 # The channels that this process has inherited from its parent, which are never freed.
 _INHERITED: list[list[list[grpc.Channel]]] = []
 
-CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
+_CLOSED_BEFORE = "the client is closed: create a new client"
+_CLOSED_DURING = "the client was closed before the answer came"
+_MOVED = "the replica stopped answering while other replicas answer: call again, and look at the replica"
+_CANCELLED_BY_SCOPE = "the call was cancelled, because another call failed or the stream was closed"
 
 
 class GrpcTransport(Failover):
-    """Carries calls over gRPC.
+    """Carries the calls of `Client`. Several threads may make calls at the same time.
 
     Raises:
         OSError: a TLS file cannot be read.
@@ -84,7 +79,7 @@ class GrpcTransport(Failover):
         """Open channels in a child process: the parent's channels need gRPC's threads, which only the parent has."""
         with self._opening:
             if self._closed.is_set():
-                raise Cancelled(CLOSED_BEFORE, request_id=request_id)
+                raise Cancelled(_CLOSED_BEFORE, request_id=request_id)
             if os.getpid() != self._pid:
                 self._close_channels()
                 self._forget()
@@ -107,7 +102,7 @@ class GrpcTransport(Failover):
         return None
 
     def _cancelled(self, call: OutgoingCall) -> Cancelled:
-        message = CLOSED_DURING if self._closed.is_set() else CANCELLED_BY_SCOPE
+        message = _CLOSED_DURING if self._closed.is_set() else _CANCELLED_BY_SCOPE
         return Cancelled(message, request_id=call.request_id)
 
     def _attempt(self, attempt: Attempt, call: OutgoingCall, cancel_scope: CancelScope | None) -> bytes:
@@ -128,7 +123,7 @@ class GrpcTransport(Failover):
         except grpc.FutureCancelledError as error:
             if cancel_scope and cancel_scope.cancelled.is_set():
                 raise self._cancelled(call) from error
-            raise Unavailable(MOVED, request_id=call.request_id) from error
+            raise Unavailable(_MOVED, request_id=call.request_id) from error
         except grpc.RpcError as error:
             if self._closed.is_set():
                 raise self._cancelled(call) from error
@@ -136,7 +131,7 @@ class GrpcTransport(Failover):
         except ValueError as error:  # gRPC raises ValueError if the channel is closed; an interceptor may raise it too.
             if not self._closed.is_set():
                 raise
-            raise Cancelled(CLOSED_BEFORE, request_id=call.request_id) from error
+            raise Cancelled(_CLOSED_BEFORE, request_id=call.request_id) from error
 
     def _reply(self, future: "grpc.Future[bytes]", attempt: Attempt, call: OutgoingCall) -> bytes:
         """Wait for the reply; now and then, look whether the call leaves its replica because that answers nothing."""
@@ -182,11 +177,8 @@ def _close_all(channels: list[list[grpc.Channel]], pid: int) -> None:
         channel.close()
 
 
-_Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
-
-
 class AsyncGrpcTransport(Failover):
-    """Carries calls over gRPC, as `GrpcTransport` does, in the event loop of its first call.
+    """Carries the calls of `AsyncClient`, in the event loop of its first call.
 
     Raises:
         OSError: a TLS file cannot be read.
@@ -204,7 +196,7 @@ class AsyncGrpcTransport(Failover):
         call = self._outgoing(method, request, timeout_s, request_id)
         self._connect()
         if self._closed.is_set():
-            raise Cancelled(CLOSED_BEFORE, request_id=request_id)
+            raise Cancelled(_CLOSED_BEFORE, request_id=request_id)
         return await run_steps_async(self._steps(call), lambda step: self._take(step, call))
 
     async def close(self) -> None:
@@ -235,7 +227,7 @@ class AsyncGrpcTransport(Failover):
     async def _take(self, step: Step, call: OutgoingCall) -> bytes | str | None:
         """Take one step of a call, and return its outcome."""
         if self._closed.is_set():
-            raise Cancelled(CLOSED_DURING, request_id=call.request_id)
+            raise Cancelled(_CLOSED_DURING, request_id=call.request_id)
         if isinstance(step, Attempt):
             return await self._attempt(step, call)
         if isinstance(step, Blocking):
@@ -266,8 +258,8 @@ class AsyncGrpcTransport(Failover):
             if task and task.cancelling():
                 raise
             if self._closed.is_set():
-                raise Cancelled(CLOSED_DURING, request_id=call.request_id) from error
-            raise Unavailable(MOVED, request_id=call.request_id) from error
+                raise Cancelled(_CLOSED_DURING, request_id=call.request_id) from error
+            raise Unavailable(_MOVED, request_id=call.request_id) from error
         finally:
             if patience:
                 patience.end()
@@ -286,7 +278,7 @@ class AsyncGrpcTransport(Failover):
 
 
 class _Patience:
-    """Cancels a call that leaves a replica which answers nothing; see `grpc_transport._Sent`."""
+    """Cancels a call that leaves a replica which answers nothing; see `GrpcTransport._reply`."""
 
     def __init__(self, patience_s: float, leaves: Callable[[], bool], call: _Call) -> None:
         self._patience_s, self._leaves, self._call = patience_s, leaves, call

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import Protocol
 
 
-class SentCall(Protocol):
-    """A call in flight, such as a `grpc.Future`."""
+class Cancellable(Protocol):
+    """A call in flight, such as a `grpc.Future`, or several."""
 
     def cancel(self) -> object:
-        """Cancel the call."""
+        """Cancel the calls, and start no more."""
 
 
 class CancelScope:
@@ -22,11 +22,11 @@ class CancelScope:
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
-        self._calls: set[SentCall] = set()
+        self._calls: set[Cancellable] = set()
         self._lock = threading.Lock()
 
     @contextmanager
-    def holding(self, call: SentCall) -> Iterator[None]:
+    def holding(self, call: Cancellable) -> Iterator[None]:
         """Cancel a call if the scope is cancelled during the block, or was cancelled before."""
         with self._lock:
             self._calls.add(call)

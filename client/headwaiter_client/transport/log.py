@@ -28,11 +28,8 @@ class TransportLog:
 
     def change(self, index: int, change: Change, reason: str, now_s: float) -> None:
         """Log that a replica went down or up."""
-        replica = f"replica {self._addresses[index]} is {change.value}"
-        if change is Change.DOWN:
-            self._write(f"down {index}", now_s, logging.WARNING, f"{replica}: {reason}")
-        else:
-            self._write(f"up {index}", now_s, logging.INFO, replica)
+        level, state = (logging.WARNING, f"down: {reason}") if change is Change.DOWN else (logging.INFO, "up")
+        self._write(f"{change.value} {index}", now_s, level, f"replica {self._addresses[index]} is {state}")
 
     def failover(self, method: str, index: int, error: Exception, now_s: float) -> None:
         """Log that a call moves from one replica to another."""

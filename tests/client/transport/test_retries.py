@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwaiter_client import HeadwaiterError, Overloaded, RetryPolicy, Starting, Unavailable, errors
+from headwaiter_client import HeadwaiterError, Overloaded, RetryPolicy, Starting, Unavailable
 from headwaiter_client.transport.retries import RetryBudget
+from headwaiter_proto.rules import errors
 
 POLICY = RetryPolicy(max_attempts=4, initial_backoff_s=0.1, max_backoff_s=0.3)
 REFUSAL = Unavailable("refused")
