@@ -144,7 +144,7 @@ class Failover(ABC):
     Args:
         connection: the addresses.
         retry: whether a failed call is sent again, and when.
-        new_event: makes an event, of which only `set` is called, for `Pause.changed`.
+        new_event: makes an event, for `Pause.changed`, and for the end of the client.
         clock: returns the time.
         jitter: returns a random number from 0 to 1.
     """

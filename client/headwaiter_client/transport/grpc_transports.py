@@ -49,11 +49,12 @@ class GrpcTransport(Failover):
 
     def _open(self) -> None:
         """Open the channels of this process."""
-        self._pid = os.getpid()
+        pid = os.getpid()
         # gRPC frees a channel that nobody closes only after the calls of that channel, which include probes.
-        self._close_channels = weakref.finalize(self, _close_all, self._channels, self._pid)
+        self._close_channels = weakref.finalize(self, _close_all, self._channels, pid)
         self._close_channels.atexit = False
         super()._open()
+        self._pid = pid  # Last: other threads of a child process may now make calls.
 
     def unary(
         self,
@@ -116,7 +117,6 @@ class GrpcTransport(Failover):
             if cancel_scope is None and only_server:  # A blocking call is faster than a future.
                 reply: bytes = stub(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
                 return reply
-
             future = stub.future(call.request, timeout=left_s, metadata=metadata, wait_for_ready=waits)
             with cancel_scope.holding(future) if cancel_scope else nullcontext():
                 return self._reply(future, attempt, call)
