@@ -22,7 +22,8 @@ SHARE = 0.7
 # Measured: see docs/explanation/processes.md ("What a call costs") and docs/how-to/plan-capacity.md. A call has one
 # text of 20 tokens.
 FRONT_END_CALL_S, ENGINE_SEQUENCE_S = 737e-6, 52e-6
-CPU_REPLICA_TEXTS_PER_S = 301
+# Measured with texts of 14 tokens.
+CPU_REPLICA_TEXTS_PER_S = 301 * 14 / 20
 # Bytes of a call in TCP's stream, to the server and back: `--wire`.
 SENT_BYTES, RECEIVED_BYTES = 183, 1_865
 # A host of 16 cores: one core for the engine, one for its device's thread.
@@ -73,7 +74,7 @@ def row(texts_per_s: int, card_texts_per_s: float = math.inf) -> Row:
         math.ceil(needed[bound]) + 1,
         texts_per_s * SENT_BYTES * 8e-6,
         texts_per_s * RECEIVED_BYTES * 8e-6,
-        bound if needed[bound] > 1 else "one that may fail",
+        bound if needed[bound] > 1 else "a spare replica",
     )
 
 
