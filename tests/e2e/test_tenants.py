@@ -19,15 +19,15 @@ def test_a_rate_refuses_its_tenant_only_and_metrics_count_by_tenant(
     front_ends: str, text_bundle: Path, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text("search: s3cret-of-search\nbatch: s3cret-of-batch tokens_per_s=0.1\n")
+    tokens.write_text("search: s3cret-of-search\nbatch: s3cret-of-batch tokens_per_s=1\n")
     flags = ["--provider", "cpu", "--token-file", str(tokens), "--front-ends", front_ends, "--http-api", "on"]
     with running_server(text_bundle, flags) as server:
         with Client(server.address, token="s3cret-of-batch", retry=ONCE) as batch:
-            batch.encode_tokens([[1, 2, 3]])
+            batch.encode_tokens([[1] * 60])
             with pytest.raises(Overloaded) as raised:
                 batch.encode_tokens([[1, 2]])
-        # Three tokens take 30 s at this rate; the caller may return one second before.
-        assert raised.value.retry_after_s == pytest.approx(29, abs=3)
+        # The caller may return one second before 60 s, which the tokens take at this rate, are over.
+        assert raised.value.retry_after_s == pytest.approx(59, abs=10)
         body = json.dumps({"input": "rain"}).encode()
         url = server.metrics_url.replace("/metrics", "/v1/embeddings")
         by_http = [{"Authorization": f"Bearer {token}"} for token in ("s3cret-of-batch", "s3cret-of-search")]
@@ -52,6 +52,6 @@ def test_a_rate_refuses_its_tenant_only_and_metrics_count_by_tenant(
         ("refused_total", "search"): 0,
         ("refused_total", "batch"): 2,
     }
-    assert encoded == [3 + 3, 3]
+    assert encoded == [3 + 3, 60]
     assert "n0-such-token" not in page
     assert 'tenant=""' not in page

@@ -162,11 +162,11 @@ def _check_tenant(estimate: WaitEstimate, tenant: Tenant, limits: QueueLimits, t
     """Refuse a request whose tenant has too many tokens in the queue.
 
     A tenant may queue more only if it then has at most as many tokens as are still free, so that no tenant fills the
-    queue of the others.
+    queue of the others. A request of any size may enter an empty queue.
     """
     held = estimate.own.pending.tokens_of(tenant)
     free = limits.tokens - estimate.queued_tokens - tokens
-    if held and held + tokens > min(free, tenant.queue_tokens):
+    if estimate.queued_tokens and held + tokens > min(free, tenant.queue_tokens):
         problem = f"{held} tokens of tenant {tenant.name} wait, and the request has {tokens}"
         if tenant.queue_tokens <= free:
             problem += f"; at most {tenant.queue_tokens:g} may wait"

@@ -20,7 +20,7 @@ def fair_start_s(arrived_s: float, deadline_s: float, priority: Priority, own_wo
     """Return the arrival + 4 × own work, or the deadline if that is earlier, and add the delay of the priority.
 
     Small requests overtake large ones, but no sequence starves: a sequence that arrives after the fair start of another
-    sequence never leads a batch before it.
+    sequence of its tenant never leads a batch before it.
 
     Args:
         arrived_s: arrival of the request.

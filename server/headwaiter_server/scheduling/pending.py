@@ -43,7 +43,7 @@ class Pending:
         self._leader: Sequence | None = None
         # By the name of the tenant. A tenant stays, so that its next sequence finds what the tenant has used.
         self._tenants: dict[str, _TenantPending] = {}
-        # The virtual time: what the tenant had used that led the latest batch.
+        # The virtual time: the most that a tenant had used when a sequence of the tenant started.
         self._used = 0.0
 
     def __len__(self) -> int:
@@ -88,13 +88,13 @@ class Pending:
             self.remove(sequence)
 
     def take(self, batch: Batch) -> None:
-        """Remove the sequences of a batch that starts, the leader first, and note what their tenants have used."""
+        """Remove the sequences of a batch that starts, and note what their tenants have used."""
         for sequence in batch:
             self.discard(sequence)
         if len(self._tenants) > 1:
-            self._used = max(self._used, self._tenants[batch[0].tenant.name].used)
             for sequence in batch:
                 tenant = self._tenants[sequence.tenant.name]
+                self._used = max(self._used, tenant.used)
                 tenant.used += sequence.length_tokens / tenant.share
 
     def in_turn(self) -> list[Iterator[Sequence]]:

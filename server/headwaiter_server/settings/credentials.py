@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 
 _BARE_TOKEN = re.compile("[!-~]+")
 _NAMED_TOKEN = re.compile(r"([A-Za-z0-9._@/-]{1,64}):[ \t]+([!-~]+)((?:[ \t]+[!-~]+)*)")
-_TENANT_FIELDS = tuple(name for name in Tenant._fields if name != "name")
+# The lowest and the highest number of each field of a tenant. Shares that differ by more would cost digits.
+_TENANT_FIELDS = {"share": (0.01, 100.0), "tokens_per_s": (1.0, 1e12), "queue_tokens": (1.0, 1e12)}
 _Value = TypeVar("_Value")
 
 
@@ -231,14 +232,15 @@ def _read_tenant(name: str, words: list[str], place: str) -> Tenant:
     numbers: dict[str, float] = {}
     for word in words:
         key, _, value = word.partition("=")
+        lowest, highest = _TENANT_FIELDS.get(key, (0.0, 0.0))
         try:
             number = float(value)
         except ValueError:
             number = 0.0
-        if key not in _TENANT_FIELDS or key in numbers or not 0 < number < float("inf"):
+        if not 0 < lowest <= number <= highest or key in numbers:
+            ranges = ", ".join(f"{name} from {low:g} to {high:g}" for name, (low, high) in _TENANT_FIELDS.items())
             raise SettingsError(
-                f"{place} has {word!r} after the token: write each of {', '.join(_TENANT_FIELDS)} at most once, with = "
-                "and a number above 0"
+                f"{place} has {word!r} after the token: write each field at most once, with = and a number: {ranges}"
             )
         numbers[key] = number
     return Tenant(name, **numbers)

@@ -98,6 +98,18 @@ def test_a_tenant_gets_no_credit_for_the_time_in_which_it_had_no_work() -> None:
     assert ran["one"] / ran["other"] == pytest.approx(1, rel=0.15)
 
 
+def test_a_tenant_that_fills_the_batches_of_others_gets_its_share_when_a_new_tenant_starts() -> None:
+    pending = pending_of([waiting(8, 10_000 + index, tenant=THREE) for index in range(2000)])
+    for number in range(100):
+        # A tenant with little work leads each batch, and the other one fills the rest.
+        pending.add(waiting(8, number, tenant=ONE, arrived_s=float(number)))
+        _serve(pending, 1, refill=False)
+    for index in range(500):
+        pending.add(waiting(8, 5000 + index, tenant=OTHER, arrived_s=100.0))
+    ran = _serve(pending, 20, refill=False)
+    assert ran["three"] / ran["other"] == pytest.approx(3, rel=0.2)
+
+
 def test_bulk_work_of_one_tenant_waits_behind_interactive_work_of_another() -> None:
     pending = pending_of([
         waiting(8, 0, tenant=THREE, priority=Priority.BULK),
@@ -139,6 +151,18 @@ def test_a_rate_lets_through_its_tokens_per_second_and_says_when_to_come_back() 
         rates.check(tenant, 6.5)
 
 
+def test_a_debt_shrinks_at_the_new_rate_once_the_rate_has_changed() -> None:
+    rates = TokenRates()
+    rates.spend(Tenant("a", tokens_per_s=10), 10_000, 0.0)
+    with pytest.raises(Overloaded):
+        rates.check(Tenant("a", tokens_per_s=10), 1.0)
+    rates.check(Tenant("a", tokens_per_s=1e6), 1.0)
+    rates.check(Tenant("a"), 0.0)
+    with pytest.raises(Overloaded) as raised:
+        rates.check(Tenant("a", tokens_per_s=100), 9.0)
+    assert raised.value.retry_after_s == pytest.approx(90)
+
+
 @given(st.lists(st.tuples(st.floats(0, 0.2), st.integers(1, 40)), min_size=1, max_size=200))
 def test_over_any_time_a_tenant_queues_at_most_its_rate_one_second_of_it_and_one_request(
     arrivals: list[tuple[float, int]],
@@ -166,6 +190,7 @@ def _estimate(tenant: Tenant, *queued: tuple[Tenant, int]) -> WaitEstimate:
         (_estimate(ONE, (ONE, 400)), 101, Overloaded, 1000),  # 499 would be free, and ONE would have 501
         (_estimate(ONE, (THREE, 400), (ONE, 100)), 201, Overloaded, 1000),
         (_estimate(Tenant("a", queue_tokens=150), (Tenant("a"), 100)), 51, Overloaded, 150),
+        (_estimate(ONE, (THREE, 400)), 301, Overloaded, 1000),  # 299 would be free
         (_estimate(Tenant("a", queue_tokens=150)), 151, InvalidInput, 150),
     ],
 )
@@ -182,7 +207,8 @@ def test_a_tenant_that_would_hold_too_much_of_the_queue_is_refused(
     [
         (_estimate(ONE, (ONE, 400)), 100),
         (_estimate(ONE, (THREE, 400), (ONE, 100)), 199),
-        (_estimate(ONE, (THREE, 400)), 600),  # what is free, while the tenant has nothing in the queue
+        (_estimate(ONE, (THREE, 400)), 300),
+        (_estimate(ONE), 1000),  # any size in an empty queue
         (_estimate(UNNAMED, (UNNAMED, 900)), 100),
         (_estimate(Tenant("a", queue_tokens=150), (Tenant("a"), 100), (ONE, 500)), 50),
     ],
