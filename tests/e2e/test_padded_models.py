@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from tests.support.e2e.in_process_server import connect, metrics_url, paused_dev
 from tests.support.e2e.open_inference_caller import calling, raw_request, refusal
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.export.helpers import assert_close_to_scale
-from tests.support.export.own_modules import LABELS, MAX_TOKENS, PADDED, VOCABULARY, MaskedTokens, random_module
-from tests.support.oracle import Array
+from tests.support.export.own_modules import LABELS, MAX_TOKENS, PADDED, draw_sequences, own_outputs, random_module
 from tests.support.tiers import exhaustive
 
 LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1, 5, 9, 2)
@@ -29,7 +27,7 @@ LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1, 5, 9, 2)
 )
 async def test_batches_hold_what_does_not_change_the_results(name: str, tmp_path: Path) -> None:
     module, isolation = exported(name, tmp_path)
-    sequences = drawn(PADDED[name][1])
+    sequences = draw_sequences(PADDED[name][1], LENGTHS)
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         description = await client.model()
         with paused_device() as device:
@@ -44,8 +42,7 @@ async def test_batches_hold_what_does_not_change_the_results(name: str, tmp_path
     assert description.execution.padding_reason
     together = [lengths for lengths in device.batch_lengths if len(lengths) > 1]
     for sequence, encoding in zip(sequences, encodings, strict=True):
-        assert encoding.hidden is not None
-        expected = own_rows(module, sequence)
+        expected = own_outputs(module, sequence)
         assert_close_to_scale(encoding.hidden[0], expected, 1e-6)
         assert_close_to_scale(encoding.pooled[0], expected.mean(0), 1e-6)
     if isolation == pb.ISOLATION_MIXED:
@@ -60,7 +57,7 @@ async def test_batches_hold_what_does_not_change_the_results(name: str, tmp_path
 @pytest.mark.parametrize("name", ["token_logits", *exhaustive("logits")])
 async def test_a_model_of_logits_alone_scores_and_refuses_vectors_at_every_door(name: str, tmp_path: Path) -> None:
     module, _ = exported(name, tmp_path)
-    sequences = drawn(PADDED[name][1])
+    sequences = draw_sequences(PADDED[name][1], LENGTHS)
     async with serving(tmp_path / "bundle") as server, connect(server) as client, calling(server) as caller:
         description = await client.model()
         scores = await client.classify(sequences, raw_scores=True)
@@ -75,7 +72,7 @@ async def test_a_model_of_logits_alone_scores_and_refuses_vectors_at_every_door(
     task = "classify_tokens" if name == "token_logits" else "classify"
     assert (set(description.tasks), description.width, description.hidden_width) == ({task}, 0, 0)
     assert scores.labels == LABELS
-    expected = [own_rows(module, each) for each in sequences]
+    expected = [own_outputs(module, each) for each in sequences]
     if name == "logits":
         assert_close_to_scale(scores.scores, np.stack(expected), 1e-6)
     else:
@@ -84,7 +81,7 @@ async def test_a_model_of_logits_alone_scores_and_refuses_vectors_at_every_door(
 
 async def test_a_model_of_vectors_alone_gives_them_and_refuses_rows(tmp_path: Path) -> None:
     module, _ = exported("masked_vectors", tmp_path)
-    sequences = drawn(PADDED["masked_vectors"][1])
+    sequences = draw_sequences(PADDED["masked_vectors"][1], LENGTHS)
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         description = await client.model()
         encoding = await client.encode_tokens(sequences)
@@ -93,7 +90,7 @@ async def test_a_model_of_vectors_alone_gives_them_and_refuses_rows(tmp_path: Pa
         with pytest.raises(InvalidInput, match="MEAN"):
             await client.encode_tokens(sequences, pooling="mean")
     assert (description.pooling, description.poolings) == ("own", ("own",))
-    assert_close_to_scale(encoding.pooled, np.stack([own_rows(module, each) for each in sequences]), 1e-6)
+    assert_close_to_scale(encoding.pooled, np.stack([own_outputs(module, each) for each in sequences]), 1e-6)
 
 
 def exported(name: str, folder: Path) -> tuple[torch.nn.Module, pb.Isolation]:
@@ -102,20 +99,3 @@ def exported(name: str, folder: Path) -> tuple[torch.nn.Module, pb.Isolation]:
     module = random_module(make)
     export_module(module, folder / "bundle", max_tokens=MAX_TOKENS, plans=PADDED_GRAPHS[:1], **takes)
     return module, isolation
-
-
-def drawn(takes: dict[str, Any]) -> list[Array]:
-    rng = np.random.default_rng(5)
-    if "vocabulary_size" in takes:
-        return [rng.integers(0, VOCABULARY, n) for n in LENGTHS]
-    return [rng.standard_normal((n, takes["feature_width"]), np.float32) for n in LENGTHS]
-
-
-@torch.inference_mode()
-def own_rows(module: torch.nn.Module, sequence: Array) -> Array:
-    """Return what the module itself gives for one sequence."""
-    tokens = torch.from_numpy(sequence)[None]
-    mask = [torch.ones(tokens.shape[:2], dtype=torch.int64)] if isinstance(module, MaskedTokens) else []
-    output = module(tokens, *mask)
-    rows: Array = (output["logits"] if isinstance(output, dict) else output)[0].numpy()
-    return rows

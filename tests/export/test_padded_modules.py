@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +42,8 @@ from tests.support.export.own_modules import (
     Classifier,
     MaskedTokens,
     Tokens,
+    draw_sequences,
+    own_outputs,
     random_module,
 )
 from tests.support.oracle import Array
@@ -55,22 +56,6 @@ FP32: list[GraphPlan] = [MODULE_GRAPHS[0], PADDED_GRAPHS[0]]
 # One module of each isolation, of each output, and of each part that recognises what cannot be packed.
 FEW = ["capped", "positions_of_positions", "masked_convolution", "masked_vectors", "scaled_by_batch", "token_logits"]
 LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1)
-
-
-def drawn(takes: dict[str, Any], lengths: tuple[int, ...] = LENGTHS, seed: int = 3) -> list[Array]:
-    rng = np.random.default_rng(seed)
-    if "vocabulary_size" in takes:
-        return [rng.integers(0, VOCABULARY, n) for n in lengths]
-    return [rng.standard_normal((n, takes["feature_width"]), np.float32) for n in lengths]
-
-
-@torch.inference_mode()
-def own_outputs(module: nn.Module, sequence: Array) -> Array:
-    """Return what a module itself gives for one sequence."""
-    tokens = torch.from_numpy(sequence)[None]
-    arguments = [tokens, torch.ones(tokens.shape[:2], dtype=torch.int64)]
-    output = module(*arguments) if isinstance(module, MaskedTokens) else module(tokens)
-    return (output["logits"] if isinstance(output, dict) else output)[0].numpy()  # type: ignore[no-any-return]
 
 
 def outputs_of(graph: EncoderGraph, sequences: list[Array]) -> list[Array]:
@@ -102,7 +87,7 @@ def test_a_padded_module_gives_its_own_results_in_the_batches_that_it_allows(nam
     assert manifest.padding.isolation == isolation
     assert reason in manifest.padding.reason
     assert any(manifest.padding.reason in line for line in lines)
-    sequences = drawn(takes)
+    sequences = draw_sequences(takes, LENGTHS)
     expected = [own_outputs(module, each) for each in sequences]
     graph = EncoderGraph.open(tmp_path / "bundle" / GRAPH, "cpu", threads=1)
     run = partial(outputs_of, graph)
@@ -148,7 +133,7 @@ def test_padding_that_changes_long_sequences_alone_keeps_sequences_apart(
 @pytest.mark.parametrize("name", ["masked", *exhaustive("masked_convolution", "masked_vectors")])
 def test_the_graph_in_fp16_gives_the_results_of_the_module(name: str, tmp_path: Path) -> None:
     make, takes, *_ = PADDED[name]
-    module, sequences = random_module(make), drawn(takes, (9, 9, 9))
+    module, sequences = random_module(make), draw_sequences(takes, (9, 9, 9))
     encoder = PaddedModuleEncoder.padded(module, "", None, max_tokens=MAX_TOKENS, **IDS)
     with torch.no_grad(), in_float16(encoder) as half:
         write_graph(half, Padded, tmp_path / "fp16.onnx")
@@ -234,7 +219,7 @@ def test_the_largest_arrays_are_measured_per_token_and_per_pair(tmp_path: Path) 
     with torch.no_grad():
         write_graph(encoder, Padded, tmp_path / GRAPH)
     files = {*tmp_path.iterdir()}
-    shorter, longer = drawn(IDS, (20, 40))
+    shorter, longer = draw_sequences(IDS, (20, 40))
     assert largest_arrays(tmp_path / GRAPH, (shorter, longer)) == (48, 3)
     assert {*tmp_path.iterdir()} == files
 

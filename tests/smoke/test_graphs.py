@@ -63,7 +63,7 @@ def test_fp32_graphs_of_features_equal_the_formulas(
         assert_close(outputs.pooled, np.stack([rows.mean(0) for rows in expected]))
 
 
-@pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
+@pytest.mark.parametrize("runtime", ["standard", ON_CUDA])
 def test_the_fp16_graph_has_a_cosine_of_at_least_0_9999_to_fp32(
     runtime: Runtime, text_bundle: Path, bert: transformers.BertModel
 ) -> None:
@@ -77,7 +77,7 @@ def test_the_fp16_graph_has_a_cosine_of_at_least_0_9999_to_fp32(
         assert cosines(outputs.pooled, np.stack([rows.mean(0) for rows in expected])).min() >= 0.9999
 
 
-@pytest.mark.parametrize("runtime", ["reference", ON_CUDA])
+@pytest.mark.parametrize("runtime", ["standard", ON_CUDA])
 def test_the_fp16_graph_accepts_float32_features(
     runtime: Runtime, feature_bundle: Path, feature_encoder: Encoder
 ) -> None:

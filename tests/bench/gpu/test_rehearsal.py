@@ -1,6 +1,8 @@
 """Every part of the GPU check runs without a GPU, and finds what goes wrong."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,10 +34,9 @@ from bench.gpu.settings import Effort, Settings
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.presets import PRESETS
 from testbed.minilm import ROOT
-from tests.support.contrib_ops import PackedMultiHeadAttention
+from tests.support.export.standard_attention import ATTENTION
 from tests.support.gpu_check import rehearsal
-from tests.support.gpu_check.rehearsal import EFFORT, OPERATORS, Faults, RehearsalGpu, no_gpu
-from tests.support.oracle import Array
+from tests.support.gpu_check.rehearsal import EFFORT, Faults, RehearsalGpu, no_gpu
 
 
 class Rehearse(Protocol):
@@ -132,24 +133,18 @@ def test_replays_with_other_bits_are_counted_and_agree(rehearse: Rehearse, one_m
         assert measured[f"{BERT}, 1 × 32 tokens: kernels that {how} has more of"].measured == kernel
 
 
-class WrongScale(PackedMultiHeadAttention):
-    def _run(self, *args: Any, **kwargs: Any) -> tuple[Array]:
-        return super()._run(*args, **{**kwargs, "scale": 1.0})
-
-
-class Leak(PackedMultiHeadAttention):
-    def _run(self, query: Array, *args: Any, **kwargs: Any) -> tuple[Array]:
-        (context,) = super()._run(query, *args, **kwargs)
-        return (context + query[-1, 0].astype(context.dtype),)
-
-
-def with_operator(operator: type[PackedMultiHeadAttention]) -> list[Any]:
-    named = type("PackedMultiHeadAttention", (operator,), {"op_domain": "com.microsoft"})
-    return [named if each is PackedMultiHeadAttention else each for each in OPERATORS]
+WRONG_SCALE = ATTENTION.replace("factor = Where (is_given, given_scale, usual_scale)", "factor = Identity (root)")
+# The last row of the batch is added to all rows.
+LEAK = ATTENTION.replace(
+    "context = Gather (flat_contexts, offset_of_row)",
+    "own_context = Gather (flat_contexts, offset_of_row)\n"
+    "last_row = Gather <axis = 0> (query, rest)\n"
+    "context = Add (own_context, last_row)",
+)
 
 
 def test_wrong_answers_are_found_and_not_timed(rehearse: Rehearse, one_model: None) -> None:
-    status, findings = rehearse(["correctness", "batches"], operators=with_operator(WrongScale))
+    status, findings = rehearse(["correctness", "batches"], attention=WRONG_SCALE)
     wrong = {"model, fp32: pooled, largest difference", "model, fp16: hidden, relative error"}
     assert status == 1
     assert wrong | {"batches"} <= failing(findings)
@@ -157,7 +152,7 @@ def test_wrong_answers_are_found_and_not_timed(rehearse: Rehearse, one_model: No
 
 
 def test_values_that_depend_on_neighbours_are_found(rehearse: Rehearse, one_model: None) -> None:
-    status, findings = rehearse(["correctness"], operators=with_operator(Leak))
+    status, findings = rehearse(["correctness"], attention=LEAK)
     assert status == 1
     assert "model, fp32: values changed by other sequences" in failing(findings)
 
@@ -179,8 +174,22 @@ def test_a_lack_of_memory_is_found(part: str, name: str, rehearse: Rehearse, one
     assert name in {finding.name for finding in findings if finding.is_error}
 
 
-def test_a_machine_without_a_library_is_refused_before_the_first_part(rehearse: Rehearse) -> None:
-    assert rehearse([], unavailable="the installed ONNX Runtime has no CUDA provider") == (1, [])
+def test_a_machine_without_a_library_is_refused_before_the_first_part(
+    rehearse: Rehearse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rehearse([], unavailable="ONNX Runtime could not load its CUDA provider") == (1, [])
+    assert capsys.readouterr().err == "gpu-check: ONNX Runtime could not load its CUDA provider\n"
+
+
+@pytest.mark.usefixtures("starts_processes")
+def test_a_hang_ends_the_check_and_what_was_measured_is_printed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.support.gpu_check.hanging", str(tmp_path / "findings.json")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    *_, hang = json.loads((tmp_path / "findings.json").read_text())["findings"]
+    assert (ended.returncode, hang["name"], hang["is_error"]) == (1, "duration, s", True)
+    assert "a call has not returned 1 s after the start" in ended.stderr
+    assert "in wait_for_ever" in ended.stderr
+    assert "| kernels | measured before | 7 |" in ended.stderr
 
 
 def test_an_unknown_part_is_refused(rehearse: Rehearse) -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
-from tests.support.export.helpers import FP32_GRAPHS, Runtime, oracle_of, random_sequences, run_hidden
-from tests.support.oracle import unit
+from tests.support.export.helpers import FP32_GRAPHS, Runtime, random_sequences, run_hidden
 
 
 @pytest.mark.exhaustive
@@ -44,16 +43,3 @@ def test_a_self_excluding_bundle_has_golden_inputs_of_two_tokens_and_more(self_e
     bundle = Bundle.open(self_excluding_bundle)
     assert bundle.manifest.min_tokens == 2
     assert sorted({len(sequence) for sequence in bundle.golden().sequences})[:3] == [2, 3, 4]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("runtime", ["reference", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_masked_fp16_graph_has_a_cosine_of_at_least_0_9999_to_its_formula(
-    runtime: Runtime, causal_bundle: Path, causal_encoder: Encoder
-) -> None:
-    sequences = random_sequences(causal_encoder.config, (5, 48, 1))
-    formula = oracle_of(causal_encoder)
-    actual = np.concatenate(run_hidden(causal_bundle / "packed-cuda.fp16.onnx", runtime, sequences))
-    assert actual.dtype == np.float16
-    expected = np.concatenate([formula.hidden(sequence) for sequence in sequences])
-    assert (unit(actual.astype(np.float64)) * unit(expected)).sum(-1).min() >= 0.9999

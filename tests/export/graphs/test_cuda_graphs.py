@@ -1,4 +1,4 @@
-"""Graphs for CUDA equal the formulas in onnx's reference evaluator, and have the operators that are fast on a GPU."""
+"""Graphs for CUDA equal the formulas, and have the operators that are fast on a GPU."""
 
 import shutil
 from collections import Counter
@@ -101,7 +101,7 @@ def test_graphs_for_cuda_equal_the_formulas(choices: dict[str, Any], nodes: dict
     for lengths in BATCH_LENGTHS:
         sequences = random_sequences(encoder.config, lengths)
         expected = np.concatenate([oracle.hidden(each) for each in sequences])
-        assert_close_to_scale(run_graph(path, "reference", sequences).hidden, expected)
+        assert_close_to_scale(run_graph(path, "standard", sequences).hidden, expected)
 
 
 def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bundle: Path) -> None:
@@ -178,7 +178,7 @@ def test_an_activation_below_the_limit_is_reported_with_its_layer(
     assert manifest.largest_magnitude.value == pytest.approx(3e4, rel=1e-3)
     assert f"{manifest.largest_magnitude.value:.6g}" in next(line for line in lines if line.startswith("fp16: "))
     hidden = run_graph(
-        tmp_path / "bundle" / "packed-cuda.fp16.onnx", "reference", random_sequences(encoder.config, (48, 5))
+        tmp_path / "bundle" / "packed-cuda.fp16.onnx", "standard", random_sequences(encoder.config, (48, 5))
     ).hidden
     assert hidden is not None
     assert np.isfinite(hidden).all()
@@ -245,7 +245,7 @@ def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> No
     write_graph(to_float16(encoder), PackedCuda, tmp_path / "graph.onnx")
     assert Counter(node.op_type for node in nodes_of(tmp_path / "graph.onnx"))["Gemm"] == 5
     sequences = random_sequences(encoder.config, (3, 9))
-    actual = run_graph(tmp_path / "graph.onnx", "reference", sequences)
+    actual = run_graph(tmp_path / "graph.onnx", "standard", sequences)
     expected = concatenate(run_in_pytorch(encoder, sequences))
     differences = difference(actual, expected)
     assert violation(differences, PRECISION_FP16) is None

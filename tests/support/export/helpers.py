@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from onnx.reference import ReferenceEvaluator
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
@@ -23,14 +22,12 @@ from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import WeightsFile, trace
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider, open_session, session_options
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.runtime.shape_buckets import feeds_in_buckets
 from tests.support.checkpoints import randomize, write_json
-from tests.support.contrib_ops import CONTRIB_OPS
 from tests.support.export.standard_attention import open_with_standard_attention
 from tests.support.oracle import Array, Oracle, unit
 
 GraphPaths = dict[type[Packed | Portable], Path]
-Runtime = Provider | Literal["rounded", "reference", "standard"]
+Runtime = Provider | Literal["rounded", "standard"]
 
 # Where graphs run without a GPU. Those for CUDA run in ONNX Runtime, with standard_attention.py.
 RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "standard"}
@@ -123,25 +120,10 @@ def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> GraphOutp
     """Run a graph on one batch.
 
     Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape
-    buckets, as on CUDA), "standard" (the same for a graph for CUDA, with a function in place of the operator that the
-    CPU lacks), and onnx's "reference" evaluator, with the same inputs as on CUDA.
+    buckets, as on CUDA), and "standard" (the same for a graph for CUDA, with a function in place of the operator that
+    the CPU lacks).
     """
-    batch = pack(sequences)
-    if runtime != "reference":
-        return _session(path, runtime).run(batch, hidden=True)
-    evaluator = _evaluator(path)
-    # The evaluator's sigmoid of a large float16 computes infinity / infinity, and drops the result.
-    with np.errstate(over="ignore", invalid="ignore"):
-        results = evaluator.run(None, feeds_in_buckets(batch, evaluator.input_names))
-    outputs = dict(zip(evaluator.output_names, results, strict=True))
-    pooled, logits = outputs.get("pooled"), None
-    if "logits" in outputs:
-        logits = list(outputs["logits"][: batch.sequences, None])
-    if "token_logits" in outputs:
-        logits = batch.split(outputs["token_logits"][: batch.tokens])
-    return GraphOutputs(
-        None if pooled is None else pooled[: batch.sequences], outputs["hidden"][: batch.tokens], logits
-    )
+    return _session(path, runtime).run(pack(sequences), hidden=True)
 
 
 def assert_others_change_no_bit(
@@ -171,17 +153,12 @@ def _results(outputs: GraphOutputs, sequences: list[Array]) -> list[tuple[Array,
 
 # Loading a graph takes longer than running it, and a test uses only a few graphs.
 @lru_cache(4)
-def _session(path: Path, runtime: Provider | Literal["rounded", "standard"]) -> EncoderGraph:
+def _session(path: Path, runtime: Runtime) -> EncoderGraph:
     if runtime == "standard":
         return EncoderGraph(open_with_standard_attention(path), gpu=0)
     if runtime == "rounded":
         return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), gpu=0)
     return EncoderGraph.open(path, runtime, threads=1)
-
-
-@lru_cache(4)
-def _evaluator(path: Path) -> ReferenceEvaluator:
-    return ReferenceEvaluator(str(path), new_ops=CONTRIB_OPS)
 
 
 def assert_close(actual: Array | None, expected: Array, tolerance: float = 1e-5) -> None:

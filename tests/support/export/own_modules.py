@@ -1,10 +1,11 @@
 """Small modules as users write them: each maps token ids [B, N] or features [B, N, width] to rows [B, N, width]."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from headwaiter_proto.encoder_pb2 import (
     ISOLATION_ONE_SEQUENCE,
     Isolation,
 )
+from tests.support.oracle import Array
 
 VOCABULARY, WIDTH, HEADS, MAX_TOKENS = 60, 24, 3, 40
 LABELS = ("calm", "glad", "sad")
@@ -623,3 +625,21 @@ def random_module(make: Callable[[], nn.Module]) -> nn.Module:
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return module
+
+
+def draw_sequences(takes: dict[str, Any], lengths: Sequence[int]) -> list[Array]:
+    """Return sequences of these lengths for a module that takes ids or features."""
+    rng = np.random.default_rng(3)
+    if "vocabulary_size" in takes:
+        return [rng.integers(0, VOCABULARY, n) for n in lengths]
+    return [rng.standard_normal((n, takes["feature_width"]), np.float32) for n in lengths]
+
+
+@torch.inference_mode()
+def own_outputs(module: nn.Module, sequence: Array) -> Array:
+    """Return what a padded module itself gives for one sequence."""
+    tokens = torch.from_numpy(sequence)[None]
+    mask = [torch.ones(tokens.shape[:2], dtype=torch.int64)] if isinstance(module, MaskedTokens) else []
+    output = module(tokens, *mask)
+    outputs: Array = (output["logits"] if isinstance(output, dict) else output)[0].numpy()
+    return outputs

@@ -1,8 +1,8 @@
 """PackedMultiHeadAttention as functions of standard operators, so that ONNX Runtime runs graphs for CUDA on a CPU.
 
 The functions replace the one operator that has no kernel on the CPU. ONNX Runtime checks the types and shapes of all
-other nodes, and runs them with its own kernels. `tests/export/test_contrib_ops.py` compares the functions with ONNX
-Runtime's published values.
+other nodes, and runs them with its own kernels. `tests/export/test_standard_attention.py` compares the functions with
+ONNX Runtime's published values.
 """
 
 import re
@@ -30,7 +30,7 @@ _SPLIT_HEADS = """
     {0}_split = Reshape ({0}_cells, grid)
     {0}_heads = Transpose <perm = [0, 2, 1, 3]> ({0}_split)
 """
-_FUNCTION = f"""
+ATTENTION = f"""
 <domain: "{_DOMAIN}", opset_import: ["": 20]>
 {_OPERATOR} <num_heads, mask_filter_value, scale: float = 0.0>
     (query, key, value, bias, token_offset, cumulative, attention_bias) => (context)
@@ -125,8 +125,8 @@ def missing_kernel(graph: Path) -> str:
     return ""
 
 
-def open_with_standard_attention(graph: Path) -> ort.InferenceSession:
-    """Open a graph for CUDA on the CPU, with the functions in place of the operator."""
+def open_with_standard_attention(graph: Path, attention: str = ATTENTION) -> ort.InferenceSession:
+    """Open a graph for CUDA on the CPU, with the function `attention` in place of the operator."""
     model = onnx.load(graph, load_external_data=False)
     nodes = list(model.graph.node)
     del model.graph.node[:]
@@ -140,7 +140,7 @@ def open_with_standard_attention(graph: Path) -> ort.InferenceSession:
             node.domain = _DOMAIN
         model.graph.node.append(node)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1, 1, 1), np.float32), _NO_BIAS))
-    model.functions.extend(parser.parse_function(each) for each in (_FUNCTION, _SPLIT, _ADD_BIASES))
+    model.functions.extend(parser.parse_function(each) for each in (attention, _SPLIT, _ADD_BIASES))
     model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     options = session_options(threads=1)
     # A model in memory has no folder in which ONNX Runtime would look for its weights.

@@ -1,4 +1,4 @@
-"""The GPU check on a machine without a GPU: graphs for CUDA run in onnx's evaluator, and PyTorch on the CPU.
+"""The GPU check on a machine without a GPU: graphs for CUDA and PyTorch run on the CPU.
 
 `no_gpu` replaces ONNX Runtime's CUDA sessions in this process. As a program, this module is headwaiter-server with the
 same replacement. Everything else is the code of the check and of the server.
@@ -20,9 +20,6 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import ValueInfoProto
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 from typing_extensions import override
 
 from bench.gpu import calls, correctness, forms, long_sequences, models
@@ -42,15 +39,8 @@ from headwaiter_server.runtime import cuda_graphs, graph
 from headwaiter_server.runtime.batch_timing import time_batch
 from headwaiter_server.runtime.cuda_graphs import Upload
 from headwaiter_server.runtime.shape_buckets import GRAPH_TOKENS
-from tests.support.contrib_ops import CONTRIB_OPS
+from tests.support.export.standard_attention import ATTENTION, open_with_standard_attention
 from tests.support.oracle import Array
-
-
-class GatherElements(OpRun):
-    """The standard operator; onnx's own implementation takes at most 63 elements along an axis."""
-
-    def _run(self, data: Array, indices: Array, axis: int) -> tuple[Array]:
-        return (np.take_along_axis(data, indices, axis),)
 
 
 @dataclass
@@ -59,7 +49,7 @@ class Faults:
 
     Attributes:
         unavailable: why the check cannot use the GPU.
-        operators: operators in place of those of onnx's evaluator, and of the domain com.microsoft.
+        attention: the function in place of the operator of attention.
         kernel: the kernel that attention prints.
         memory_tokens: most tokens of a batch that fit into memory.
         changed: what replays of CUDA graphs add to values after the server's own checks.
@@ -71,7 +61,7 @@ class Faults:
     """
 
     unavailable: str = ""
-    operators: list[Any] = field(default_factory=lambda: OPERATORS)
+    attention: str = ATTENTION
     kernel: str = "EFFICIENT_ATTENTION"
     memory_tokens: int = 1 << 30
     changed: float = 0.0
@@ -133,30 +123,15 @@ class RehearsalGpu(Gpu):
         return 1, [Kernel(product, 0.0, 60.0), Kernel("flash_fwd", 60.0, 80.0), Kernel("LayerNorm", 85.0, 100.0)]
 
 
-class _Node:
-    def __init__(self, value: ValueInfoProto) -> None:
-        self.name = value.name
-        self.shape = [each.dim_value or each.dim_param for each in value.type.tensor_type.shape.dim]
-
-
 class RehearsalSession:
-    """A session of ONNX Runtime on CUDA: the same graph in onnx's reference evaluator."""
+    """A session of ONNX Runtime on CUDA: the same graph on the CPU."""
 
-    def __init__(self, graph: str | bytes, faults: Faults) -> None:
-        source: Any = graph
-        self._evaluator = ReferenceEvaluator(source, new_ops=faults.operators)
+    def __init__(self, graph: Path, faults: Faults) -> None:
+        self._session = open_with_standard_attention(graph, faults.attention)
+        self.get_inputs, self.get_outputs = self._session.get_inputs, self._session.get_outputs
         self.faults = faults
         self._prints = os.environ.get(VARIABLE) == "1"
-        model = (
-            onnx.load_from_string(graph) if isinstance(graph, bytes) else onnx.load(source, load_external_data=False)
-        )
-        self._operators = [node.op_type for node in model.graph.node]
-
-    def get_inputs(self) -> list[_Node]:
-        return [_Node(value) for value in self._evaluator.proto_.graph.input]
-
-    def get_outputs(self) -> list[_Node]:
-        return [_Node(value) for value in self._evaluator.proto_.graph.output]
+        self._operators = [node.op_type for node in onnx.load(graph, load_external_data=False).graph.node]
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array], options: object = None) -> list[Array]:
         rows = next(feeds[name] for name in ("input_ids", "features") if name in feeds)
@@ -166,9 +141,7 @@ class RehearsalSession:
             for _ in range(self._operators.count("PackedMultiHeadAttention")):
                 line = f"Operator=PackedMultiHeadAttention Node=n DataType=fp16 SdpaKernel={self.faults.kernel}\n"
                 os.write(1, f"\x1b[36m{line}\x1b[0m".encode())
-        with np.errstate(over="ignore", invalid="ignore"):
-            outputs: Any = self._evaluator.run(list(names), dict(feeds))
-        return list(outputs)
+        return list(self._session.run(list(names), dict(feeds)))
 
 
 # The server's own checks of a CUDA graph run it at most this often.
@@ -203,7 +176,8 @@ def no_gpu(faults: Faults) -> Iterator[None]:
     def open_on_provider(model: str | bytes, provider: str, options: Any, *device: Any) -> Any:
         if provider != "cuda":
             return open_session(model, "cpu", options, *device)
-        return RehearsalSession(model, faults)
+        assert isinstance(model, str)
+        return RehearsalSession(Path(model), faults)
 
     with (
         patch.object(graph, "require_cuda", lambda *device: None),
@@ -234,9 +208,6 @@ def short_calibration() -> Iterator[None]:
         patch.object(calibration, "_HIDDEN_ROWS_S", 0.01),
     ):
         yield
-
-
-OPERATORS: list[Any] = [*CONTRIB_OPS, GatherElements]
 
 
 def reduced(config: EncoderConfig) -> EncoderConfig:
