@@ -64,6 +64,8 @@ KERNELS: Mapping[str, tuple[set[str], set[str]]] = {
 # the softmax is that of one query for each sequence, which has no route.
 _WITHOUT_ROUTE = {"first-row fp16": {SOFTMAX}}
 ROUTES = {SOFTMAX: Route.GATHERED, EFFICIENT: Route.MEMORY_EFFICIENT, FLASH: Route.FLASH}
+# What the check of GPUs reads from the lines that ONNX Runtime prints.
+_PRINTED = {FLASH: "flash", EFFICIENT: "memory-efficient"}
 # The operators that may run on the CPU, because they compute sizes of arrays from the shapes of inputs.
 OPERATORS_ON_CPU = {"Add", "Cast", "Concat", "Mul", "Reshape", "Squeeze", "Sub"}
 MOST_BYTES_ON_CPU = 40
@@ -123,7 +125,10 @@ def test_attention_launches_the_predicted_kernels(run: Run, graph: str) -> None:
         expected = KERNELS[graph][device > 0]
         assert set(ROUTES) & set(kernel_names(events)) == expected
         routed = expected - _WITHOUT_ROUTE.get(graph, set())
-        assert run.found[f"{graph} {device}"]["route"] == next(ROUTES[kernel] for kernel in ROUTES if kernel in routed)
+        found = run.found[f"{graph} {device}"]
+        assert found["route"] == next(ROUTES[kernel] for kernel in ROUTES if kernel in routed)
+        printed = [name for kernel, name in _PRINTED.items() if kernel in expected]
+        assert found["printed"] == (", ".join(printed) or "gathered")
 
 
 @each_graph
@@ -145,6 +150,15 @@ def test_only_inputs_are_copied_without_a_wait_and_only_outputs_come_back(run: R
         assert not any(copy.waits for copy in copies(events) if copy.target == "device")
         assert len(copies(events, "device to pageable")) == found["outputs"]
         assert not copies(events, "device to pinned")
+
+
+@each_graph
+def test_a_batch_whose_inputs_and_outputs_are_on_the_device_copies_nothing(run: Run, graph: str) -> None:
+    bound, ordinary = (
+        between(run.events, f"{graph} 0 {batch}", f"{graph} 0 {batch} end") for batch in ("bound", "one")
+    )
+    assert copies(bound) == []
+    assert kernel_names(bound) == kernel_names(ordinary)
 
 
 @each_graph

@@ -13,6 +13,8 @@ from typing import Any
 import onnxruntime as ort
 from google.protobuf import json_format
 
+from bench.gpu.cuda import Gpu
+from bench.gpu.routes import printed_kernels, read_routes
 from headwaiter_proto.encoder_pb2 import PRECISION_FP16, PRECISION_FP32
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.runtime.batch_timing import Lengths, made_up_batch
@@ -60,27 +62,35 @@ def _run_on_devices(name: str, folder: Path, precision: str, devices: int, log: 
         options = session_options(1)
         options.enable_profiling = True
         options.profile_file_prefix = str(log.with_name("profile"))
-        session = open_session(graph_path(folder, precision), "cuda", options, device)
-        graph = EncoderGraph(session, device, _packed_attention(manifest, PRECISIONS[precision]))
-        # All devices get the same inputs.
-        batches = batches or {
-            batch: graph.prepare(made_up_batch(manifest, lengths)) for batch, lengths in _lengths(manifest).items()
-        }
-        chosen = dict(list(batches.items())[: None if device < _DEVICES_WITH_LIMITS else 2])
-        label = f"{name} {precision} {device}"
-        found[label] = _run(label, graph, session, chosen, log)
+        with printed_kernels() as printed:
+            session = open_session(graph_path(folder, precision), "cuda", options, device)
+            graph = EncoderGraph(session, device, _packed_attention(manifest, PRECISIONS[precision]))
+            # All devices get the same inputs.
+            batches = batches or {
+                batch: graph.prepare(made_up_batch(manifest, lengths)) for batch, lengths in _lengths(manifest).items()
+            }
+            chosen = dict(list(batches.items())[: None if device < _DEVICES_WITH_LIMITS else 2])
+            label = f"{name} {precision} {device}"
+            found[label] = {**_run(label, graph, session, chosen, log), "printed": read_routes(printed())}
     return found
 
 
 def _run(
     label: str, graph: EncoderGraph, session: ort.InferenceSession, batches: Mapping[str, PackedBatch], log: Path
 ) -> dict[str, Any]:
-    """Run batches, with a mark before and after each."""
+    """Run batches, with a mark before and after each; on the first device, also a batch whose inputs are there."""
     graph.run(batches["one"], hidden=True)  # The first batch also allocates memory.
     for batch, packed in batches.items():
         write_mark(log, f"{label} {batch}")
         graph.run(packed, hidden=True)
         write_mark(log, f"{label} {batch} end")
+    outputs = [each.name for each in session.get_outputs()]
+    # The check of GPUs copies inputs to the first device.
+    if label.endswith(" 0") and batches["one"].inputs:
+        bound = Gpu().without_copies(session, batches["one"].inputs, outputs)
+        write_mark(log, f"{label} bound")
+        bound()
+        write_mark(log, f"{label} bound end")
     profile = Path(session.end_profiling())
     events = [event["args"] for event in json.loads(profile.read_text()) if event["cat"] == "Node"]
     profile.unlink()
@@ -91,7 +101,7 @@ def _run(
             for batch, packed in batches.items()
             if packed.inputs
         },
-        "outputs": len(session.get_outputs()),
+        "outputs": len(outputs),
         "nodes": sorted(
             {
                 (event["provider"], event["op_name"], int(event["output_size"]))
