@@ -22,7 +22,7 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.ranges import ActivationRanges
 from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_server.runtime.graph import GraphOutputs
-from tests.support.checkpoints import bert_hidden, randomize, save_bert, save_sentence_transformer, write_json
+from tests.support.checkpoints import randomize, save_sentence_transformer, write_json
 from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
@@ -64,17 +64,6 @@ def encode(encoder: Encoder, sequences: list[Array]) -> Array:
     """Return the pooled vectors of an encoder, run in PyTorch."""
     outputs: list[GraphOutputs] = run_in_pytorch(encoder, sequences)
     return np.concatenate([each.pooled for each in outputs if each.pooled is not None])
-
-
-def test_a_dense_module_is_its_formula_after_the_pooling(dense_folder: Path) -> None:
-    tensors = safetensors.torch.load_file(dense_folder / "2_Dense" / "model.safetensors")
-    weight, bias = (tensors[name].double().numpy() for name in ("linear.weight", "linear.bias"))
-    model = save_bert(dense_folder)
-    ids = np.arange(9) + 5
-    expected = unit(np.tanh(weight @ bert_hidden(model, ids)[0].astype(np.float64) + bias))
-    encoder = read_checkpoint(dense_folder).encoder
-    assert (encoder.config.width, encoder.config.pooled_width, encoder.config.normalize) == (WIDTH, 12, True)
-    assert_close_to_scale(encode(encoder, [ids])[0], expected)
 
 
 def sentence_transformer_modules(kind: str) -> list[Any]:

@@ -13,8 +13,6 @@ from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.packed_cpu import PackedCpu
-from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
 from tests.support.export.family_examples import WINDOW, save_example
 from tests.support.export.helpers import (
@@ -24,8 +22,6 @@ from tests.support.export.helpers import (
     edit_json,
     oracle_of,
     random_encoder,
-    run_graph,
-    write_graphs,
 )
 from tests.support.tiers import exhaustive
 
@@ -81,23 +77,6 @@ def test_global_and_local_layers_have_scalings_of_their_own(name: str, scaling: 
         (tmp_path / str(number)).mkdir()
         model = save_scaled(tmp_path / str(number), name, *parameters)
         assert_equals_transformers(read_checkpoint(tmp_path / str(number)).encoder, model, (1, 2, 6, 13, 24))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("runs_graphs")
-@pytest.mark.parametrize("scaling", ["linear", "dynamic", "llama3", "yarn"])
-@pytest.mark.parametrize("name", [*FAMILIES, *LAYERED])
-def test_the_served_graph_equals_transformers_at_every_length_near_the_window(
-    name: str, scaling: str, tmp_path: Path
-) -> None:
-    model = save_scaled(tmp_path, name, SCALINGS[scaling], local=LINEAR)
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, PackedCpu)[PackedCpu]
-    rng = np.random.default_rng(0)
-    sequences = [rng.integers(2, 60, n) for n in (1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 1, 24)]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, np.concatenate(expected))
-    for ids, rows in zip(sequences, expected, strict=True):
-        assert_close_to_scale(run_graph(path, "cpu", [ids]).hidden, rows)
 
 
 @pytest.mark.parametrize("scaling", ["yarn", *exhaustive(*(name for name in SCALINGS if name != "yarn"))])

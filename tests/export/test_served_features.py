@@ -1,4 +1,4 @@
-"""A server of a model of images or audio answers with the hidden rows and vectors that `transformers` gives."""
+"""A server of a model that pools by attention answers with the vectors that `transformers` gives."""
 
 from contextlib import redirect_stdout
 from io import StringIO
@@ -12,32 +12,13 @@ from headwaiter_client import InvalidInput
 from headwaiter_export.cli import main
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.feature_checkpoints import (
-    FAMILIES,
     draw_input,
-    expected_hidden,
     input_rows,
     save_feature_model,
 )
 from tests.support.export.helpers import assert_close_to_scale
 
 pytestmark = pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers", "packed_cpu_alone")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", FAMILIES)
-async def test_a_served_family_equals_transformers(name: str, tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path / "checkpoint", name)
-    with redirect_stdout(StringIO()):
-        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
-    values = [draw_input(model, seed) for seed in range(3)]
-    async with serving(tmp_path / "bundle") as server, connect(server) as client:
-        description = await client.model()
-        rows = [input_rows(model, each, description.prefix_rows) for each in values]
-        encoding = await client.encode_features(rows, pooled=False, hidden=True)
-        assert (description.image.patch_size > 0) == ("image_size" in FAMILIES[name])
-    assert encoding.hidden is not None
-    for hidden, each in zip(encoding.hidden, values, strict=True):
-        assert_close_to_scale(hidden, expected_hidden(model, each))
 
 
 async def test_a_served_siglip_pools_by_attention(tmp_path: Path) -> None:

@@ -18,19 +18,13 @@ from torch import Tensor
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling, Positions
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from headwaiter_export.graphs.graph_layout import Packed
-from headwaiter_export.graphs.portable import Portable
-from tests.support.checkpoints import bert_hidden, write_json
+from tests.support.checkpoints import write_json
 from tests.support.export.family_checkpoints import LINEAR, PROPORTIONAL, ROPE, SIZES, assert_equals_transformers
 from tests.support.export.family_examples import TEXT_EXAMPLES, WINDOW, save_example
 from tests.support.export.helpers import (
-    RUNTIMES,
     assert_checkpoint_refused,
     assert_close,
-    assert_close_to_scale,
     edit_json,
-    run_graph,
-    write_graphs,
 )
 from tests.support.tiers import exhaustive
 
@@ -447,21 +441,6 @@ def test_a_base_of_rotary_positions_that_is_not_above_0_is_refused(kind: str, th
     rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
     edit_json(tmp_path / "config.json", rope_parameters={**rope, kind: {**rope[kind], "rope_theta": theta}})
     assert_checkpoint_refused(tmp_path, f"rope_theta {theta}", "above 0")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("runs_graphs")
-@pytest.mark.parametrize("layout", RUNTIMES)
-def test_mixed_batches_of_deberta_equal_transformers_in_every_layout(
-    layout: type[Packed] | type[Portable], tmp_path: Path
-) -> None:
-    model = save_example(tmp_path, "DebertaV2", num_hidden_layers=1)
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
-    sequences = [np.random.default_rng(n).integers(2, 60, n) for n in (*LENGTHS, 70)]
-    expected = [bert_hidden(model, ids) for ids in sequences]
-    assert_close_to_scale(run_graph(path, RUNTIMES[layout], sequences).hidden, np.concatenate(expected))
-    for ids, rows in zip(sequences, expected, strict=True):
-        assert_close_to_scale(run_graph(path, RUNTIMES[layout], [ids]).hidden, rows)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "tanh", "relu", "gelu_new", "silu"])

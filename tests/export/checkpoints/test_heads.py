@@ -248,26 +248,6 @@ def assert_equal_logits(encoder: Encoder, model: Any, lengths: tuple[int, ...], 
         assert_close(logits.numpy() if expected.ndim == 2 else logits[0].numpy(), expected)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("runs_graphs")
-@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
-@pytest.mark.parametrize(("name", "settings"), [("ModernBert", {"classifier_pooling": "mean"}), ("Qwen2", {})])
-@pytest.mark.parametrize("layout", RUNTIMES)
-def test_a_served_head_equals_transformers(
-    layout: type[Packed] | type[Portable], name: str, settings: dict[str, Any], kind: str, tmp_path: Path
-) -> None:
-    model = save_example(tmp_path, name, kind, id2label=LABELS, label2id={}, **settings)
-    path = write_graphs(read_checkpoint(tmp_path).encoder, tmp_path, layout)[layout]
-    rng = np.random.default_rng(0)
-    sequences = [rng.integers(2, 60, n) for n in (1, 2, 4, 5, 6, 24)]
-    with torch.inference_mode():
-        expected = [model(torch.from_numpy(ids)[None]).logits[0].numpy() for ids in sequences]
-    logits = run_graph(path, RUNTIMES[layout], sequences).logits
-    assert logits is not None
-    for actual, rows in zip(logits, expected, strict=True):
-        assert_close_to_scale(actual, np.atleast_2d(rows))
-
-
 @pytest.mark.parametrize("pad_token", ["<|endoftext|>", "<|im_end|>"])
 def test_a_text_that_ends_with_padding_is_scored_as_in_transformers(pad_token: str, tmp_path: Path) -> None:
     tokenizer = qwen2()

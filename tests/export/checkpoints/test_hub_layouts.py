@@ -13,6 +13,7 @@ import transformers
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
+from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.export.checkpoints.test_heads import assert_equal_logits
 from tests.support.checkpoints import save_sentence_transformer, write_json
@@ -26,6 +27,7 @@ from tests.support.export.hub_checkpoints import (
     JINA,
     NOMIC_EXPERTS,
     TASKS,
+    Formulas,
     save_jina,
     save_jina_v2,
     save_new,
@@ -73,6 +75,13 @@ def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (1, 2, 13, 24))
 
 
+def assert_equals_formulas(encoder: Encoder, model: Formulas) -> None:
+    for tokens in (1, 2, 13, 24):
+        ids = np.random.default_rng(tokens).integers(0, 60, tokens)
+        (outputs,) = run_in_pytorch(encoder, [ids])
+        assert_close_to_scale(outputs.hidden, model(torch.from_numpy(ids)[None])[0][0].numpy())
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -87,11 +96,7 @@ def test_a_gte_of_its_own_code_equals_transformers(changes: dict[str, Any], tmp_
 )
 def test_a_nomic_bert_with_experts_equals_its_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
     model = save_nomic_experts(tmp_path, **changes)
-    encoder = read_checkpoint(tmp_path).encoder
-    for tokens in (1, 2, 13, 24):
-        ids = np.random.default_rng(tokens).integers(0, 60, tokens)
-        (outputs,) = run_in_pytorch(encoder, [ids])
-        assert_close_to_scale(outputs.hidden, model(torch.from_numpy(ids)[None])[0][0].numpy())
+    assert_equals_formulas(read_checkpoint(tmp_path).encoder, model)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +141,7 @@ def test_each_adapter_of_jina_equals_its_formula_in_transformers(adapter: str | 
 )
 def test_a_jina_v2_equals_its_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
     model = save_jina_v2(tmp_path, **changes)
-    encoder = read_checkpoint(tmp_path, Pooling.MEAN).encoder
-    for tokens in (1, 2, 13, 24):
-        ids = np.random.default_rng(tokens).integers(0, 60, tokens)
-        (outputs,) = run_in_pytorch(encoder, [ids])
-        assert_close_to_scale(outputs.hidden, model(torch.from_numpy(ids)[None])[0][0].numpy())
+    assert_equals_formulas(read_checkpoint(tmp_path, Pooling.MEAN).encoder, model)
 
 
 # Other values of fields of the code of jina-embeddings-v2; the export names the field.
