@@ -18,6 +18,7 @@ import trustme
 from headwaiter_client import AsyncClient, TlsConfig
 from tests.support.checkpoints import VOCABULARY, randomize, save_sentence_transformer, save_tokenizer, write_json
 from tests.support.documents import ROOT
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import serving
 from tests.support.open_inference.separate_environment import package_python, variables
 from tests.support.shared_folders import SharedFolders
@@ -63,10 +64,6 @@ class Served:
 
 def export(folder: Path, checkpoint: Path, kind: str, labels: int, seed: int) -> None:
     """Write a bundle of a tiny BERT with random weights."""
-    from headwaiter_export.bundle.export import export_bundle
-    from headwaiter_export.bundle.graphs import GRAPHS
-    from headwaiter_export.checkpoints.reader import read_checkpoint
-
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
     sizes |= {"intermediate_size": 64, "vocab_size": len(VOCABULARY), "max_position_embeddings": 40}
@@ -79,8 +76,7 @@ def export(folder: Path, checkpoint: Path, kind: str, labels: int, seed: int) ->
         write_json(checkpoint / "tokenizer_config.json", {"model_max_length": 32})
     else:
         save_sentence_transformer(checkpoint, modules=("Transformer", "Pooling"))
-    loaded = read_checkpoint(checkpoint)
-    export_bundle(loaded.encoder, loaded.text, folder, "bundle", plans=GRAPHS[:1])
+    export_checkpoint(checkpoint, folder, "bundle")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -136,7 +132,6 @@ async def facts_of(client: AsyncClient) -> dict[str, Any]:
     ranking = await client.rerank(QUERY, DOCUMENTS, model="ranker")
     facts["scores"] = [each.score for each in sorted(ranking.documents, key=lambda each: each.index)]
     result = await client.classify(TEXTS, model="labels")
-    assert result.scores is not None
     facts["probabilities"] = [list(map(float, row)) for row in result.scores]
     return facts
 

@@ -85,7 +85,6 @@ def test_every_sequence_of_a_batch_too_large_for_the_memory_is_answered_and_the_
         lengths = [64] * (TOKEN_BUDGET // 64)
         encoding = running.client.encode_tokens([[1] * length for length in lengths])
         assert encoding.lengths.tolist() == lengths
-        assert encoding.pooled is not None
         assert encoding.pooled.shape == (len(lengths), 32)
         assert metric_value(url, "headwaiter_batches_failed_total", reason="size") >= 1
         assert metric_value(url, "headwaiter_token_budget") <= TOKEN_BUDGET // 2

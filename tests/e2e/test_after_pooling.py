@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from headwaiter_client import InvalidInput
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.runtime.bundle import Bundle
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
 
@@ -42,9 +40,7 @@ async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
     reference: Any, runs_graphs: None, tmp_path: Path
 ) -> None:
     reference.save(str(tmp_path / "checkpoint"))
-    loaded = read_checkpoint(tmp_path / "checkpoint")
-    plans = [plan for plan in GRAPHS if plan.file == "packed-cpu.fp32.onnx"]
-    export_bundle(loaded.encoder, loaded.text, tmp_path / "bundle", "dense", plans=plans)
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", "dense")
     # Readers that know no modules after the pooling would return its vectors.
     assert Bundle.open(tmp_path / "bundle").manifest.schema_version == 2
     async with serving(tmp_path / "bundle") as server, connect(server) as client, calling(server) as caller:
@@ -53,8 +49,6 @@ async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
         assert model.poolings == ("mean",)
 
         both = await client.encode(TEXTS, pooled=True, hidden=True)
-        assert both.pooled is not None
-        assert both.hidden is not None
         np.testing.assert_allclose(both.pooled, reference.encode(TEXTS), rtol=0, atol=MAX_ABS)
         rows = reference.encode(TEXTS, output_value="token_embeddings")
         for hidden, expected in zip(both.hidden, (each.numpy() for each in rows), strict=True):
@@ -62,7 +56,6 @@ async def test_a_model_with_dense_modules_is_served_like_sentence_transformers(
             np.testing.assert_allclose(hidden, expected, rtol=0, atol=MAX_ABS * np.abs(expected).max())
         short = await client.encode(TEXTS, dimensions=7)
         expected = reference.encode(TEXTS, truncate_dim=7, normalize_embeddings=True)
-        assert short.pooled is not None
         np.testing.assert_allclose(short.pooled, expected, rtol=0, atol=MAX_ABS)
 
         with pytest.raises(InvalidInput) as refused:

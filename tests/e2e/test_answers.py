@@ -8,10 +8,8 @@ import torch
 import transformers
 
 from headwaiter_client import best_answer
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.checkpoints import write_json
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.family_examples import save_example
 from tests.support.export.tokenizer_folders import word_piece
@@ -27,8 +25,7 @@ async def test_the_answers_equal_those_of_transformers(tmp_path: Path) -> None:
     model = save_example(tmp_path, "Bert", "ForQuestionAnswering", vocab_size=tokenizer.get_vocab_size())
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     write_json(tmp_path / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "model_max_length": 24})
-    loaded = read_checkpoint(tmp_path)
-    export_bundle(loaded.encoder, loaded.text, tmp_path / "bundle", "reader", plans=GRAPHS[:1])
+    export_checkpoint(tmp_path, tmp_path / "bundle", "reader")
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         found = await client.classify([(QUESTION, text) for text in TEXTS], offsets=True, truncation="right")

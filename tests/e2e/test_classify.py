@@ -116,7 +116,6 @@ async def test_a_cross_encoder_reranks_like_transformers(cross_encoder: Served) 
     best = await client.rerank(QUERY, DOCUMENTS, top_n=2)
     assert [each.document for each in best.documents] == [each.document for each in ranking.documents[:2]]
     raw = await client.classify([(QUERY, each) for each in DOCUMENTS], raw_scores=True)
-    assert raw.scores is not None
     assert_near(sigmoid(raw.scores)[:, 0], expected)
     description = await client.model()
     assert description.tasks == {"encode", "classify", "rerank", "attend"}
@@ -144,7 +143,6 @@ async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: A
     counts = [(10, 11), (11, 11), (10, 12), (3, 40), (20, 20), (20, 40), (40, 5)]
     pairs = [(" ".join(["rain"] * first), " ".join(["bread", "a"] * second)[: 4 * second]) for first, second in counts]
     result = await client.classify(pairs, truncation=side, pair_truncation=strategy, partial=True)
-    assert result.scores is not None
     for index, (first, second) in enumerate(pairs):
         if strategy == "only_second" and len(tokenizer.tokenize(first)) >= MAX_TEXT_TOKENS - 3:
             failure = result.failures[index]
@@ -210,8 +208,6 @@ async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Ser
             await classify(pb.ClassifyRequest(tokens=tokens).SerializeToString())
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     without_types = (await client.classify([each["input_ids"] for each in sent])).scores
-    assert without_types is not None
-    assert expected is not None
     assert np.abs(without_types - expected).max() > 1e-4
 
 
@@ -290,12 +286,10 @@ async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(exp
         for batch in (texts[:-1], texts[-1:]):
             result = await client.classify(batch)
             assert result.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-            assert result.scores is not None
             for text, scores in zip(batch, result.scores, strict=True):
                 tokens = tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt")
                 assert_near(scores, softmax(logits(model, tokens)))
         encoding = await client.encode(DOCUMENTS)
-        assert encoding.hidden is not None
         with torch.inference_mode():
             hidden = model.bert(**tokenizer(DOCUMENTS[0], return_tensors="pt")).last_hidden_state[0].numpy()
         assert_near(encoding.hidden[0] / np.abs(hidden).max(), hidden / np.abs(hidden).max())
@@ -308,8 +302,6 @@ async def test_tokens_have_labels_with_offsets(export: Export) -> None:
     bundle, model, tokenizer = export("BertForTokenClassification", 5)
     async with serving(bundle) as server, connect(server) as client, calling(server) as caller:
         result = await client.classify(DOCUMENTS, offsets=True)
-        assert result.token_scores is not None
-        assert result.offsets is not None
         for text, scores, offsets in zip(DOCUMENTS, result.token_scores, result.offsets, strict=True):
             assert_near(scores, softmax(logits(model, tokenizer(text, return_tensors="pt"))))
             expected = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
@@ -321,5 +313,4 @@ async def test_tokens_have_labels_with_offsets(export: Export) -> None:
             assert not row[len(scores) :].any()
         assert "classify_tokens" in (await client.model()).tasks
         attention = await client.attend(DOCUMENTS[0])
-        assert attention.tokens is not None
         assert attention.tokens[0] == "[CLS]"

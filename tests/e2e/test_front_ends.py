@@ -23,7 +23,7 @@ from headwaiter_client import Client, ModelNotFound, RetryPolicy, Unavailable
 from headwaiter_server.front_end import CannotListen
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, free_port, running_server
-from tests.support.e2e.http_status import http_status
+from tests.support.e2e.http_calls import http_status
 from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metric_value, metrics_page
 from tests.support.e2e.request_messages import token_request

@@ -18,7 +18,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headwaiter_client import Client, Overloaded, RetryPolicy, TlsConfig
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_server.http import connections
 from headwaiter_server.rpc import endpoint, incoming
 from testbed.server_process import RunningServer, free_port, running_server
 from tests.support.e2e.in_process_server import connect, metrics_url, one_front_end, serving, wait_until
@@ -123,18 +122,6 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
         with Client(server.address, tls=tls) as client:
             assert len(client.encode(["rain"], timeout_s=5).lengths) == 1
         assert max(process.num_fds() for process in processes(server)) < 150
-
-
-async def test_an_http_connection_without_complete_headers_is_closed(text_bundle: Path) -> None:
-    with patch.object(connections, "_HEADERS_S", 0.2), patch.object(connections, "_IDLE_S", 0.2):
-        async with serving(text_bundle) as server:
-            for sent in (b"", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /health/live HTTP"):
-                reader, writer = await asyncio.open_connection("127.0.0.1", server.metrics_port)
-                writer.write(sent)
-                async with asyncio.timeout(10):
-                    received = await reader.read(-1)
-                assert received.startswith(b"HTTP/1.1 200 " if sent.endswith(b"\r\n\r\n") else b"")
-                writer.close()
 
 
 async def test_a_message_that_stays_incomplete_is_dropped_and_the_call_told(text_bundle: Path) -> None:

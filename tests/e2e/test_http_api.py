@@ -22,7 +22,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
 from tests.support.documents import COMING_FROM, HTTP, blocks, table_rows
-from tests.support.e2e.http_status import http_status
+from tests.support.e2e.http_calls import http_status, post_json
 from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.support.e2e.prometheus_metrics import metric_value
 
@@ -45,9 +45,7 @@ def openai_client(server: RunningServer, **options: Any) -> openai.OpenAI:
 
 
 def post(server: RunningServer, path: str, fields: Any) -> Any:
-    request = urllib.request.Request(url(server, path), json.dumps(fields).encode())
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
+    return post_json(url(server, path), fields)
 
 
 @pytest.mark.parametrize("encoding", ["float", "base64", None])
@@ -74,12 +72,12 @@ async def test_openais_asyncio_client_gives_the_vectors_of_grpc(http_server: Run
 def test_openai_takes_token_ids_and_dimensions(http_server: RunningServer) -> None:
     with openai_client(http_server) as client, Client(http_server.address) as grpc_client:
         expected = grpc_client.encode_tokens([[1, 2, 3], [4]], dimensions=5).pooled
-        assert expected is not None
         for ids in ([[1, 2, 3], [4]], [4]):
             reply = client.embeddings.create(input=ids, model="tiny-text", dimensions=5)
             rows = [each.embedding for each in reply.data]
             np.testing.assert_allclose(rows, expected[-len(rows) :], rtol=0, atol=1e-6)
-        assert [model.id for model in client.models.list()] == ["tiny-text"]
+        models: list[Any] = list(client.models.list())
+        assert [(each.id, each.max_model_len) for each in models] == [("tiny-text", 32)]
 
 
 def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
@@ -101,50 +99,6 @@ def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
         assert large.value.status_code == 413
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"encoding_format": "float", "input_type": "passage", "truncate": "NONE"},  # LangChain's client for NIM
-        {"embedding_type": "float", "late_chunking": False, "truncate": False},  # Jina
-        {"dimensions": 0, "modality": "text"},  # infinity's client
-        {"priority": 0, "embed_dtype": "float32", "truncate_prompt_tokens": 32},  # vLLM; the model takes 32 tokens
-    ],
-)
-def test_what_other_servers_clients_send_gives_the_vectors_of_grpc(
-    fields: dict[str, Any], http_server: RunningServer, vectors: Any
-) -> None:
-    reply = post(http_server, "/v1/embeddings", {"input": TEXTS, **fields})
-    np.testing.assert_allclose([each["embedding"] for each in reply["data"]], vectors, rtol=0, atol=1e-6)
-
-
-def test_texts_are_truncated_to_the_models_own_maximum(http_server: RunningServer) -> None:
-    text = "fresh bread " * 100
-    with Client(http_server.address) as client:
-        expected = {side: client.encode(text, truncation=side).pooled for side in ("left", "right")}
-    with openai_client(http_server) as client:
-        (model,) = client.models.list()
-        longest: Any = model.max_model_len
-        for side, fields in (
-            ("right", {"truncate_prompt_tokens": longest}),
-            ("left", {"truncate_prompt_tokens": -1, "truncation_side": "left"}),
-            ("left", {"truncate": "START"}),
-            ("right", {"truncate": "END"}),
-            ("right", {"truncate": True}),
-        ):
-            row = client.embeddings.create(input=text, model="", extra_body=fields).data[0].embedding
-            np.testing.assert_allclose(row, expected[side], rtol=0, atol=1e-6)
-        with pytest.raises(openai.BadRequestError) as refused:
-            client.embeddings.create(input="a", model="", extra_body={"truncate_prompt_tokens": longest - 1})
-        body: Any = refused.value.body
-        assert (body["param"], body["limit"], body["actual"]) == ("truncate_prompt_tokens", longest, longest - 1)
-        with pytest.raises(openai.BadRequestError) as ids:
-            client.embeddings.create(input=[1], model="", extra_body={"truncate_prompt_tokens": -1})
-        assert ids.value.param == "truncate_prompt_tokens"
-        with pytest.raises(openai.BadRequestError) as long:
-            client.embeddings.create(input=text, model="", extra_body={"truncate": "NONE"})
-        assert long.value.code == "context_length_exceeded"
-
-
 def test_a_request_keeps_its_id(http_server: RunningServer) -> None:
     with openai_client(http_server) as client:
         embeddings = client.with_raw_response.embeddings
@@ -164,34 +118,6 @@ def test_tei_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any)
         np.testing.assert_allclose(post(http_server, path, {"inputs": TEXTS}), vectors / lengths, rtol=0, atol=1e-6)
     rows = post(http_server, "/embed", {"inputs": "a " * 1000, "truncate": True, "normalize": False})
     assert np.shape(rows) == (1, vectors.shape[1])
-
-
-LONG = ["a " * 1000, "bread", "a " * 1000]
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/embeddings", {"input": LONG, "truncation": "right"}),
-        ("/v1/embed", {"texts": LONG}),
-        ("/embed", {"inputs": LONG, "truncate": True}),
-        ("/similarity", {"inputs": {"sentences": LONG[:2], "source_sentence": LONG[2]}, "truncate": True}),
-        ("/api/embed", {"input": LONG}),
-        (
-            "/v2/models/tiny-text/infer",
-            {
-                "inputs": [{"name": "text", "shape": [3], "datatype": "BYTES", "data": LONG}],
-                "parameters": {"truncation": "left"},
-            },
-        ),
-    ],
-)
-def test_a_header_lists_the_truncated_texts(path: str, body: Any, http_server: RunningServer) -> None:
-    request = urllib.request.Request(url(http_server, path), json.dumps(body).encode())
-    with urllib.request.urlopen(request) as response:
-        assert response.headers["Headwaiter-Truncated"] == "0,2"
-    with urllib.request.urlopen(url(http_server, "/v1/models")) as response:
-        assert response.headers["Headwaiter-Truncated"] is None
 
 
 async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> None:

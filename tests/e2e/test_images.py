@@ -1,10 +1,7 @@
 """A served model of images takes JPEG and PNG files, and gives the vectors and scores of transformers."""
 
-import asyncio
 import base64
-import json
 import urllib.error
-import urllib.request
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -18,20 +15,16 @@ from transformers.models.beit.image_processing_pil_beit import BeitImageProcesso
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import InvalidInput
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_server.app import Server
 from tests.support.checkpoints import save_vit
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.exported import export_checkpoint
+from tests.support.e2e.in_process_server import connect, post, serving
 from tests.support.export.feature_checkpoints import save_feature_model
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
 from tests.support.tiers import exhaustive
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
-PLANS = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
 SIDES = [(40, 30), (12, 12), (7, 90)]
 
 
@@ -53,8 +46,7 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
         (folder / "checkpoint").mkdir(parents=True)
         save_vit(folder / "checkpoint", "ViTForImageClassification", num_labels=3)
         ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder / "checkpoint")
-        loaded = read_checkpoint(folder / "checkpoint", Pooling.CLS)
-        export_bundle(loaded.encoder, None, folder / "bundle", "vit", plans=PLANS, image=loaded.image)
+        export_checkpoint(folder / "checkpoint", folder / "bundle", "vit", attends=True, pooling=Pooling.CLS)
 
     return shared_folders.get("images", write)
 
@@ -119,8 +111,7 @@ async def test_a_classifier_that_scores_the_mean_of_patches_equals_transformers(
     with torch.inference_mode():
         inputs = processor(images, return_tensors="pt")
         expected, pooled = model(**inputs).logits.numpy(), model.beit(**inputs).pooler_output.numpy()
-    loaded = read_checkpoint(tmp_path, Pooling.PATCH_MEAN)
-    export_bundle(loaded.encoder, None, tmp_path / "bundle", "beit", plans=GRAPHS[:1], image=loaded.image)
+    export_checkpoint(tmp_path, tmp_path / "bundle", "beit", pooling=Pooling.PATCH_MEAN)
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         assert (await client.model()).poolings == ("patch_mean",)
         classified = await client.classify(FILES, raw_scores=True)
@@ -146,25 +137,19 @@ async def test_http_takes_data_urls(checkpoint: Path, expected: tuple[Array, Arr
         f"data:image/{kind};base64,{base64.b64encode(file).decode()}" for kind, file in zip(kinds, FILES, strict=True)
     ]
     async with serving(checkpoint / "bundle", http_api="on") as server:
-        found = await asyncio.to_thread(_post, server, "/v1/embeddings", {"model": "vit", "input": urls})
+        found = await post(server, "/v1/embeddings", model="vit", input=urls)
         vectors = np.array([each["embedding"] for each in found["data"]])
         rows = expected[0] / np.linalg.norm(expected[0], axis=1, keepdims=True)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         np.testing.assert_allclose(vectors, rows, rtol=0, atol=2e-5)
-        scored = await asyncio.to_thread(_post, server, "/predict", {"inputs": urls[0], "raw_scores": True})
+        scored = await post(server, "/predict", inputs=urls[0], raw_scores=True)
         best = max(scored, key=lambda each: each["score"])
         assert best["label"] == f"LABEL_{expected[1][0].argmax()}"
-        cohere = {"model": "vit", "texts": urls[:1], "input_type": "search_document", "embedding_types": ["float"]}
-        (row,) = (await asyncio.to_thread(_post, server, "/v2/embed", cohere))["embeddings"]["float"]
+        forms: dict[str, Any] = {"input_type": "search_document", "embedding_types": ["float"]}
+        (row,) = (await post(server, "/v2/embed", texts=urls[:1], **forms))["embeddings"]["float"]
         np.testing.assert_allclose(row, expected[0][0], rtol=0, atol=2e-5)
         for wrong in ("a text", "data:image/gif;base64,AAAA", "data:image/png;base64,A", "data:image/png;base64,é"):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                await asyncio.to_thread(_post, server, "/v1/embeddings", {"model": "vit", "input": [urls[0], wrong]})
+                await post(server, "/v1/embeddings", model="vit", input=[urls[0], wrong])
             assert refused.value.code == 400
             assert "sequence 1" in refused.value.read().decode()
-
-
-def _post(server: Server, path: str, fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-        return json.load(response)

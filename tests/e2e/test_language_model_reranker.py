@@ -5,16 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_server.inputs.tokenizer import BundleTokenizer
-from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.errors import BundleRefused
 from tests.export.checkpoints.test_monot5 import MONOT5, PAIRS, expected_logits, save_monot5
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.language_model_reranker import save_reranker
-from tests.support.server.bundles import read_manifest, write_manifest
+from tests.support.server.bundles import read_manifest
 
 QUERY = "is the bread fresh?"
 LIMIT = 160
@@ -30,8 +25,7 @@ async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int,
 
     checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     save_reranker(checkpoint, max_position_embeddings=LIMIT)
-    loaded = read_checkpoint(checkpoint)
-    export_bundle(loaded.encoder, loaded.text, bundle, "reranker", plans=GRAPHS[:1])
+    export_checkpoint(checkpoint, bundle, "reranker")
     model = CrossEncoder(str(checkpoint), device="cpu")
     model.max_seq_length = LIMIT
     expected = model.predict([(QUERY, each) for each in DOCUMENTS])
@@ -41,12 +35,8 @@ async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int,
         scores = [each.score for each in ranking.documents]
         np.testing.assert_allclose(scores, np.sort(expected)[::-1], rtol=0, atol=1e-5)
         assert (await client.model()).tasks >= {"classify", "rerank"}
-    manifest = read_manifest(bundle)
-    assert manifest.schema_version == 2
-    manifest.pair_template.before *= 9
-    write_manifest(bundle, manifest)
-    with pytest.raises(BundleRefused, match="pair_template has"):
-        BundleTokenizer.open_in(Bundle.open(bundle))
+    # Readers that know no templates would score other texts.
+    assert read_manifest(bundle).schema_version == 2
 
 
 @pytest.mark.exhaustive
@@ -54,8 +44,7 @@ async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int,
 async def test_monot5_gives_the_probability_of_its_word(tmp_path: Path) -> None:
     checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     save_monot5(checkpoint)
-    loaded = read_checkpoint(checkpoint, question=MONOT5)
-    export_bundle(loaded.encoder, loaded.text, bundle, "monot5", plans=GRAPHS[:1])
+    export_checkpoint(checkpoint, bundle, "monot5", question=MONOT5)
     expected = 1 / (1 + np.exp(-expected_logits(checkpoint)))
     async with serving(bundle) as server, connect(server) as client:
         scores = (await client.classify(PAIRS)).scores[:, 0]

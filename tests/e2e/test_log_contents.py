@@ -22,7 +22,7 @@ import trustme
 from headwaiter_client import Client, RetryPolicy, SequenceTooLong
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer, running_server
-from tests.support.e2e.http_status import http_status
+from tests.support.e2e.http_calls import http_status
 from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.request_messages import token_request

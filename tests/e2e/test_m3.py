@@ -1,22 +1,15 @@
 """A served model like bge-m3 gives a dense vector, a sparse one, and one of each token, from one run of the text."""
 
-import asyncio
-import json
 import shutil
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.app import Server
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.exported import export_checkpoint
+from tests.support.e2e.in_process_server import connect, post, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, M3Outputs, expected_outputs, save_m3
 from tests.support.oracle import Array
@@ -30,8 +23,7 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
 
     def write(folder: Path) -> None:
         save_m3(folder / "checkpoint")
-        loaded = read_checkpoint(folder / "checkpoint")
-        export_bundle(loaded.encoder, loaded.text, folder / "bundle", "m3", plans=GRAPHS[:1])
+        export_checkpoint(folder / "checkpoint", folder / "bundle", "m3")
 
     return shared_folders.get("m3", write)
 
@@ -143,16 +135,10 @@ async def test_the_open_inference_protocol_gives_dense_vectors_by_default(
 async def test_http_returns_sparse_and_dense_vectors(checkpoint: Path, expected: list[M3Outputs]) -> None:
     texts, outputs = [TEXTS[0], *TEXTS[2:]], [expected[0], *expected[2:]]
     async with serving(checkpoint / "bundle", http_api="on") as server:
-        found = await asyncio.to_thread(_post, server, "/embed_sparse", {"inputs": texts, "truncate": True})
+        found = await post(server, "/embed_sparse", inputs=texts, truncate=True)
         for entries, of_text in zip(found, outputs, strict=True):
             assert [each["index"] for each in entries] == sorted(of_text.weights)
             values = [of_text.weights[each["index"]] for each in entries]
             np.testing.assert_allclose([each["value"] for each in entries], values, rtol=0, atol=1e-5)
-        dense = await asyncio.to_thread(_post, server, "/embed", {"inputs": texts, "truncate": True})
+        dense = await post(server, "/embed", inputs=texts, truncate=True)
         np.testing.assert_allclose(dense, [of_text.dense for of_text in outputs], rtol=0, atol=1e-5)
-
-
-def _post(server: Server, path: str, fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-        return json.load(response)

@@ -1,24 +1,17 @@
 """A served model of several vectors for each text gives those of `sentence-transformers`, over gRPC and HTTP."""
 
-import asyncio
-import json
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from headwaiter_client import max_sim
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.rules.errors import SequenceTooLong
-from headwaiter_server.app import Server
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.exported import export_checkpoint
+from tests.support.e2e.in_process_server import connect, post, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.export.multi_vector_encoder import DOCUMENTS, QUERIES, expected_vectors, save_multi_vector_encoder
 from tests.support.oracle import Array
@@ -37,9 +30,7 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
     def write(folder: Path) -> None:
         folder.mkdir()
         save_multi_vector_encoder(folder / "checkpoint")
-        loaded = read_checkpoint(folder / "checkpoint")
-        plans = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
-        export_bundle(loaded.encoder, loaded.text, folder / "bundle", "colbert", plans=plans)
+        export_checkpoint(folder / "checkpoint", folder / "bundle", "colbert", attends=True)
 
     return shared_folders.get("multi-vector-encoder", write)
 
@@ -140,13 +131,7 @@ async def test_http_gives_the_vectors_of_texts(checkpoint: Path, expected: tuple
         [rows for text, rows in zip(DOCUMENTS, expected[1], strict=True) if text],
     )
     async with serving(checkpoint / "bundle", http_api="on") as server:
-        found = await asyncio.to_thread(_post, server, "/embed_all", {"inputs": texts})
+        found = await post(server, "/embed_all", inputs=texts)
         assert_equal([np.array(each) for each in found], rows)
-        query = await asyncio.to_thread(_post, server, "/embed_all", {"inputs": QUERIES[:1], "prompt_name": "query"})
+        query = await post(server, "/embed_all", inputs=QUERIES[:1], prompt_name="query")
         assert_equal([np.array(each) for each in query], expected[0][:1])
-
-
-def _post(server: Server, path: str, fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-        return json.load(response)

@@ -111,16 +111,6 @@ def test_promtool_accepts_the_metrics(page: str) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-def test_stage_times_add_up_to_the_total_and_the_total_is_within_the_round_trip(client: Client) -> None:
-    for texts in (["bread"], ["rain falls"] * 8):
-        timings = client.encode(texts).timings
-        stages_s = [getattr(timings, f"{stage}_s") for stage in STAGES]
-        assert all(stage_s >= 0 for stage_s in stages_s)
-        assert sum(stages_s) == pytest.approx(timings.total_s, rel=0, abs=1e-6)
-        assert timings.total_s <= timings.round_trip_s
-        assert timings.batches >= 1
-
-
 async def test_the_request_id_is_in_the_reply_and_in_the_single_log_line_of_a_failure(
     text_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,7 +33,6 @@ async def test_texts_of_a_file_in_int8_run_one_at_a_time(tmp_path: Path) -> None
     execution = description.execution
     assert (execution.graph, execution.isolation) == ("padded.int8.onnx", ISOLATION_ONE_SEQUENCE)
     assert execution.reference_source == REFERENCE_SOURCE_ONNX_FILE
-    assert encoding.hidden is not None
     for rows, vector, each in zip(encoding.hidden, encoding.pooled, ids, strict=True):
         expected = run_file(quantized, "last_hidden_state", np.array(each))
         np.testing.assert_array_equal(rows, expected)
@@ -47,7 +46,6 @@ async def test_images_of_a_file(tmp_path: Path) -> None:
     images = np.random.default_rng(0).standard_normal((3, 3, 12, 12), np.float32)
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         encoding = await client.encode_features([patches(each, 4, prefix_rows=1) for each in images], hidden=True)
-    assert encoding.hidden is not None
     session = open_session(file, "cpu", session_options(1))
     for rows, each in zip(encoding.hidden, images, strict=True):
         assert_close_to_scale(rows, session.run(None, {"pixel_values": each[None]})[0][0], 1e-6)

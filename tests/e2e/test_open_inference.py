@@ -35,7 +35,6 @@ async def test_each_input_gets_the_answer_of_headwaiter_v1(text_bundle: Path) ->
         assert answer.keys() == {"pooled"}
         np.testing.assert_array_equal(answer["pooled"], texts.pooled)
         tokens = await client.encode_tokens(IDS, hidden=True)
-        assert tokens.hidden is not None
         for left in (False, True):
             for dtype in (np.int64, np.int32):
                 ids, mask = (values.astype(dtype) for values in padded_ids(left=left))
@@ -48,42 +47,6 @@ async def test_each_input_gets_the_answer_of_headwaiter_v1(text_bundle: Path) ->
                 assert answer["hidden"].shape == (*ids.shape, 32)
                 np.testing.assert_array_equal(answer["hidden"][mask == 1], np.concatenate(tokens.hidden))
                 assert not answer["hidden"][mask == 0].any()
-
-
-async def test_features_get_the_answer_of_headwaiter_v1(feature_bundle: Path) -> None:
-    features = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
-    async with serving(feature_bundle) as server, connect(server) as client, calling(server) as caller:
-        for dtype in (np.float32, np.float16):
-            sent = features.astype(dtype)
-            expected = (await client.encode_features([sent[0], sent[1, 1:]])).pooled
-            mask = np.array([[1, 1, 1], [0, 1, 1]], np.int32)
-            answer = await caller.infer(raw_request("tiny-features", features=sent, attention_mask=mask))
-            np.testing.assert_array_equal(answer["pooled"], expected)
-
-
-async def test_a_typed_request_gets_a_typed_reply_with_the_same_values(text_bundle: Path) -> None:
-    typed = oip.ModelInferRequest(id="typed")
-    contents = oip.InferTensorContents(int64_contents=[1, 2, 3])
-    typed.inputs.add(name="input_ids", datatype="INT64", shape=[1, 3], contents=contents)
-    for output in ("pooled", "token_count"):
-        typed.outputs.add(name=output)
-    async with serving(text_bundle) as server, calling(server) as caller:
-        reply = await caller.ModelInfer(typed)
-        assert (reply.id, reply.model_name, reply.model_version) == ("typed", "tiny-text", "1")
-        assert not reply.raw_output_contents
-        raw = await caller.infer(id_request(1, 2, 3))
-        np.testing.assert_array_equal(arrays(reply)["pooled"], raw["pooled"])
-        assert arrays(reply)["token_count"].tolist() == [3]
-
-
-async def test_parameters_act_as_the_options_of_headwaiter_v1(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, connect(server) as client, calling(server) as caller:
-        request = raw_request("tiny-text", texts=["bread " * 50])
-        request.parameters["truncation"].string_param = "right"
-        request.parameters["dimensions"].int64_param = 8
-        request.parameters["normalize"].bool_param = False
-        expected = await client.encode(["bread " * 50], truncation="right", dimensions=8, normalize=False)
-        np.testing.assert_array_equal((await caller.infer(request))["pooled"], expected.pooled)
 
 
 async def test_errors_have_the_code_the_details_and_the_message_of_headwaiter_v1(text_bundle: Path) -> None:

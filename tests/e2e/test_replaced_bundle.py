@@ -77,8 +77,6 @@ def test_writing_over_the_files_of_a_served_bundle_changes_no_answer(served: Pat
 
 
 def values_of(encoding: Encoding) -> list[NDArray[Any]]:
-    assert encoding.pooled is not None
-    assert encoding.hidden is not None
     return [encoding.pooled, *encoding.hidden]
 
 

@@ -119,14 +119,6 @@ def test_a_truncated_text_equals_sentence_transformers(
     assert reply.lengths[0] == pair.reference.max_seq_length < truncated.original_tokens
 
 
-def test_a_text_of_two_words_and_40000_spaces_equals_sentence_transformers(real: ServedAndReference) -> None:
-    texts = ["bread" + " " * 40_000 + "rain"]
-    reply = real.encode(texts, partial=True)
-    assert list(reply.failures) == []
-    assert list(reply.lengths) == [4]
-    assert_near(values(reply.pooled), real.reference.encode(texts))
-
-
 @pytest.mark.parametrize("name", ["query", "passage", "document"])
 def test_a_text_with_a_prompt_equals_sentence_transformers(tiny: ServedAndReference, name: str) -> None:
     texts = [*tiny.texts, tiny.long]

@@ -132,20 +132,6 @@ async def test_each_model_answers_as_it_does_alone(models: Path, text_bundle: Pa
         np.testing.assert_array_equal(results[1].pooled, features)
 
 
-@pytest.mark.parametrize("default", ["", "texts"])
-async def test_requests_without_a_model_need_a_default_model(models: Path, default: str) -> None:
-    async with serving_models(models, default_model=default) as server, connect(server) as client:
-        with pytest.raises(ModelNotFound, match="'features', 'texts'") as unknown:
-            await client.encode(["fresh bread"], model="other")
-        assert unknown.value.field == "model"
-        if default:
-            assert (await client.encode(["fresh bread"])).model.name == default
-            return
-        with pytest.raises(InvalidInput, match="'features', 'texts'") as refused:
-            await client.encode(["fresh bread"])
-        assert refused.value.field == "model"
-
-
 async def test_texts_over_http_mean_the_only_model_of_texts(models: Path) -> None:
     async with serving_models(models, http_api="on") as server:
         url = metrics_url(server).replace("/metrics", "/v1/embeddings")
@@ -254,20 +240,6 @@ async def test_a_failed_load_can_be_repeated(broken: Any, message: str, models: 
             await client.load("texts")
         assert (await client.encode(["bread"], model="texts")).model.version == "1"
         assert (await client.load("texts")).version == "2"
-
-
-async def test_a_damaged_replacement_of_the_served_version_changes_nothing(models: Path, text_bundle: Path) -> None:
-    add_version(models / "texts" / "2", text_bundle)
-    async with serving_models(models, model_control="on") as server, connect(server) as client:
-        served = (await client.encode(["bread"], model="texts")).pooled
-        replaced = models / "texts" / "2"
-        replaced.rename(models / "texts" / ".old")
-        add_version(replaced, text_bundle, corrupt=True)
-        with pytest.raises(ModelNotFound, match=r"packed-cpu\.fp32\.onnx"):
-            await client.load("texts")
-        result = await client.encode(["bread"], model="texts")
-        assert result.model.version == "2"
-        np.testing.assert_array_equal(result.pooled, served)
 
 
 async def test_models_stay_when_their_folder_is_not_mounted_for_a_while(models: Path) -> None:

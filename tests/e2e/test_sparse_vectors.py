@@ -1,22 +1,15 @@
 """A served model of sparse vectors gives those of `sentence-transformers`, over gRPC and HTTP."""
 
-import asyncio
-import json
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from headwaiter_client.errors import OutputMissing
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_proto.rules.errors import InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sparse import dense_vectors
-from headwaiter_server.app import Server
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.exported import export_checkpoint
+from tests.support.e2e.in_process_server import connect, post, serving
 from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
@@ -30,8 +23,7 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
     def write(folder: Path) -> None:
         folder.mkdir()
         save_sparse_encoder(folder / "checkpoint")
-        loaded = read_checkpoint(folder / "checkpoint")
-        export_bundle(loaded.encoder, loaded.text, folder / "bundle", "splade", plans=GRAPHS[:1])
+        export_checkpoint(folder / "checkpoint", folder / "bundle", "splade")
 
     return shared_folders.get("sparse-encoder", write)
 
@@ -83,15 +75,9 @@ async def test_bad_requests_say_what_would_be_right_and_hurt_no_other(checkpoint
 async def test_http_gives_the_entries_as_tei_does(checkpoint: Path, expected: Array) -> None:
     async with serving(checkpoint / "bundle", http_api="on") as server:
         texts, rows = [text for text in TEXTS if text], expected[[bool(text) for text in TEXTS]]
-        reply = await asyncio.to_thread(_post, server, "/embed_sparse", {"inputs": texts})
+        reply = await post(server, "/embed_sparse", inputs=texts)
         for entries, vector in zip(reply, rows, strict=True):
             assert [each["index"] for each in entries] == np.flatnonzero(vector).tolist()
             np.testing.assert_allclose([each["value"] for each in entries], vector[vector > 0], rtol=0, atol=1e-5)
-        dense = await asyncio.to_thread(_post, server, "/v1/embeddings", {"input": texts, "model": "splade"})
+        dense = await post(server, "/v1/embeddings", input=texts, model="splade")
         np.testing.assert_allclose([each["embedding"] for each in dense["data"]], rows, rtol=0, atol=1e-5)
-
-
-def _post(server: Server, path: str, fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-        return json.load(response)

@@ -27,7 +27,6 @@ def test_the_examples_give_the_vector_of_the_client(http_server: RunningServer) 
 
     with Client(http_server.address) as client:
         pooled = client.encode(["a text"]).pooled
-    assert pooled is not None
     shown = [
         orjson.loads(run("sh", "-c", curl))["data"][0]["embedding"],
         orjson.loads(run(sys.executable, "-c", python)),

@@ -45,19 +45,6 @@ def pooled(response: pb.EncodeResponse) -> Any:
     return np.frombuffer(response.pooled.data, "<f4").reshape(tuple(response.pooled.shape))
 
 
-async def test_a_stream_answers_like_unary_calls_and_continues_after_a_failed_request(text_bundle: Path) -> None:
-    words = ["bread", "rain", "bread and rain"]
-    async with streaming(text_bundle) as (_, client, open_stream):
-        sent = [pb.EncodeRequest(request_id=word, texts=pb.Texts(values=[word])) for word in words]
-        answers = {answer.request_id: answer async for answer in open_stream([*sent, request("long", 65)])}
-        expected = (await client.encode(words)).pooled
-        assert expected is not None
-    assert answers.keys() == {*words, "long"}
-    assert answers["long"].error.reason == pb.SEQUENCE_TOO_LONG
-    pooled = [np.frombuffer(answers[word].response.pooled.data, "<f4") for word in words]
-    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
-
-
 async def test_half_an_emoji_fails_alone_and_the_stream_goes_on(text_bundle: Path) -> None:
     def raw(request_id: str, *texts: str, **fields: Any) -> bytes:
         request = pb.EncodeRequest(request_id=request_id, texts=pb.Texts(values=texts), **fields)

@@ -8,7 +8,7 @@ import pytest
 
 from headwaiter_client import Client, Overloaded, RetryPolicy, Unauthenticated
 from testbed.server_process import running_server
-from tests.support.e2e.http_status import http_status
+from tests.support.e2e.http_calls import http_status
 from tests.support.e2e.prometheus_metrics import metric_value, metrics_page
 
 ONCE = RetryPolicy(max_attempts=1)

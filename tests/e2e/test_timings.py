@@ -26,6 +26,8 @@ def stages_of(timings: Timings | pb.Timings) -> dict[str, float]:
     stages = {stage: getattr(timings, f"{stage}_s") for stage in STAGES}
     assert sum(stages.values()) == pytest.approx(timings.total_s, rel=0, abs=1e-6)
     assert min(stages.values()) >= 0.0
+    if isinstance(timings, Timings):
+        assert timings.total_s <= timings.round_trip_s
     return stages
 
 

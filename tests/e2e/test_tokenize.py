@@ -2,7 +2,6 @@
 
 import json
 import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +12,11 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 from tokenizers import Tokenizer
 
-from headwaiter_client import AsyncClient, Client, InvalidInput, SequenceTooLong
+from headwaiter_client import Client, InvalidInput, SequenceTooLong
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
 from testbed.server_process import RunningServer
+from tests.support.e2e.http_calls import post_json
 
 LONG = "The bread is fresh, please. " * 8
 TEXTS = ["The bread is fresh.", "", "rain 🌧️ falls, 雨", "[SEP] a [CLS]", LONG]
@@ -46,9 +46,7 @@ def ids(reply: pb.TokenizeResponse) -> list[list[int]]:
 
 
 def post(server: RunningServer, path: str, **fields: Any) -> Any:
-    request = urllib.request.Request(server.metrics_url.replace("/metrics", path), json.dumps(fields).encode())
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
+    return post_json(server.metrics_url.replace("/metrics", path), fields)
 
 
 def refusal(server: RunningServer, path: str, **fields: Any) -> tuple[int, Any]:
@@ -67,11 +65,6 @@ def test_ids_offsets_and_strings_are_those_of_the_tokenizer(client: Client, orac
     assert found.max_tokens == 32 < found.lengths[-1]
     assert client.count_tokens(TEXTS) == [len(each.ids) for each in expected] == found.lengths.tolist()
     assert found.model.name == "tiny-text"
-
-
-async def test_the_async_client_counts_the_same_tokens(text_server: RunningServer, oracle: Tokenizer) -> None:
-    async with AsyncClient(text_server.address) as client:
-        assert await client.count_tokens(TEXTS) == [len(oracle.encode(text).ids) for text in TEXTS]
 
 
 def test_lists_beyond_the_limits_of_a_request_are_split(client: Client, oracle: Tokenizer) -> None:

@@ -25,7 +25,7 @@ from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.tracing.spans import _SENDING_LOGGERS, Tracing, _OneLineAMinute
 from testbed.server_process import free_port, running_server
 from tests.e2e.test_stream import request, streaming
-from tests.support.e2e.http_status import http_status
+from tests.support.e2e.http_calls import http_status
 from tests.support.e2e.in_process_server import (
     _FrontEndInLoop,
     connect,

@@ -7,10 +7,8 @@ import pytest
 import torch
 import transformers
 
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.checkpoints import write_json
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.family_examples import save_example
 from tests.support.export.tokenizer_folders import byte_level_bpe
@@ -37,8 +35,7 @@ async def test_labels_are_ranked_as_the_pipeline_of_transformers_ranks_them(tmp_
     )
     tokenizer.save(str(checkpoint / "tokenizer.json"))
     write_json(checkpoint / "tokenizer_config.json", {"tokenizer_class": "BartTokenizer"})
-    loaded = read_checkpoint(checkpoint)
-    export_bundle(loaded.encoder, loaded.text, bundle, "nli", plans=GRAPHS[:1])
+    export_checkpoint(checkpoint, bundle, "nli")
     pipeline = transformers.pipeline(
         "zero-shot-classification", model=model, tokenizer=transformers.AutoTokenizer.from_pretrained(checkpoint)
     )
@@ -47,7 +44,6 @@ async def test_labels_are_ranked_as_the_pipeline_of_transformers_ranks_them(tmp_
         for text in TEXTS:
             pairs = [(text, TEMPLATE.format(label)) for label in LABELS]
             logits = (await client.classify(pairs, raw_scores=True)).scores
-            assert logits is not None
             shares = torch.tensor(logits[:, entailment]).softmax(0).numpy()
             expected = pipeline(text, LABELS, hypothesis_template=TEMPLATE)
             order = np.argsort(-shares)

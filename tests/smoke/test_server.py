@@ -18,7 +18,7 @@ from headwaiter_export.encoder.encoder import Encoder
 from testbed.server_process import RunningServer, running_server
 from tests.support.checkpoints import VOCABULARY, bert_hidden
 from tests.support.e2e.classifiers import export_classifier, save_classifier
-from tests.support.e2e.in_process_server import connect, paused_device, serving
+from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.export.helpers import assert_close, assert_close_to_scale, oracle_of, random_sequences
 from tests.support.oracle import Array, unit
@@ -52,7 +52,6 @@ def test_sequences_in_concurrent_requests_equal_transformers(client: Client, tex
         requests = [threads.submit(client.encode_tokens, sequences[: n + 1], hidden=True) for n in range(len(LENGTHS))]
     for number, request in enumerate(requests, 1):
         encoding = request.result()
-        assert encoding.hidden is not None
         assert_close(encoding.pooled, unit(np.stack([rows.mean(0) for rows in expected[:number]])))
         assert_close(np.concatenate(encoding.hidden), np.concatenate(expected[:number]))
 
@@ -105,11 +104,17 @@ async def test_scores_of_pairs_equal_transformers(tmp_path: Path) -> None:
 async def test_a_drain_answers_what_was_admitted_and_refuses_what_comes_later(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, connect(server) as client:
         with paused_device() as device:
-            admitted = asyncio.create_task(client.encode_tokens([[1] * 3]))
+            running = asyncio.create_task(client.encode_tokens([[1] * 3]))
             await device.wait_for_batch()
+            waiting = [asyncio.create_task(client.encode_tokens([[1] * length])) for length in range(1, 21)]
+            url = metrics_url(server)
+            await wait_until(client, lambda: metric_value(url, "headwaiter_queue_sequences") == len(waiting))
             drained = asyncio.create_task(server.drain())
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match="shutting down"):
                 await client.encode_tokens([[1]])
+            assert not await client.is_serving()
+            assert not drained.done()
             device.resume()
-            assert (await admitted).lengths.tolist() == [3]
+            answers = await asyncio.gather(running, *waiting)
             await drained
+    assert [answer.lengths.tolist() for answer in answers] == [[3], *([length] for length in range(1, 21))]

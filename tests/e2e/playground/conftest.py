@@ -12,10 +12,13 @@ from google.protobuf.message import Message
 from headwaiter_client import Client
 from headwaiter_client.calls import steps
 from headwaiter_client.cli.page_server import PageServer
+from headwaiter_client.transport.interface import Transport
 from testbed.chromium import Browser, Page, chromium_path, running_chromium
 from testbed.server_process import RunningServer, running_server
 from tests.support.playground.accessibility import read_axe
 
+# A client of a server, or a fake server.
+Served = Client | Transport
 # Opens a tab of the playground: open_tab(client, "attention", "a text", width=390, dark=True).
 OpenTab = Callable[..., Page]
 # Opens a tab of a server's own page that asks for the token: open_signed_out("attention").
@@ -112,7 +115,8 @@ def open_tab(chromium: Browser) -> Iterator[OpenTab]:
     opened: list[tuple[Page, PageServer]] = []
     with ExitStack() as stack:
 
-        def open_page(client: Client, tab: str, text: str = "", *, width: int = 1280, dark: bool = False) -> Page:
+        def open_page(served: Served, tab: str, text: str = "", *, width: int = 1280, dark: bool = False) -> Page:
+            client = served if isinstance(served, Client) else stack.enter_context(Client(transport=served))
             server = stack.enter_context(page_server(client))
             page = chromium.open(f"{server.url}#models", width, dark=dark)
             opened.append((page, server))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.chromium import Page
-from tests.e2e.playground.conftest import OpenTab, next_frame, show_token, table
+from tests.e2e.playground.conftest import OpenTab, Served, next_frame, show_token, table
 from tests.support.checkpoints import VOCABULARY
 from tests.support.playground.looking_encoder import LookingEncoder, Looks
 
@@ -33,8 +33,8 @@ def shown_weights(page: Page) -> NDArray[np.float64]:
     return np.array([float(row[3]) for row in table(page, "#weights-table")])
 
 
-def open_attention(open_tab: OpenTab, client: Client, text: str = TEXT) -> Page:
-    page = open_tab(client, "attention", text)
+def open_attention(open_tab: OpenTab, served: Served, text: str = TEXT) -> Page:
+    page = open_tab(served, "attention", text)
     show_token(page)
     return page
 
@@ -45,7 +45,6 @@ def test_a_token_shows_the_weights_and_the_context_of_client_attend(open_tab: Op
     page.click("#chips button:nth-child(5)")
     page.wait_for("document.querySelector('#context-title').textContent.includes('token 4 “fresh”, layer 1, head 2')")
     attention = client.attend(TEXT, layers=[1], heads=[2], query=4)
-    assert attention.context is not None
     weights = [f"{weight:.4f}" for weight in attention.weights[0, 0, 4]]
     assert [row[1] for row in table(page, "#weights-table")] == attention.tokens
     for column in (2, 3):
@@ -133,13 +132,12 @@ def test_a_model_of_an_earlier_export_says_what_a_new_one_adds(open_tab: OpenTab
                 attention.ClearField(name)
             return attention.SerializeToString()
 
-    with Client(transport=EarlierEncoder()) as client:
-        page = open_attention(open_tab, client)
-        before = page.texts("#context-numbers li")
-        assert "Export the model again" in page.texts("#context-hint")[0]
-        page.click("#causal")
-        next_frame(page)
-        assert page.texts("#context-numbers li") == before
+    page = open_attention(open_tab, EarlierEncoder())
+    before = page.texts("#context-numbers li")
+    assert "Export the model again" in page.texts("#context-hint")[0]
+    page.click("#causal")
+    next_frame(page)
+    assert page.texts("#context-numbers li") == before
 
 
 def test_the_arrow_keys_move_between_tokens_and_between_tabs(open_tab: OpenTab, client: Client) -> None:
@@ -194,7 +192,6 @@ def test_the_files_hold_the_weights_of_the_head(open_tab: OpenTab, client: Clien
     page.wait_for("files.length === 2")
     rows = list(csv.DictReader(io.StringIO(page.evaluate("files[0].text()"))))
     attention = client.attend("= the bread", layers=[0], heads=[0])
-    assert attention.tokens is not None
     tokens = ["'=" if token == "[UNK]" else token for token in attention.tokens]
     assert [row["key_token"] for row in rows] == tokens * len(tokens)
     weights = attention.weights[0, 0]
@@ -233,7 +230,6 @@ def test_a_text_that_is_too_long_keeps_the_drawings_and_can_be_shortened(open_ta
 def test_a_token_that_the_vocabulary_lacks_is_shown_as_it_was_typed(open_tab: OpenTab, client: Client) -> None:
     page = open_attention(open_tab, client, "bread 🥐 is fresh")
     tokens = client.attend("bread 🥐 is fresh", layers=[0], heads=[0]).tokens
-    assert tokens is not None
     assert tokens[2] == "[UNK]"
     assert page.texts("#chips bdi") == [*tokens[:2], "🥐", *tokens[3:]]
 
@@ -248,23 +244,22 @@ def test_the_chosen_token_is_followed_through_changes_of_the_text(open_tab: Open
 
 
 def test_the_map_names_its_cells_and_a_click_shows_the_token(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder(heads=1, layers=1)) as client:
-        page = open_attention(open_tab, client, " ".join(f"token{number}" for number in range(200)))
-        box = page.evaluate(
-            "(map => { map.scrollIntoView({ block: 'end' }); return map.getBoundingClientRect().toJSON(); })"
-            "(document.querySelector('#map'))"
-        )
-        # Row 190 of 202, column 100.
-        place = {"x": box["x"] + box["width"] * 100.5 / 202, "y": box["y"] + box["height"] * 190.5 / 202}
-        page.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
-        assert page.evaluate("document.querySelector('#map').title") == f"token189 → token99: {1 / 202:.4f}"
-        for kind in ("mousePressed", "mouseReleased"):
-            page.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
-        page.wait_for("document.querySelector('#lines-title').textContent.includes('token 190')")
-        inside = """((box, chip) => box.top <= chip.top && chip.bottom <= box.bottom)(
-            ...['#chips', '#chips [aria-pressed=true]'].map(each =>
-                document.querySelector(each).getBoundingClientRect()))"""
-        assert page.evaluate(inside)
+    page = open_attention(open_tab, FakeEncoder(heads=1, layers=1), " ".join(f"token{number}" for number in range(200)))
+    box = page.evaluate(
+        "(map => { map.scrollIntoView({ block: 'end' }); return map.getBoundingClientRect().toJSON(); })"
+        "(document.querySelector('#map'))"
+    )
+    # Row 190 of 202, column 100.
+    place = {"x": box["x"] + box["width"] * 100.5 / 202, "y": box["y"] + box["height"] * 190.5 / 202}
+    page.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
+    assert page.evaluate("document.querySelector('#map').title") == f"token189 → token99: {1 / 202:.4f}"
+    for kind in ("mousePressed", "mouseReleased"):
+        page.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+    page.wait_for("document.querySelector('#lines-title').textContent.includes('token 190')")
+    inside = """((box, chip) => box.top <= chip.top && chip.bottom <= box.bottom)(
+        ...['#chips', '#chips [aria-pressed=true]'].map(each =>
+            document.querySelector(each).getBoundingClientRect()))"""
+    assert page.evaluate(inside)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +276,12 @@ def test_the_page_asks_once_for_the_weights_of_all_layers_unless_they_are_too_la
     words: int, layers: list[tuple[int, ...]], maps: int, open_tab: OpenTab
 ) -> None:
     fake = LookingEncoder(ONE_BEST, layers=4, heads=8)
-    with Client(transport=fake) as client:
-        page = open_attention(open_tab, client, "lengthening " * words)
-        page.choose("#layer", "3")
-        page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 3')")
-        page.wait_for("document.querySelector('#context-title').textContent.includes('layer 3')")
-        assert len(page.texts("#heads button")) == maps
-        assert page.texts("#heads-title") == ["All heads" if maps == 32 else "All heads of layer 3"]
+    page = open_attention(open_tab, fake, "lengthening " * words)
+    page.choose("#layer", "3")
+    page.wait_for("document.querySelector('#lines-title').textContent.includes('layer 3')")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('layer 3')")
+    assert len(page.texts("#heads button")) == maps
+    assert page.texts("#heads-title") == ["All heads" if maps == 32 else "All heads of layer 3"]
     requests = [request for request in fake.requests if isinstance(request, pb.AttendRequest)]
     assert [tuple(request.layers) for request in requests if not request.HasField("query")] == layers
 
@@ -307,51 +301,48 @@ def test_a_layer_that_is_too_large_for_one_reply_comes_in_several_calls(open_tab
 
 
 def test_the_small_maps_are_drawn_once_for_a_frame_and_only_if_they_change(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder(heads=4, layers=1)) as client:
-        page = open_attention(open_tab, client)
-        page.evaluate(
-            "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "
-            "{ window.maps += 1; draw.apply(this, given); }; })(CanvasRenderingContext2D.prototype.putImageData)"
-        )
-        for act, drawn in (
-            ("document.querySelector('#heads button:nth-child(3)').click()", 1),
-            ("document.querySelector('#chips button:nth-child(3)').click()", 1),
-            ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
-        ):
-            page.evaluate(f"window.maps = 0; {act}")
-            page.wait_for("document.querySelector('#map-title').textContent.includes('head 2')")
-            next_frame(page)
-            assert page.evaluate("window.maps") == drawn, act
-        assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [
-            "false",
-            "false",
-            "true",
-            "false",
-        ]
+    page = open_attention(open_tab, FakeEncoder(heads=4, layers=1))
+    page.evaluate(
+        "window.maps = 0; (draw => { CanvasRenderingContext2D.prototype.putImageData = function (...given) "
+        "{ window.maps += 1; draw.apply(this, given); }; })(CanvasRenderingContext2D.prototype.putImageData)"
+    )
+    for act, drawn in (
+        ("document.querySelector('#heads button:nth-child(3)').click()", 1),
+        ("document.querySelector('#chips button:nth-child(3)').click()", 1),
+        ("for (let each = 0; each < 9; each += 1) document.querySelector('#causal').click()", 1 + 4),
+    ):
+        page.evaluate(f"window.maps = 0; {act}")
+        page.wait_for("document.querySelector('#map-title').textContent.includes('head 2')")
+        next_frame(page)
+        assert page.evaluate("window.maps") == drawn, act
+    assert page.evaluate("[...document.querySelectorAll('#heads button')].map(each => each.ariaPressed)") == [
+        "false",
+        "false",
+        "true",
+        "false",
+    ]
 
 
 def test_one_scale_holds_for_the_colours_of_all_weights(open_tab: OpenTab) -> None:
     # All weights of a text of two words are 1 / 4: on each map they have the colour of 0.25.
-    with Client(transport=FakeEncoder(heads=2)) as client:
-        page = open_attention(open_tab, client, "two words")
-        scale = "[...document.querySelectorAll('#weight-scale span')]"
-        assert page.texts("#weight-scale span") == ["0", "0.01", "0.1", "0.25", "0.5", "1"]
-        colour = page.evaluate(f"{scale}[3].style.backgroundColor")
-        channels = [int(channel) for channel in re.findall(r"\d+", colour)]
-        chips = "[...document.querySelectorAll('#chips button')].map(chip => chip.style.backgroundColor)"
-        assert page.evaluate(chips) == [colour] * 4
-        pixel = """(canvas => [...canvas.getContext('2d').getImageData(
-            canvas.width - 3, canvas.height - 3, 1, 1).data.slice(0, 3)])"""
-        for canvas in ("#heads canvas", "#map"):
-            # The pixels have 256 shades.
-            drawn = page.evaluate(f"{pixel}(document.querySelector('{canvas}'))")
-            np.testing.assert_allclose(drawn, channels, atol=1, err_msg=canvas)
+    page = open_attention(open_tab, FakeEncoder(heads=2), "two words")
+    scale = "[...document.querySelectorAll('#weight-scale span')]"
+    assert page.texts("#weight-scale span") == ["0", "0.01", "0.1", "0.25", "0.5", "1"]
+    colour = page.evaluate(f"{scale}[3].style.backgroundColor")
+    channels = [int(channel) for channel in re.findall(r"\d+", colour)]
+    chips = "[...document.querySelectorAll('#chips button')].map(chip => chip.style.backgroundColor)"
+    assert page.evaluate(chips) == [colour] * 4
+    pixel = """(canvas => [...canvas.getContext('2d').getImageData(
+        canvas.width - 3, canvas.height - 3, 1, 1).data.slice(0, 3)])"""
+    for canvas in ("#heads canvas", "#map"):
+        # The pixels have 256 shades.
+        drawn = page.evaluate(f"{pixel}(document.querySelector('{canvas}'))")
+        np.testing.assert_allclose(drawn, channels, atol=1, err_msg=canvas)
 
 
 def test_a_table_that_must_be_scrolled_says_so(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder()) as client:
-        page = open_attention(open_tab, client, "bread " * 40)
-        assert "Scroll to see all 42 rows" in page.texts("#weights-table caption")[0]
-        page.type_text("#attention-input", "bread")
-        page.wait_for("document.querySelectorAll('#chips button').length === 3")
-        assert "Scroll" not in page.texts("#weights-table caption")[0]
+    page = open_attention(open_tab, FakeEncoder(), "bread " * 40)
+    assert "Scroll to see all 42 rows" in page.texts("#weights-table caption")[0]
+    page.type_text("#attention-input", "bread")
+    page.wait_for("document.querySelectorAll('#chips button').length === 3")
+    assert "Scroll" not in page.texts("#weights-table caption")[0]

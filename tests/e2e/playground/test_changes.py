@@ -25,12 +25,6 @@ def fake(value: float, model: str = "fake", **options: Any) -> FakeEncoder:
     return FakeEncoder(model=model, vectors=lambda _: np.full(8, value), **options)
 
 
-@contextmanager
-def client_of(server: ChangingServer) -> Iterator[Client]:
-    with Client(transport=server) as client:
-        yield client
-
-
 def cost(launch_s: float) -> pb.BatchCost:
     """Return the cost of batches."""
     return pb.BatchCost(launch_s=launch_s, token_s=1e-5, cell_s=1e-8)
@@ -41,8 +35,8 @@ def wait_for_vector(page: Page, value: float) -> None:
     page.wait_for(f"{numbers} === '{f'{value:.4f}' * 8}'")
 
 
-def open_attention(open_tab: OpenTab, client: Client) -> Page:
-    page = open_tab(client, "attention", TEXT)
+def open_attention(open_tab: OpenTab, server: ChangingServer) -> Page:
+    page = open_tab(server, "attention", TEXT)
     show_token(page)
     return page
 
@@ -60,45 +54,43 @@ def forgive_refusals(page: Page) -> None:
 @pytest.mark.parametrize("heads", [4, 2])
 def test_after_a_swap_everything_on_the_page_is_of_the_new_version(heads: int, open_tab: OpenTab) -> None:
     server = ChangingServer(fake=fake(1.0, heads=4))
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        page.click("#heads button:nth-child(4)")
-        wait_for_vector(page, 1.0)
-        assert "version 1" in page.texts("#model-summary")[0]
-        server.models["fake"] = (fake(2.0, heads=heads), "2")
-        page.click("#chips button:nth-child(4)")
-        wait_for_vector(page, 2.0)
-        assert "version 2" in page.texts("#model-summary")[0]
-        assert page.evaluate("document.querySelector('#attention-result').checkVisibility()")
-        assert len(page.texts("#heads button")) == 2 * heads
-        assert len(page.texts("#head option")) == heads
-        # The chosen token stays; so does the head, if the new version has it.
-        assert page.texts("#chips [aria-pressed=true] bdi") == ["is"]
-        assert f"token 3 “is”, layer 0, head {3 if heads == 4 else 0}" in page.texts("#context-title")[0]
-        assert errors(page) == []
-        forgive_refusals(page)
+    page = open_attention(open_tab, server)
+    page.click("#heads button:nth-child(4)")
+    wait_for_vector(page, 1.0)
+    assert "version 1" in page.texts("#model-summary")[0]
+    server.models["fake"] = (fake(2.0, heads=heads), "2")
+    page.click("#chips button:nth-child(4)")
+    wait_for_vector(page, 2.0)
+    assert "version 2" in page.texts("#model-summary")[0]
+    assert page.evaluate("document.querySelector('#attention-result').checkVisibility()")
+    assert len(page.texts("#heads button")) == 2 * heads
+    assert len(page.texts("#head option")) == heads
+    # The chosen token stays; so does the head, if the new version has it.
+    assert page.texts("#chips [aria-pressed=true] bdi") == ["is"]
+    assert f"token 3 “is”, layer 0, head {3 if heads == 4 else 0}" in page.texts("#context-title")[0]
+    assert errors(page) == []
+    forgive_refusals(page)
 
 
 def test_a_title_never_stands_over_the_vector_of_another_token(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        server.delays_s["Attend"] = 0.8
-        page.click("#chips button:nth-child(5)")
-        page.wait_for("document.querySelector('#lines-title').textContent.includes('token 4')")
-        assert "token 1" in page.texts("#context-title")[0]
-        assert "Computing" in page.texts("#context-status")[0]
-        assert page.evaluate("document.querySelector('#context-card').ariaBusy") == "true"
-        page.wait_for("document.querySelector('#context-title').textContent.includes('token 4')")
-        assert page.texts("#context-status") == [""]
-        assert page.evaluate("document.querySelector('#context-card').ariaBusy") == "false"
-        server.errors["Attend"] = InvalidInput("the token is broken: choose another one")
-        page.click("#chips button:nth-child(3)")
-        page.wait_for("document.querySelector('#context-card').textContent.includes('the token is broken')")
-        assert page.evaluate("document.querySelectorAll('#context svg').length") == 0
-        assert page.texts("#context-title") == ["Context vector"]
-        assert page.texts("#context-numbers") == [""]
-        forgive_refusals(page)
+    page = open_attention(open_tab, server)
+    server.delays_s["Attend"] = 0.8
+    page.click("#chips button:nth-child(5)")
+    page.wait_for("document.querySelector('#lines-title').textContent.includes('token 4')")
+    assert "token 1" in page.texts("#context-title")[0]
+    assert "Computing" in page.texts("#context-status")[0]
+    assert page.evaluate("document.querySelector('#context-card').ariaBusy") == "true"
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 4')")
+    assert page.texts("#context-status") == [""]
+    assert page.evaluate("document.querySelector('#context-card').ariaBusy") == "false"
+    server.errors["Attend"] = InvalidInput("the token is broken: choose another one")
+    page.click("#chips button:nth-child(3)")
+    page.wait_for("document.querySelector('#context-card').textContent.includes('the token is broken')")
+    assert page.evaluate("document.querySelectorAll('#context svg').length") == 0
+    assert page.texts("#context-title") == ["Context vector"]
+    assert page.texts("#context-numbers") == [""]
+    forgive_refusals(page)
 
 
 def type_a_text(page: Page) -> None:
@@ -126,23 +118,22 @@ def test_what_changes_while_another_tab_is_shown_is_drawn_on_return(
     change: Callable[[Page], None], shown: str, open_tab: OpenTab
 ) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        page.evaluate("window.light = document.querySelector('#chips button').style.backgroundColor")
-        server.delays_s["Attend"] = 0.3
-        before = server.count("Attend")
-        change(page)
-        page.click("#tab-models")
-        # The replies that are on their way arrive in the other tab.
-        page.evaluate("new Promise(done => setTimeout(done, 1200))")
-        assert server.count("Attend") <= before + 2
-        page.click("#tab-attention")
-        page.wait_for(shown)
-        page.wait_for("document.querySelector('#attention-result').ariaBusy !== 'true'")
-        page.wait_for("document.querySelector('#context svg')")
-        next_frame(page)
-        for drawing in ("#lines svg", "#map", "#context svg"):
-            assert page.evaluate(f"document.querySelector('{drawing}').getBoundingClientRect().width") > 100, drawing
+    page = open_attention(open_tab, server)
+    page.evaluate("window.light = document.querySelector('#chips button').style.backgroundColor")
+    server.delays_s["Attend"] = 0.3
+    before = server.count("Attend")
+    change(page)
+    page.click("#tab-models")
+    # The replies that are on their way arrive in the other tab.
+    page.evaluate("new Promise(done => setTimeout(done, 1200))")
+    assert server.count("Attend") <= before + 2
+    page.click("#tab-attention")
+    page.wait_for(shown)
+    page.wait_for("document.querySelector('#attention-result').ariaBusy !== 'true'")
+    page.wait_for("document.querySelector('#context svg')")
+    next_frame(page)
+    for drawing in ("#lines svg", "#map", "#context svg"):
+        assert page.evaluate(f"document.querySelector('{drawing}').getBoundingClientRect().width") > 100, drawing
 
 
 @pytest.mark.parametrize(
@@ -156,17 +147,16 @@ def test_a_late_reply_does_not_pass_for_the_newest(
     change: Callable[[Page], None], value: float, tokens: int, open_tab: OpenTab
 ) -> None:
     server = ChangingServer(one=fake(1.0, "one"), two=fake(2.0, "two"))
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        server.delays_s["Attend"] = 1.5
-        page.choose("#layer", "1")
-        change(page)
-        page.click("#tab-models")
-        page.evaluate("new Promise(done => setTimeout(done, 2500))")
-        server.delays_s.clear()
-        page.click("#tab-attention")
-        page.wait_for(f"document.querySelectorAll('#chips button').length === {tokens}")
-        wait_for_vector(page, value)
+    page = open_attention(open_tab, server)
+    server.delays_s["Attend"] = 1.5
+    page.choose("#layer", "1")
+    change(page)
+    page.click("#tab-models")
+    page.evaluate("new Promise(done => setTimeout(done, 2500))")
+    server.delays_s.clear()
+    page.click("#tab-attention")
+    page.wait_for(f"document.querySelectorAll('#chips button').length === {tokens}")
+    wait_for_vector(page, value)
 
 
 def test_requests_made_in_another_tab_are_in_the_tab_of_latency(open_tab: OpenTab, client: Client) -> None:
@@ -187,20 +177,19 @@ def test_the_cost_is_that_of_the_chosen_model_after_a_change_in_another_tab(open
     server = ChangingServer(one=FakeEncoder(model="one"), two=FakeEncoder(model="two", max_tokens=64))
     for name, seconds in (("one", 0.001), ("two", 0.002)):
         server.descriptions[name].execution.cost.CopyFrom(cost(seconds))
-    with client_of(server) as client:
-        page = open_tab(client, "cost")
-        page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '512'")
-        page.click("#tab-models")
-        page.choose("#model", "two")
-        page.wait_for("document.querySelector('#model-cards article')")
-        page.click("#tab-cost")
-        page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '64'")
+    page = open_tab(server, "cost")
+    page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '512'")
+    page.click("#tab-models")
+    page.choose("#model", "two")
+    page.wait_for("document.querySelector('#model-cards article')")
+    page.click("#tab-cost")
+    page.wait_for("document.querySelector('#cost-table tbody tr:last-child th')?.textContent === '64'")
 
 
 @contextmanager
 def opened(chromium: Browser, server: ChangingServer, tab: str = "attention") -> Iterator[Page]:
     """Open a tab of a server at once, also of one that does not answer yet."""
-    with client_of(server) as client, page_server(client) as served:
+    with Client(transport=server) as client, page_server(client) as served:
         page = chromium.open(f"{served.url}#{tab}")
         try:
             yield page
@@ -230,48 +219,45 @@ def test_a_page_that_was_opened_while_the_server_starts_recovers(tab: str, chrom
 
 def test_an_error_goes_once_the_server_answers_again(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        server.errors["Attend"] = Unavailable("the server is shutting down: try another one", retry_after_s=1.0)
-        page.click("#chips button:nth-child(4)")
-        page.wait_for("document.querySelector('main').textContent.includes('shutting down')")
-        server.errors = {}
-        page.wait_for("document.querySelector('#context-title').textContent.includes('token 3')")
-        assert errors(page) == []
-        forgive_refusals(page)
+    page = open_attention(open_tab, server)
+    server.errors["Attend"] = Unavailable("the server is shutting down: try another one", retry_after_s=1.0)
+    page.click("#chips button:nth-child(4)")
+    page.wait_for("document.querySelector('main').textContent.includes('shutting down')")
+    server.errors = {}
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 3')")
+    assert errors(page) == []
+    forgive_refusals(page)
 
 
 @pytest.mark.parametrize(("tab", "method"), [("attention", "Attend"), ("similarity", "Encode")])
 def test_a_tab_whose_load_failed_tries_again_when_it_is_shown(tab: str, method: str, open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
     server.errors[method] = InvalidInput("the model is out of order: repair it")
-    with client_of(server) as client:
-        page = open_tab(client, tab, TEXT)
-        page.wait_for(f"document.querySelector('#{tab}-error').textContent.includes('out of order')")
-        server.errors = {}
-        page.click("#tab-models")
-        page.click(f"#tab-{tab}")
-        page.wait_for(f"!document.querySelector('#{tab}-result').hidden")
-        assert errors(page) == []
-        forgive_refusals(page)
+    page = open_tab(server, tab, TEXT)
+    page.wait_for(f"document.querySelector('#{tab}-error').textContent.includes('out of order')")
+    server.errors = {}
+    page.click("#tab-models")
+    page.click(f"#tab-{tab}")
+    page.wait_for(f"!document.querySelector('#{tab}-result').hidden")
+    assert errors(page) == []
+    forgive_refusals(page)
 
 
 def test_a_removed_model_gives_way_to_another_one_and_new_models_are_listed(open_tab: OpenTab) -> None:
     server = ChangingServer(one=fake(1.0, "one", layers=1), two=fake(2.0, "two", layers=2))
-    with client_of(server) as client:
-        page = open_attention(open_tab, client)
-        page.choose("#model", "two")
-        wait_for_vector(page, 2.0)
-        del server.models["two"]
-        server.models["three"] = (fake(3.0, "three", layers=3), "1")
-        wait_for_vector(page, 1.0)
-        assert page.texts("#model option") == ["one", "three"]
-        assert page.evaluate("document.querySelector('#model').value") == "one"
-        assert "1 layer" in page.texts("#model-summary")[0]
-        assert page.texts("#page-note") == ["two is no longer served. The page now shows one."]
-        page.choose("#model", "three")
-        wait_for_vector(page, 3.0)
-        assert page.evaluate("document.querySelector('#page-note').hidden")
+    page = open_attention(open_tab, server)
+    page.choose("#model", "two")
+    wait_for_vector(page, 2.0)
+    del server.models["two"]
+    server.models["three"] = (fake(3.0, "three", layers=3), "1")
+    wait_for_vector(page, 1.0)
+    assert page.texts("#model option") == ["one", "three"]
+    assert page.evaluate("document.querySelector('#model').value") == "one"
+    assert "1 layer" in page.texts("#model-summary")[0]
+    assert page.texts("#page-note") == ["two is no longer served. The page now shows one."]
+    page.choose("#model", "three")
+    wait_for_vector(page, 3.0)
+    assert page.evaluate("document.querySelector('#page-note').hidden")
 
 
 @pytest.mark.parametrize(
@@ -283,41 +269,38 @@ def test_the_page_opens_the_first_model_that_takes_text(names: list[str], opened
         name: FakeEncoder(model=name, vocabulary_size=0 if name == "image" else 30522, feature_width=6)
         for name in names
     }
-    with client_of(ChangingServer(**fakes)) as client:
-        page = open_tab(client, "attention")
-        assert page.evaluate("document.querySelector('#model').value") == opened_name
-        assert page.texts("#model option") == names
-        shown = "attention-error" if opened_name == "image" else "attention-result"
-        page.wait_for(f"!document.querySelector('#{shown}').hidden")
+    page = open_tab(ChangingServer(**fakes), "attention")
+    assert page.evaluate("document.querySelector('#model').value") == opened_name
+    assert page.texts("#model option") == names
+    shown = "attention-error" if opened_name == "image" else "attention-result"
+    page.wait_for(f"!document.querySelector('#{shown}').hidden")
 
 
 def test_attention_does_not_wait_behind_a_run_of_latency_which_can_be_cancelled(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with client_of(server) as client:
-        page = open_tab(client, "latency")
-        server.delays_s["Encode"] = 1.0
-        page.choose("#latency-requests", "20")
-        page.click("#latency-send")
-        page.wait_for("document.querySelector('#latency-status').textContent.match(/^[1-9] of 20/)")
-        page.evaluate(f"document.querySelector('#attention-input').value = {json.dumps(TEXT)}")
-        page.click("#tab-attention")
-        page.wait_for("document.querySelector('#context svg')")
-        assert server.count("Encode") < 10
-        page.click("#tab-latency")
-        page.click("#latency-cancel")
-        page.wait_for("document.querySelector('#latency-status').textContent.includes('cancelled')")
-        assert errors(page) == []
-        assert server.count("Encode") < 12
-        assert page.evaluate("!document.querySelector('#latency-send').disabled")
+    page = open_tab(server, "latency")
+    server.delays_s["Encode"] = 1.0
+    page.choose("#latency-requests", "20")
+    page.click("#latency-send")
+    page.wait_for("document.querySelector('#latency-status').textContent.match(/^[1-9] of 20/)")
+    page.evaluate(f"document.querySelector('#attention-input').value = {json.dumps(TEXT)}")
+    page.click("#tab-attention")
+    page.wait_for("document.querySelector('#context svg')")
+    assert server.count("Encode") < 10
+    page.click("#tab-latency")
+    page.click("#latency-cancel")
+    page.wait_for("document.querySelector('#latency-status').textContent.includes('cancelled')")
+    assert errors(page) == []
+    assert server.count("Encode") < 12
+    assert page.evaluate("!document.querySelector('#latency-send').disabled")
 
 
 def test_of_many_clicks_only_the_last_one_needs_a_call(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with client_of(server) as client:
-        page = open_tab(client, "attention", "bread " * 90)
-        page.wait_for("document.querySelector('#context svg')")
-        server.delays_s["Attend"] = 0.2
-        before = server.count("Attend")
-        page.evaluate("for (let at = 5; at < 85; at += 1) document.querySelectorAll('#chips button')[at].click()")
-        page.wait_for("document.querySelector('#context-title').textContent.includes('token 84')")
-        assert server.count("Attend") - before <= 3
+    page = open_tab(server, "attention", "bread " * 90)
+    page.wait_for("document.querySelector('#context svg')")
+    server.delays_s["Attend"] = 0.2
+    before = server.count("Attend")
+    page.evaluate("for (let at = 5; at < 85; at += 1) document.querySelectorAll('#chips button')[at].click()")
+    page.wait_for("document.querySelector('#context-title').textContent.includes('token 84')")
+    assert server.count("Attend") - before <= 3

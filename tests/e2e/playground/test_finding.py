@@ -54,12 +54,11 @@ def real_client(real_server: RunningServer) -> Iterator[Client]:
 
 
 @pytest.fixture
-def page(open_tab: OpenTab) -> Iterator[Page]:
+def page(open_tab: OpenTab) -> Page:
     """The tab of a model that looks as LOOKS says."""
-    with Client(transport=LookingEncoder(LOOKS)) as client:
-        opened = open_tab(client, "attention", TEXT)
-        opened.wait_for("document.querySelector('#context svg')")
-        yield opened
+    opened = open_tab(LookingEncoder(LOOKS), "attention", TEXT)
+    opened.wait_for("document.querySelector('#context svg')")
+    return opened
 
 
 @pytest.mark.parametrize(("width", "height", "dark"), [(1280, 800, False), (390, 844, True)])
@@ -72,7 +71,6 @@ def test_the_first_screen_shows_a_head_in_which_it_looks_at_animal(
             page.wait_for("document.querySelector('#context svg')")
             text = page.evaluate("document.querySelector('#attention-input').value")
             attention = real_client.attend(text)
-            assert attention.tokens is not None
             query, key = attention.tokens.index("it"), attention.tokens.index("animal")
             weights = attention.weights[:, :, query, key]
             layer, head = np.unravel_index(weights.argmax(), weights.shape)
@@ -95,7 +93,6 @@ def test_the_first_screen_shows_a_head_in_which_it_looks_at_animal(
 
 def real_tokens(client: Client, text: str) -> tuple[list[str], NDArray[Any]]:
     attention = client.attend(text)
-    assert attention.tokens is not None
     return attention.tokens, attention.weights.astype(np.float64)
 
 
@@ -142,19 +139,17 @@ def test_the_page_opens_the_largest_weight_to_an_earlier_word(page: Page) -> Non
 
 
 def test_of_heads_with_equal_rounded_weights_the_page_opens_the_best(open_tab: OpenTab) -> None:
-    with Client(transport=LookingEncoder({(0, 1): {(7, 2): 0.6}, (1, 0): {(7, 2): 0.6004}})) as client:
-        page = open_tab(client, "attention", TEXT)
-        page.wait_for("document.querySelector('#context svg')")
-        assert page.texts("#context-title")[0].endswith("layer 1, head 0")
-        assert page.texts("#finding-weight") == ["0.60"]
+    page = open_tab(LookingEncoder({(0, 1): {(7, 2): 0.6}, (1, 0): {(7, 2): 0.6004}}), "attention", TEXT)
+    page.wait_for("document.querySelector('#context svg')")
+    assert page.texts("#context-title")[0].endswith("layer 1, head 0")
+    assert page.texts("#finding-weight") == ["0.60"]
 
 
 def test_a_text_without_two_words_that_are_far_apart_opens_its_largest_weight(open_tab: OpenTab) -> None:
-    with Client(transport=LookingEncoder({(1, 1): {(1, 2): 0.75}})) as client:
-        page = open_tab(client, "attention", "two words")
-        page.wait_for("document.querySelector('#context svg')")
-        assert page.texts("#finding") == ["two looks at words"]
-        assert "from a token to another one" in page.texts("#finding-rule")[0]
+    page = open_tab(LookingEncoder({(1, 1): {(1, 2): 0.75}}), "attention", "two words")
+    page.wait_for("document.querySelector('#context svg')")
+    assert page.texts("#finding") == ["two looks at words"]
+    assert "from a token to another one" in page.texts("#finding-rule")[0]
 
 
 def test_the_mouse_over_a_word_shows_its_lines_and_no_call_is_made(page: Page) -> None:

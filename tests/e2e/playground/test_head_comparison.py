@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto.rules.errors import InvalidInput
 from testbed.chromium import Browser, Page
-from tests.e2e.playground.conftest import OpenTab, check_link_and_reload, next_frame, table
+from tests.e2e.playground.conftest import OpenTab, Served, check_link_and_reload, next_frame, table
 from tests.support.playground.accessibility import problems
 from tests.support.playground.changing_server import ChangingServer
 
 TEXT = "the bread is fresh please"
 
 
-def open_comparison(open_tab: OpenTab, client: Client, width: int = 1280, dark: bool = False) -> Page:
+def open_comparison(open_tab: OpenTab, served: Served, width: int = 1280, dark: bool = False) -> Page:
     """Open the tab, and compare the shown head with head 2 of layer 1."""
-    page = open_tab(client, "attention", TEXT, width=width, dark=dark)
+    page = open_tab(served, "attention", TEXT, width=width, dark=dark)
     page.wait_for("document.querySelector('#context svg')")
     page.choose("#second-layer", "1")
     page.choose("#second-head", "2")
@@ -68,16 +68,13 @@ def test_a_link_holds_the_second_head(open_tab: OpenTab, chromium: Browser, clie
 
 def test_without_a_second_head_its_error_is_gone(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
-    with Client(transport=server) as client:
-        page = open_comparison(open_tab, client)
-        server.errors["Attend"] = InvalidInput("the head is broken: choose another one")
-        page.choose("#second-head", "1")
-        page.wait_for(
-            "document.querySelector('#second-error').textContent === 'the head is broken: choose another one'"
-        )
-        page.choose("#second-head", "")
-        assert page.texts("#second-error") == [""]
-        page.errors.clear()  # The browser itself logs the refusal.
+    page = open_comparison(open_tab, server)
+    server.errors["Attend"] = InvalidInput("the head is broken: choose another one")
+    page.choose("#second-head", "1")
+    page.wait_for("document.querySelector('#second-error').textContent === 'the head is broken: choose another one'")
+    page.choose("#second-head", "")
+    assert page.texts("#second-error") == [""]
+    page.errors.clear()  # The browser itself logs the refusal.
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])

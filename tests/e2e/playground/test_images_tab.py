@@ -9,15 +9,13 @@ from PIL import Image
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import Client
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from testbed.chromium import Browser, Page
 from testbed.server_process import running_server
 from tests.e2e.playground.conftest import OpenTab, next_frame, table
 from tests.e2e.playground.test_copied_calls import copied, reply_of
 from tests.support.checkpoints import save_vit
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.playground.accessibility import problems
 from tests.support.shared_folders import SharedFolders
 
@@ -32,9 +30,7 @@ def vit(shared_folders: SharedFolders) -> Iterator[Client]:
         folder.mkdir()
         save_vit(folder, "ViTForImageClassification", num_labels=3)
         ViTImageProcessorPil(size={"height": 12, "width": 12}).save_pretrained(folder)
-        loaded = read_checkpoint(folder, Pooling.CLS)
-        plans = (GRAPHS[0], ATTENTION_WEIGHTS_GRAPH)
-        export_bundle(loaded.encoder, None, folder / "bundle", "vit", plans=plans, image=loaded.image)
+        export_checkpoint(folder, folder / "bundle", "vit", attends=True, pooling=Pooling.CLS)
 
     bundle = shared_folders.get("playground-images", make) / "bundle"
     with running_server(bundle, ["--provider", "cpu"]) as server, Client(server.address) as client:

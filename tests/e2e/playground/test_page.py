@@ -24,7 +24,6 @@ def test_the_matrix_holds_the_cosines_of_client_encode(open_tab: OpenTab, client
     # There is room for the numbers, also the first time.
     assert page.texts(".cosines .for-readers") == []
     pooled = client.encode(TEXTS).pooled
-    assert pooled is not None
     cosines = (pooled @ pooled.T).astype(np.float64)
     shown = np.array([[float(cell) for cell in row[1:]] for row in table(page, "#cosines")])
     np.testing.assert_allclose(shown, cosines, rtol=0, atol=0.51e-3)
@@ -57,37 +56,36 @@ def test_the_stages_of_a_request_add_up_to_its_time_in_the_browser(open_tab: Ope
 def test_a_run_of_own_texts_tells_its_percentiles_and_its_link_repeats_it(open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
     server.delays_s["Encode"] = 0.1
-    with Client(transport=server) as client:
-        page = open_tab(client, "latency")
-        page.type_text("#latency-input", "the bread\n\nrain & stone")
-        assert page.evaluate("document.querySelector('#latency-words').disabled")
-        page.choose("#latency-requests", "12")
-        page.choose("#latency-concurrency", "4")
-        page.click("#latency-send")
-        page.wait_for("document.querySelectorAll('#latency-percentiles b').length === 3")
-        assert page.texts("#latency-status") == ["12 of 12 requests answered."]
-        texts = [pb.EncodeRequest.FromString(raw).texts.values for name, raw in server.calls if name == "Encode"]
-        assert texts == [["the bread", "rain & stone"]] * 12
-        times = [float(text.removesuffix(" ms")) for text in page.texts("#latency-percentiles b")]
-        assert times == sorted(times)
-        assert times[0] >= 100
-        assert page.texts("#latency-percentiles .tile")[0].startswith("p50 of 12 requests to fake")
-        page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 12")
-        page.wait_for("location.hash.includes('concurrency=4')")
-        link = page.evaluate("location.hash")
-        page.click("#tab-models")
-        page.wait_for("location.hash.startsWith('#models')")
-        page.type_text("#latency-input", "")
-        page.evaluate(f"location.hash = {json.dumps(link)}")
-        page.wait_for("document.querySelector('#latency-input').value === 'the bread\\n\\nrain & stone'")
-        fields = "['requests', 'concurrency'].map(name => document.querySelector(`#latency-${name}`).value)"
-        assert page.evaluate(fields) == ["12", "4"]
-        server.delays_s["Encode"] = 1.0
-        page.click("#latency-send")
-        page.wait_for("!document.querySelector('#latency-cancel').hidden")
-        page.click("#latency-cancel")
-        page.wait_for("document.querySelector('#latency-status').textContent.endsWith('answered; cancelled.')")
-        assert page.texts("#latency-error:not([hidden])") == []
+    page = open_tab(server, "latency")
+    page.type_text("#latency-input", "the bread\n\nrain & stone")
+    assert page.evaluate("document.querySelector('#latency-words').disabled")
+    page.choose("#latency-requests", "12")
+    page.choose("#latency-concurrency", "4")
+    page.click("#latency-send")
+    page.wait_for("document.querySelectorAll('#latency-percentiles b').length === 3")
+    assert page.texts("#latency-status") == ["12 of 12 requests answered."]
+    texts = [pb.EncodeRequest.FromString(raw).texts.values for name, raw in server.calls if name == "Encode"]
+    assert texts == [["the bread", "rain & stone"]] * 12
+    times = [float(text.removesuffix(" ms")) for text in page.texts("#latency-percentiles b")]
+    assert times == sorted(times)
+    assert times[0] >= 100
+    assert page.texts("#latency-percentiles .tile")[0].startswith("p50 of 12 requests to fake")
+    page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 12")
+    page.wait_for("location.hash.includes('concurrency=4')")
+    link = page.evaluate("location.hash")
+    page.click("#tab-models")
+    page.wait_for("location.hash.startsWith('#models')")
+    page.type_text("#latency-input", "")
+    page.evaluate(f"location.hash = {json.dumps(link)}")
+    page.wait_for("document.querySelector('#latency-input').value === 'the bread\\n\\nrain & stone'")
+    fields = "['requests', 'concurrency'].map(name => document.querySelector(`#latency-${name}`).value)"
+    assert page.evaluate(fields) == ["12", "4"]
+    server.delays_s["Encode"] = 1.0
+    page.click("#latency-send")
+    page.wait_for("!document.querySelector('#latency-cancel').hidden")
+    page.click("#latency-cancel")
+    page.wait_for("document.querySelector('#latency-status').textContent.endsWith('answered; cancelled.')")
+    assert page.texts("#latency-error:not([hidden])") == []
 
 
 def test_the_cost_follows_the_server_and_the_batches_are_those_that_ran(open_tab: OpenTab, client: Client) -> None:
@@ -146,28 +144,26 @@ def test_the_models_are_shown_with_their_self_check(open_tab: OpenTab, client: C
 
 def test_texts_and_names_are_never_read_as_html(open_tab: OpenTab) -> None:
     fake = FakeEncoder(model=HTML, labels=[HTML, "b"])
-    with Client(transport=fake) as client:
-        page = open_tab(client, "attention", f"{HTML} \x00 \u202e &amp;")
-        page.wait_for("document.querySelector('#context svg')")
-        assert HTML.split()[0] in page.texts("#chips bdi")
-        page.evaluate(f"document.querySelector('#similarity-input').value = {json.dumps(HTML)}")
-        for tab, wanted in (("similarity", ".cosines"), ("models", "#model-cards article")):
-            page.click(f"#tab-{tab}")
-            page.wait_for(f"document.querySelector('{wanted}')")
-        assert HTML in page.texts("#model-cards article")[0]
-        assert page.texts("#model option") == [HTML]
-        assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
-        assert page.evaluate("window.hacked") is None
+    page = open_tab(fake, "attention", f"{HTML} \x00 \u202e &amp;")
+    page.wait_for("document.querySelector('#context svg')")
+    assert HTML.split()[0] in page.texts("#chips bdi")
+    page.evaluate(f"document.querySelector('#similarity-input').value = {json.dumps(HTML)}")
+    for tab, wanted in (("similarity", ".cosines"), ("models", "#model-cards article")):
+        page.click(f"#tab-{tab}")
+        page.wait_for(f"document.querySelector('{wanted}')")
+    assert HTML in page.texts("#model-cards article")[0]
+    assert page.texts("#model option") == [HTML]
+    assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    assert page.evaluate("window.hacked") is None
 
 
 def test_a_model_of_features_is_explained_in_words(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder(vocabulary_size=0, feature_width=6)) as client:
-        page = open_tab(client, "attention")
-        page.wait_for("document.querySelector('#attention-error').textContent.includes('feature vectors of 6 numbers')")
-        page.click("#tab-latency")
-        page.click("#latency-send")
-        page.wait_for("document.querySelector('#latency-error').textContent.includes('feature vectors')")
-        assert page.texts("[role=tab]:not([hidden])") == ["Attention", "Latency", "Cost", "Models"]
+    page = open_tab(FakeEncoder(vocabulary_size=0, feature_width=6), "attention")
+    page.wait_for("document.querySelector('#attention-error').textContent.includes('feature vectors of 6 numbers')")
+    page.click("#tab-latency")
+    page.click("#latency-send")
+    page.wait_for("document.querySelector('#latency-error').textContent.includes('feature vectors')")
+    assert page.texts("[role=tab]:not([hidden])") == ["Attention", "Latency", "Cost", "Models"]
 
 
 def test_the_last_batches_come_back_after_a_failed_reading(open_tab: OpenTab, client: Client) -> None:
@@ -248,15 +244,19 @@ def test_a_second_sign_in_keeps_what_the_user_has_chosen(open_signed_out: OpenSi
 
 
 def test_the_matrix_of_forty_texts_fits(open_tab: OpenTab) -> None:
-    with Client(transport=FakeEncoder(max_request_sequences=64)) as client:
-        for width in (1280, 390):
-            page = open_tab(client, "similarity", "\n".join(f"text {number}" for number in range(40)), width=width)
-            page.wait_for("document.querySelector('.cosines')")
-            next_frame(page)
-            assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#cosines'))") == 0
-            assert page.evaluate("document.querySelector('.cosines td').clientWidth") >= 4
-            assert page.evaluate("document.querySelector('.cosines tbody tr td').title") == "1 text 0 | 1 text 0: 1.000"
-            assert page.texts("#similarity-status")[0].startswith("40 texts, ")
+    for width in (1280, 390):
+        page = open_tab(
+            FakeEncoder(max_request_sequences=64),
+            "similarity",
+            "\n".join(f"text {number}" for number in range(40)),
+            width=width,
+        )
+        page.wait_for("document.querySelector('.cosines')")
+        next_frame(page)
+        assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#cosines'))") == 0
+        assert page.evaluate("document.querySelector('.cosines td').clientWidth") >= 4
+        assert page.evaluate("document.querySelector('.cosines tbody tr td').title") == "1 text 0 | 1 text 0: 1.000"
+        assert page.texts("#similarity-status")[0].startswith("40 texts, ")
 
 
 def sign_in(page: Page, token: str) -> None:

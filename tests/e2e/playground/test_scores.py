@@ -113,7 +113,6 @@ def test_a_document_may_begin_with_the_text_of_a_separator(open_tab: OpenTab, re
     page.type_text("#rerank-input", "[SEP] fresh bread")
     page.wait_for("document.querySelectorAll('#ranking tbody tr').length === 1")
     tokens = reranker.attend((QUERY, "[SEP] fresh bread")).tokens
-    assert tokens is not None
     begin = tokens.index("[SEP]") + 1
     assert tokens[begin] == "[SEP]"
     page.wait_for(f"document.querySelectorAll('#pair-second bdi').length === {len(tokens) - begin}")

@@ -25,7 +25,6 @@ def column(page: Page, number: int) -> list[float]:
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_the_steps_multiply_out(temperature: float, open_tab: OpenTab, client: Client) -> None:
     attention = client.attend(TEXT, layers=[1], heads=[2], query=4, vectors=True)
-    assert attention.vectors is not None
     q, k, v = (
         np.asarray(each, np.float64)
         for each in (attention.vectors.query_vector, attention.vectors.keys, attention.vectors.values)

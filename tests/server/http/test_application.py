@@ -86,9 +86,11 @@ HALVES: list[tuple[str, Any, str, int | None]] = [
 ]
 
 
-def application(service: Service, **settings: Any) -> Starlette:
+def application(
+    service: Service, token: str | None = None, admin_token: str | None = None, **settings: Any
+) -> Starlette:
     changed = Settings(bundle=Path("bundle"), http_api="on", **settings)
-    return http_application(changed, service.path, credentials_of(None), asyncio.get_running_loop())
+    return http_application(changed, service.path, credentials_of(token, admin_token), asyncio.get_running_loop())
 
 
 async def send(service: Service, verb: str, path: str, body: Any = None, **options: Any) -> Reply:
@@ -235,8 +237,7 @@ async def test_without_origins_no_web_site_may_call(service: Service) -> None:
 
 
 async def test_the_description_needs_no_token(service: Service) -> None:
-    changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    locked = application(service, "s3cret")
     reply = await send_request(locked, "GET", "/openapi.json")
     assert json.loads(reply.body) == json.loads(json.dumps(DOCUMENT))
     assert (await send_request(locked, "GET", "/docs")).headers["content-type"].startswith("text/html")
@@ -245,8 +246,7 @@ async def test_the_description_needs_no_token(service: Service) -> None:
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/tiny/ready"])
 async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, service: Service) -> None:
-    changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    locked = application(service, "s3cret")
     assert (await send_request(locked, "GET", path)).status == 200
     assert (await send_request(locked, "GET", "/v2/models/tiny")).status == 401
 
@@ -254,8 +254,7 @@ async def test_health_of_the_open_inference_protocol_needs_no_token(path: str, s
 async def test_a_caller_without_a_token_learns_no_name_of_a_model_and_no_reason_of_a_failure(service: Service) -> None:
     broken = VersionStatus("broken", 1, ModelState.FAILED, "the secret reason")
     service.path.engine.directory.update([broken], {"tiny": service.served})
-    changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    locked = application(service, "s3cret")
     for name in ("broken", "other", "tiny/versions/7"):
         reply = await send_request(locked, "GET", f"/v2/models/{name}/ready")
         assert reply.status == 404
@@ -286,8 +285,7 @@ async def test_the_open_inference_protocol_is_answered_over_http(service: Servic
 
 
 async def test_loading_a_model_needs_the_token_of_administrators(service: Service) -> None:
-    changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, credentials_of("s3cret", "4dmin"), asyncio.get_running_loop())
+    locked = application(service, "s3cret", "4dmin")
     for token, status in {"s3cret": 401, "4dmin": 501}.items():
         headers = {"Authorization": f"Bearer {token}"}
         path = "/v2/repository/models/tiny/load"
@@ -334,9 +332,13 @@ class OneWord(WordLengths):
         return [TokenizedText(each.ids[:1], each.original_tokens, None) for each in tokenized]
 
 
-@pytest.mark.parametrize("path", VECTORS)
+TEXT_TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a bb"]}
+TRUNCATED = {**VECTORS, "/v2/models/{model}/infer": {"inputs": [TEXT_TENSOR], "parameters": {"truncation": "left"}}}
+
+
+@pytest.mark.parametrize("path", TRUNCATED)
 async def test_every_path_says_which_texts_were_truncated(path: str, serve: Callable[..., Service]) -> None:
-    reply = await send(serve(OneWord()), "POST", path.replace("{model}", "tiny"), VECTORS[path])
+    reply = await send(serve(OneWord()), "POST", path.replace("{model}", "tiny"), TRUNCATED[path])
     # The texts of /similarity are single words.
     expected = None if path == "/similarity" else "0"
     assert (reply.status, reply.headers.get("headwaiter-truncated")) == (200, expected)
@@ -403,8 +405,7 @@ async def test_a_fault_of_the_server_has_the_form_of_errors_and_is_counted(
 async def test_a_caller_without_a_token_cannot_go_on_to_send(
     headers: dict[str, str], closed: bool, service: Service
 ) -> None:
-    changed = Settings(bundle=Path("bundle"), http_api="on")
-    locked = http_application(changed, service.path, credentials_of("s3cret"), asyncio.get_running_loop())
+    locked = application(service, "s3cret")
     reply = await send_request(locked, "POST", "/embed", b"{", headers=headers, complete=False)
     assert (reply.status, reply.headers.get("connection") == "close") == (401, closed)
 

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 import transformers
 
-from headwaiter_export.bundle.export import export_bundle
-from headwaiter_export.bundle.graphs import ATTENTION_WEIGHTS_GRAPH, GRAPHS
-from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json
+from tests.support.e2e.exported import export_checkpoint
 
 MAX_TEXT_TOKENS = 24
 
@@ -29,5 +27,4 @@ def save_classifier(folder: Path, kind: str, labels: int, max_tokens: int = MAX_
 
 def export_classifier(checkpoint: Path, bundle: Path) -> None:
     """Export a checkpoint with the graph for CPUs and the graph of attention weights."""
-    loaded = read_checkpoint(checkpoint)
-    export_bundle(loaded.encoder, loaded.text, bundle, "classifier", plans=(GRAPHS[0], ATTENTION_WEIGHTS_GRAPH))
+    export_checkpoint(checkpoint, bundle, "classifier", attends=True)

@@ -23,6 +23,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.settings.flags import Settings
 from testbed.server_process import FRONT_ENDS
+from tests.support.e2e.http_calls import post_json
 from tests.support.known_costs import known_cost
 
 
@@ -94,6 +95,11 @@ def connect(server: Server) -> AsyncClient:
 def metrics_url(server: Server) -> str:
     """Return the address of a server's metrics page."""
     return f"http://127.0.0.1:{server.metrics_port}/metrics"
+
+
+async def post(server: Server, path: str, **fields: Any) -> Any:
+    """Post fields as JSON to a path of a server, and return the content of the reply."""
+    return await asyncio.to_thread(post_json, metrics_url(server).replace("/metrics", path), fields)
 
 
 class PausedDevice:

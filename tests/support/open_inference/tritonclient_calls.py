@@ -26,8 +26,6 @@ from tritonclient.utils import InferenceServerException
 TEXT, FEATURES = "tiny-text", "tiny-features"
 PADDED = np.array([[5, 6, 7], [8, 0, 0]], np.int64)
 MASK = np.array([[1, 1, 1], [1, 0, 0]], np.int64)
-# A request that takes long enough to be cancelled.
-LARGE = np.ones((512, 64), np.int64)
 
 
 class Caller:
@@ -170,12 +168,6 @@ async def errors(call: Caller) -> str:
     return ", ".join(dict.fromkeys(seen))
 
 
-async def client_timeout(call: Caller) -> str:
-    error = await call.error("infer", TEXT, call.inputs(input_ids=LARGE), client_timeout=0.001)
-    assert error.status() == "StatusCode.DEADLINE_EXCEEDED", error
-    return str(error.status())
-
-
 async def concurrent(call: Caller) -> str:
     inputs = call.inputs(input_ids=PADDED)
     if not call.blocking:
@@ -187,24 +179,6 @@ async def concurrent(call: Caller) -> str:
         answers = [done.get(timeout=10) for _ in range(50)]
     assert all(answer.as_numpy("pooled").shape == (2, 32) for answer in answers)
     return "50 calls at once"
-
-
-async def cancellation(call: Caller) -> str:
-    inputs = call.inputs(input_ids=LARGE)
-    if call.blocking:
-        done: queue.Queue[Any] = queue.Queue()
-        call.client.async_infer(TEXT, inputs, lambda result, error: done.put(error or result)).cancel()
-        assert isinstance(done.get(timeout=10), InferenceServerException)
-    else:
-        task = asyncio.create_task(call("infer", TEXT, inputs))
-        await asyncio.sleep(0.005)
-        task.cancel()
-        try:
-            await task
-            raise AssertionError("the call was not cancelled")
-        except asyncio.CancelledError:
-            pass
-    return "cancelled"
 
 
 async def stream(call: Caller) -> str:
@@ -247,14 +221,6 @@ async def repository(call: Caller) -> str:
     return "index, unload, load"
 
 
-async def refused(call: Caller) -> str:
-    for method, arguments in (("get_system_shared_memory_status", ()), ("get_trace_settings", ())):
-        assert (await call.error(method, *arguments)).status() == "StatusCode.UNIMPLEMENTED"
-    error = await call.error("infer", TEXT, call.inputs(input_ids=PADDED), compression_algorithm="gzip")
-    assert error.status() == "StatusCode.UNIMPLEMENTED"
-    return "shared memory, traces, compression"
-
-
 CHECKS: list[Callable[[Caller], Awaitable[str]]] = [
     health,
     metadata,
@@ -264,14 +230,11 @@ CHECKS: list[Callable[[Caller], Awaitable[str]]] = [
     features,
     parameters,
     errors,
-    client_timeout,
     concurrent,
-    cancellation,
     stream,
     stream_errors,
     statistics,
     repository,
-    refused,
 ]
 
 

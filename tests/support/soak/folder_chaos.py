@@ -129,9 +129,7 @@ def _live(
 
 def _vectors(bundle: Path) -> NDArray[np.float32]:
     with running_server(bundle, ["--provider", "cpu", "--threads", "1"]) as server, Client(server.address) as client:
-        pooled = client.encode_tokens(_SEQUENCES).pooled
-    assert pooled is not None
-    return pooled
+        return client.encode_tokens(_SEQUENCES).pooled
 
 
 def _add(model: Path, bundle: Path, version: int) -> None:

@@ -7,20 +7,21 @@ import time
 from collections.abc import Iterator
 
 from tests.support.soak.http2_frames import (
+    ACK,
     DATA,
     END_HEADERS,
+    END_STREAM,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     PING,
     PREFACE,
     RST_STREAM,
     SETTINGS,
+    WINDOW_UPDATE,
     frame,
     grpc_headers,
 )
 
-_WINDOW_UPDATE = 8
-_ACK = _END_STREAM = 1
 _FRAME_BYTES = 16_000
 _FIRST_WINDOW_BYTES = 65_535
 # Frames that wait to be sent, at most.
@@ -83,22 +84,22 @@ class PartialMessages:
             yield kind, flags, stream, payload
 
     def _handle(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == SETTINGS and not flags & _ACK:
+        if kind == SETTINGS and not flags & ACK:
             for key, value in struct.iter_unpack(">HI", payload):
                 if key == INITIAL_WINDOW_SIZE:
                     for each in self._windows:
                         self._windows[each] += value - self._first_window
                     self._first_window = value
-            self._out += frame(SETTINGS, _ACK, 0)
-        elif kind == PING and not flags & _ACK:
-            self._out += frame(PING, _ACK, 0, payload)
-        elif kind == _WINDOW_UPDATE:
+            self._out += frame(SETTINGS, ACK, 0)
+        elif kind == PING and not flags & ACK:
+            self._out += frame(PING, ACK, 0, payload)
+        elif kind == WINDOW_UPDATE:
             (grown,) = struct.unpack(">I", payload)
             if stream:
                 self._windows[stream] += grown
             else:
                 self._connection_window += grown
-        elif kind == RST_STREAM or (kind == HEADERS and flags & _END_STREAM):
+        elif kind == RST_STREAM or (kind == HEADERS and flags & END_STREAM):
             self.ended.add(stream)
             self._left[stream] = 0
 
