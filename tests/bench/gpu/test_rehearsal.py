@@ -291,7 +291,7 @@ def test_every_line_of_the_documentation_gets_its_figures() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("starts_processes", "runs_graphs")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs", "runs_transformers")
 @pytest.mark.timeout(1200)  # Traces the graphs of all models: minutes.
 def test_the_whole_check_holds_with_all_models_and_a_server(
     rehearse: Rehearse, capsys: pytest.CaptureFixture[str]
