@@ -86,8 +86,9 @@ async def test_auto_falls_back_to_the_cpu_and_reports_it_in_log_api_and_metrics(
         assert execution.fallback_reason == reason
         assert await read_metric(metrics_url(server), "headwaiter_provider_fallback") == 1
         assert await read_metric(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert any(reason in message for message in warnings)
+    # Only a host with a driver has a GPU whose loss is worth a warning.
+    (level,) = {record.levelno for record in caplog.records if reason in record.getMessage()}
+    assert level == (logging.INFO if "libcuda" in reason else logging.WARNING)
     # The line that announces the served model says so, without the reason a second time.
     assert [reason in message for message in caplog.messages if CPU_GRAPH in message] == [False]
     assert any(CPU_GRAPH in message and "CUDA was preferred" in message for message in caplog.messages)

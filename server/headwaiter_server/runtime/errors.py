@@ -29,6 +29,10 @@ class ProviderUnavailable(ModelRefused):
     """The requested execution provider does not work on this host."""
 
 
+class NoDriver(ProviderUnavailable):
+    """The host has no NVIDIA driver, so probably no GPU."""
+
+
 class ToleranceExceeded(ModelRefused):
     """The graph's outputs differ from PyTorch's by more than the tolerance of their precision."""
 

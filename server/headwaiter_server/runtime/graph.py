@@ -28,7 +28,7 @@ from headwaiter_server.runtime.cuda_graphs import (
     ignore_captures_elsewhere,
     run_options,
 )
-from headwaiter_server.runtime.errors import ProviderUnavailable, one_line
+from headwaiter_server.runtime.errors import NoDriver, ProviderUnavailable, one_line
 from headwaiter_server.runtime.hardware import CUDA_DRIVER, compute_capability, processor_flags
 from headwaiter_server.runtime.openvino_session import OpenVinoSession
 from headwaiter_server.runtime.packing import TARGET, PackedBatch, Parts
@@ -372,7 +372,7 @@ def require_cuda(device: int = 0, max_gpu_bytes: int = 0) -> None:
     try:
         ctypes.CDLL(CUDA_DRIVER)
     except OSError:
-        raise ProviderUnavailable(
+        raise NoDriver(
             f"there is no NVIDIA driver on this host ({CUDA_DRIVER} cannot be loaded): "
             "install a driver, give the container a GPU, or use --provider cpu"
         ) from None

@@ -31,6 +31,7 @@ from headwaiter_server.runtime.errors import (
     GraphMissing,
     LongestSequenceRefused,
     ModelRefused,
+    NoDriver,
     NotEnoughMemory,
     ProviderUnavailable,
     ToleranceExceeded,
@@ -190,7 +191,9 @@ def open_model(
     try:
         return _open_on(bundle, "cuda", precision, resources, sessions)
     except (GraphMissing, ProviderUnavailable) as unavailable:
-        log.warning("running on the CPU: %s", unavailable)
+        # On a host without a GPU, the CPU is what the operator expects.
+        level = logging.INFO if isinstance(unavailable, NoDriver) else logging.WARNING
+        log.log(level, "running on the CPU: %s", unavailable)
         return replace(_open_on(bundle, "cpu", precision, resources, sessions), fallback_reason=str(unavailable))
 
 
