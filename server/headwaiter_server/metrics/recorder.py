@@ -1,7 +1,7 @@
 """Record the server's Prometheus metrics."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sized
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,11 @@ class Recorder:
         self._request_durations = cache(self._model_metrics.request_durations.labels)
         server_metrics = ServerMetrics(self.registry)
         self._refused, self._inflight = server_metrics.refused, server_metrics.inflight
-        self._tenants = TenantMetrics(self.registry)
+        tenant_metrics = TenantMetrics(self.registry)
+        self._tenant_requests = cache(tenant_metrics.requests.labels)
+        self._tenant_durations = cache(tenant_metrics.request_durations.labels)
+        self._tenant_tokens = cache(tenant_metrics.tokens.labels)
+        self._tenant_refused = tenant_metrics.refused
         self._certificate_expiry = server_metrics.certificate_expiry
 
     def model(self, name: str, version: str) -> ModelRecorder:
@@ -70,7 +74,7 @@ class Recorder:
         """Record that a request, perhaps of a named tenant, was refused before it entered the queue."""
         self._refused.labels(reason).inc()
         if tenant:
-            self._tenants.refused.labels(tenant, reason).inc()
+            self._tenant_refused.labels(tenant, reason).inc()
 
     def finished(
         self,
@@ -96,15 +100,15 @@ class Recorder:
         if code == _OK:
             self._request_durations(*model, method).observe(duration_s, exemplar)
         if tenant:
-            self._tenants.requests.labels(tenant, code).inc()
+            self._tenant_requests(tenant, code).inc()
             if code == _OK:
-                self._tenants.request_durations.labels(tenant).observe(duration_s)
+                self._tenant_durations(tenant).observe(duration_s)
         self._inflight.dec()
 
-    def encoded(self, tenant: str, tokens: int) -> None:
+    def encoded(self, tenant: str, sequences: Iterable[Sized]) -> None:
         """Record the tokens of an encoded request; does nothing for a request without a named token."""
         if tenant:
-            self._tenants.tokens.labels(tenant).inc(tokens)
+            self._tenant_tokens(tenant).inc(sum(map(len, sequences)))
 
     def certificate_read(self, expiry_unix_s: float | None) -> None:
         """Record when the certificate that this process uses expires; None if that is not known."""

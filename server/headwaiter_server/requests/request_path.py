@@ -258,7 +258,7 @@ class RequestPath:
                     if clock() >= deadline_s:
                         raise _deadline_exceeded(request)
                     log_failures(call, outcome.failures)
-                    self.recorder.encoded(call.tenant.name, sum(map(len, parsed.sequences)))
+                    self.recorder.encoded(call.tenant.name, parsed.sequences)
                     if output.sparse and outcome.pooled:
                         estimate = answer_bytes(parsed, output, served.manifest)
                         reply_bytes = sum(entries.nbytes for entries in outcome.pooled) * reply_bytes // estimate

@@ -1,9 +1,8 @@
 """Hold each tenant to its tokens per second."""
 
 from headwaiter_proto.rules.errors import Overloaded
-from headwaiter_server.settings.tenants import Tenant
+from headwaiter_server.settings.tenants import NO_LIMIT, Tenant
 
-_NO_LIMIT = float("inf")
 # A tenant may queue the tokens of this many seconds at once.
 _BURST_S = 1.0
 
@@ -37,7 +36,7 @@ class TokenRates:
 
     def spend(self, tenant: Tenant, tokens: int, now_s: float) -> None:
         """Add the tokens of a request that entered the queue to the debt of its tenant."""
-        if tenant.tokens_per_s < _NO_LIMIT:
+        if tenant.tokens_per_s < NO_LIMIT:
             self._debts[tenant.name] = self._owed(tenant, now_s) + tokens, now_s
 
     def _owed(self, tenant: Tenant, now_s: float) -> float:

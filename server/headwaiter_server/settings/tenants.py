@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-_NO_LIMIT = float("inf")
+NO_LIMIT = float("inf")
 
 
 class Tenant(NamedTuple):
@@ -17,8 +17,8 @@ class Tenant(NamedTuple):
 
     name: str = ""
     share: float = 1.0
-    tokens_per_s: float = _NO_LIMIT
-    queue_tokens: float = _NO_LIMIT
+    tokens_per_s: float = NO_LIMIT
+    queue_tokens: float = NO_LIMIT
 
 
 UNNAMED = Tenant()

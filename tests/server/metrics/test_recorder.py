@@ -149,7 +149,7 @@ def test_requests_tokens_and_refusals_of_tenants_are_counted_and_of_other_caller
 ) -> None:
     for tenant in ("search", "search", ""):
         recorder.received()
-        recorder.encoded(tenant, 30)
+        recorder.encoded(tenant, [[1] * 10, [2] * 20])
         recorder.finished(("tiny", "1"), "Encode", "OK", 0.25, tenant=tenant)
     recorder.received()
     recorder.refused("OVERLOADED", "search")
