@@ -4,12 +4,13 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib import rc_context
 
-from bench.peers.table import Measured, Row, busy_generator, failures, trace_table
+from bench.peers.servers import HEADWAITER
+from bench.peers.table import Measured, Row, busy_generator, failures, ratio, trace_table
 from bench.processes import processor
 from bench.report.charts import bars
 from testbed.minilm import ROOT
@@ -42,9 +43,24 @@ def write(figures: Path) -> None:
         versions=read["versions"],
         processor=processor(),
         rounds=max(len(row.rounds) for row in everything),
+        fp32=_spread(traces.values(), HEADWAITER.batches, "packed, fp32"),
+        bf16=_spread(traces.values(), "packed, bf16", "packed, bf16"),
     )
     PAGE.write_text("\n".join(page.replace("\n\n\n\n", "\n\n").splitlines()) + "\n", encoding="utf-8")
     _draw(*next(iter(traces.items())))
+
+
+def _spread(tables: Iterable[Sequence[Row]], ours: str, theirs: str) -> str:
+    """Return the lowest and the highest requests/s of Headwaiter / vLLM in a round, for their settings of batches."""
+    ratios = [
+        each
+        for rows in tables
+        for row in rows
+        for other in rows
+        if (row.server, row.batches, other.batches) == (HEADWAITER.name, ours, theirs) and "vLLM" in other.server
+        for each in ratio(row, other)
+    ]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "–"
 
 
 def _draw(trace: str, rows: Sequence[Row]) -> None:

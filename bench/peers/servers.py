@@ -149,8 +149,8 @@ def _variables(made: Path) -> dict[str, str]:
     }
 
 
-HEADWAITER = Peer("Headwaiter", "packed", calls.HEADWAITER, _headwaiter)
 _OURS = partial(Peer, "Headwaiter", api=calls.HEADWAITER, command=_headwaiter)
+HEADWAITER = _OURS(batches="packed")
 _TRITON = partial(Peer, "Triton (PyTriton)", command=_program, folder="triton", package="nvidia-pytriton")
 _INFINITY = partial(Peer, "infinity", api=calls.INFINITY, command=_program, folder="infinity", package="infinity_emb")
 _MLSERVER = partial(Peer, "MLServer", api=calls.INFER_TEXTS, command=_program, folder="mlserver", package="mlserver")
