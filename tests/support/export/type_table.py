@@ -41,13 +41,14 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import randomize, save_tokenizer, write_json
+from tests.support.documents import ROOT
 from tests.support.export import family_table
 from tests.support.export.tiny_types import VOCABULARY_SIZE, tiny_model
 from tests.support.oracle import Array
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
-_FINISHED = REFERENCE.parents[1] / "build" / "model-types.jsonl"
-PAGE, MODELS = REFERENCE / "model-types.md", REFERENCE / "supported-models.md"
+MODELS = family_table.DOCUMENT
+PAGE = MODELS.with_name("model-types.md")
+_FINISHED = ROOT / "build" / "model-types.jsonl"
 BEGIN, END = "<!-- types -->\n", "<!-- /types -->\n"
 BEGIN_TOTALS, END_TOTALS = "<!-- totals of types -->\n", "<!-- /totals of types -->\n"
 # The results of a type, in the order of the totals, and what each means.
