@@ -512,7 +512,7 @@ def failed_part(example: _Part, first: int, count: int, error: HeadwaiterError) 
 
 
 def present(output: _Item | None, advice: str) -> _Item:
-    """Return an output of a result; raise `OutputMissing` with the advice if it is None."""
+    """Return an output of a result; raise `OutputMissing` with the advice if the output is None."""
     if output is None:
         raise OutputMissing(advice)
     return output
