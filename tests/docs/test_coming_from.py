@@ -28,7 +28,7 @@ def flags_of_export() -> set[str]:
 
 
 def test_there_is_a_page_for_each_server() -> None:
-    assert [page.stem.removeprefix("coming-from-") for page in COMING_FROM] == ["infinity", "tei", "triton"]
+    assert [page.stem.removeprefix("coming-from-") for page in COMING_FROM] == ["infinity", "tei", "triton", "vllm"]
 
 
 @each_page
