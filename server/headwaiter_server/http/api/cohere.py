@@ -11,7 +11,7 @@ from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_proto.rules.tasks import VECTORS
 from headwaiter_server.http.api.operations import STRING, Operation, array, float_rows, record, truncate_like_vllm
 from headwaiter_server.http.api.sequences import TEXTS
-from headwaiter_server.http.api.shared_fields import INPUT_TYPE, MODEL, PRIORITY, TIMEOUT_S, TRUNCATED_END
+from headwaiter_server.http.api.shared_fields import CALL, INPUT_TYPE, TRUNCATED_END
 from headwaiter_server.http.api.vector_forms import (
     ABOUT_FORMS,
     FORMS,
@@ -74,7 +74,7 @@ def _limit_documents(question: Question, manifest: Manifest) -> None:
 
 _FIELDS = (
     Field("texts", TEXTS, "input", "The texts to encode.", required=True),
-    MODEL,
+    *CALL,
     INPUT_TYPE,
     _TYPES,
     RANGES,
@@ -85,8 +85,6 @@ _FIELDS = (
         "What texts that are too long lose: END (default), START, or NONE to refuse them.",
         default=pb.TRUNCATION_RIGHT,
     ),
-    PRIORITY,
-    TIMEOUT_S,
 )
 EMBED_V1 = Operation(
     "Encode texts.",

@@ -20,7 +20,7 @@ from headwaiter_server.http.api.operations import (
     record,
 )
 from headwaiter_server.http.api.sequences import ONE_TEXT, ONE_TEXT_OR_SEVERAL
-from headwaiter_server.http.api.shared_fields import MODEL, TRUNCATED_OR_NOT
+from headwaiter_server.http.api.shared_fields import CALL, TRUNCATED_OR_NOT
 from headwaiter_server.models.served_model import ModelFacts
 from headwaiter_server.requests.fields import ANYTHING, Field, Question, ignored, one_of
 from headwaiter_server.requests.options import DIMENSIONS
@@ -56,7 +56,7 @@ EMBED = Operation(
     "Encode texts; vectors have unit length.",
     (
         Field("input", ONE_TEXT_OR_SEVERAL, "input", "Texts.", required=True),
-        MODEL,
+        *CALL,
         Field(
             "truncate",
             one_of(TRUNCATED_OR_NOT),
@@ -75,7 +75,7 @@ EMBED = Operation(
 )
 ONE_EMBEDDING = Operation(
     "Encode one text, as Ollama did before /api/embed.",
-    (Field("prompt", ONE_TEXT, "input", "A text.", required=True), MODEL, *_IGNORED),
+    (Field("prompt", ONE_TEXT, "input", "A text.", required=True), *CALL, *_IGNORED),
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_one_embedding,

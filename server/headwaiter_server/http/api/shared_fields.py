@@ -39,6 +39,8 @@ MODEL = Field(
 )
 TIMEOUT_S = Field("timeout_s", SECONDS, "timeout_s", "Seconds until the answer is no longer needed.")
 PRIORITY = Field("priority", one_of(_PRIORITIES), "priority", "Whether a user waits: interactive or 0; default.")
+# The fields of every request that computes something.
+CALL = (MODEL, PRIORITY, TIMEOUT_S)
 TRUNCATE_PROMPT_TOKENS = Field(
     "truncate_prompt_tokens",
     whole_number(-1),

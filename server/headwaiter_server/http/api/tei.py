@@ -28,8 +28,8 @@ from headwaiter_server.http.api.operations import (
 )
 from headwaiter_server.http.api.sequences import DOCUMENTS, INPUT, ONE_TEXT, TEXTS
 from headwaiter_server.http.api.shared_fields import (
+    CALL,
     DIRECTION,
-    MODEL,
     PROMPT_NAME,
     QUERY_TEXT,
     TOP_N,
@@ -183,7 +183,7 @@ _PREDICT = Kind(
 )
 EMBED = Operation(
     "Encode texts or token ids.",
-    with_parameters(_INPUTS, MODEL, nested=(_UNIT_LENGTH, PROMPT_NAME, DIMENSIONS, *_TRUNCATING)),
+    with_parameters(_INPUTS, *CALL, nested=(_UNIT_LENGTH, PROMPT_NAME, DIMENSIONS, *_TRUNCATING)),
     pb.OutputOptions(pooled=True),
     VECTORS,
     _write_embed,
@@ -193,7 +193,7 @@ EMBED = Operation(
 )
 EMBED_SPARSE = Operation(
     "Encode texts or token ids as sparse vectors: the numbers that are not 0, each with its token id.",
-    with_parameters(_INPUTS, MODEL, nested=(PROMPT_NAME, *_TRUNCATING)),
+    with_parameters(_INPUTS, *CALL, nested=(PROMPT_NAME, *_TRUNCATING)),
     pb.OutputOptions(sparse=True),
     SPARSE_VECTORS,
     _write_embed_sparse,
@@ -203,7 +203,7 @@ EMBED_SPARSE = Operation(
 )
 EMBED_ALL = Operation(
     "Encode texts or token ids, and return a row for each token.",
-    with_parameters(_INPUTS, MODEL, nested=(PROMPT_NAME, *_TRUNCATING)),
+    with_parameters(_INPUTS, *CALL, nested=(PROMPT_NAME, *_TRUNCATING)),
     pb.OutputOptions(hidden=True),
     ROWS,
     _write_embed_all,
@@ -222,7 +222,7 @@ SIMILARITY = Operation(
             ),
             required=True,
         ),
-        MODEL,
+        *CALL,
         nested=(PROMPT_NAME, *_TRUNCATING),
     ),
     pb.OutputOptions(pooled=True, normalize=True),
@@ -237,7 +237,7 @@ RERANK = Operation(
     with_parameters(
         QUERY_TEXT,
         Field("texts", DOCUMENTS, "pairs.second", "The texts to rank.", required=True),
-        MODEL,
+        *CALL,
         RAW_SCORES,
         Field("return_text", BOOLEAN, "options.with_texts", "Whether the reply repeats the texts."),
         TOP_N,
@@ -254,7 +254,7 @@ PREDICT = Operation(
     "Classify texts or pairs of texts, the highest score first.",
     with_parameters(
         Field("inputs", _PREDICT, "options.inputs", "A text, a pair, or a list of them.", required=True),
-        MODEL,
+        *CALL,
         nested=(RAW_SCORES, _NO_FUNCTION, _TOP_K, *_TRUNCATING),
     ),
     pb.OutputOptions(scores=True),

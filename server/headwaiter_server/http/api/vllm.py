@@ -27,16 +27,14 @@ from headwaiter_server.http.api.operations import (
 )
 from headwaiter_server.http.api.shared_fields import (
     ADD_SPECIAL_TOKENS,
+    CALL,
     DOCUMENT_TEXTS,
     EMBED_DTYPE,
     ENDIANNESS,
-    MODEL,
     NORMALIZE_LIKE_VLLM,
     ONE_SEQUENCE_OR_SEVERAL,
-    PRIORITY,
     QUERY_TEXT,
     REQUEST_ID,
-    TIMEOUT_S,
     TOP_N,
     TRUNCATE_PROMPT_TOKENS,
     TRUNCATION_SIDE,
@@ -48,12 +46,10 @@ from headwaiter_server.requests.fields import BOOLEAN, Field, Kind, Question, ki
 from headwaiter_server.requests.options import DIMENSIONS, NORMALIZE, RAW_SCORES, TRUNCATION
 
 _OPTIONS = (
-    MODEL,
+    *CALL,
     TRUNCATION,
     TRUNCATE_PROMPT_TOKENS,
     TRUNCATION_SIDE,
-    PRIORITY,
-    TIMEOUT_S,
     USER,
     REQUEST_ID,
     ADD_SPECIAL_TOKENS,

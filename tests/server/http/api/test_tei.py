@@ -36,6 +36,24 @@ def test_texts_are_truncated_only_on_request(fields: dict[str, Any], truncation:
     assert read(inputs=["a"], **fields).encode.truncation == truncation
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a"}),
+        ("/embed_all", {"inputs": "a"}),
+        ("/embed_sparse", {"inputs": "a"}),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}),
+        ("/rerank", {"query": "a", "texts": ["b"]}),
+        ("/predict", {"inputs": "a"}),
+        ("/api/embed", {"input": "a"}),
+        ("/api/embeddings", {"prompt": "a"}),
+    ],
+)
+def test_a_request_may_have_a_deadline_and_a_priority(path: str, body: dict[str, Any]) -> None:
+    request = read(path, **body, timeout_s=2, priority="bulk").encode
+    assert (request.timeout_s, request.priority) == (2, pb.PRIORITY_BULK)
+
+
 def test_vectors_have_unit_length_unless_the_request_says_otherwise() -> None:
     assert read(inputs="a").encode.output.normalize
     for request in (
