@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import random
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -44,18 +45,25 @@ _Expected = dict[str, list[NDArray[np.float32]]]
 
 
 class Phase(NamedTuple):
-    """What the callers saw in one phase."""
+    """What the callers saw in one phase.
+
+    Attributes:
+        seconds: the length of the phase.
+        outcomes: how often a call ended how.
+        calls_s: when each call of the mix began and ended.
+        pinned_s: when each call of the pinned model began and ended.
+    """
 
     seconds: float
     outcomes: Counter[str]
-    waits_s: list[float]
-    pinned_s: list[float]
+    calls_s: list[tuple[float, float]]
+    pinned_s: list[tuple[float, float]]
 
     def show(self, name: str) -> None:
         """Print the phase in one line."""
         outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "none"
-        p50, p99 = (1e3 * float(np.percentile(self.pinned_s, q)) for q in (50, 99)) if self.pinned_s else (0, 0)
-        longest = f"; longest call {max(self.waits_s):.1f} s" if self.waits_s else ""
+        p50, p99 = (1e3 * float(np.percentile([end - start for start, end in self.pinned_s], q)) for q in (50, 99))
+        longest = f"; longest call {max(end - start for start, end in self.calls_s):.1f} s" if self.calls_s else ""
         print(
             f"{name}: {self.seconds:.0f} s; calls: {outcomes}{longest}; pinned model: p50 {p50:.1f}, p99 {p99:.1f} ms"
         )
@@ -98,14 +106,14 @@ class Callers:
         end_s = time.monotonic() + seconds
         async with AsyncClient(self._server.address, share_requests=False) as client:
 
-            async def call(name: str, chosen: random.Random, took_s: list[float]) -> None:
+            async def call(name: str, chosen: random.Random, calls_s: list[tuple[float, float]]) -> None:
                 index, started_s = chosen.randrange(_SEQUENCES), time.monotonic()
                 try:
                     result = await client.encode_tokens([_sequences()[index]], model=name, timeout_s=_TIMEOUT_S)
                 except HeadwaiterError as error:
                     phase.outcomes[f"failed ({type(error).__name__})"] += 1
                     return
-                took_s.append(time.monotonic() - started_s)
+                calls_s.append((started_s, time.monotonic()))
                 assert result.pooled is not None
                 right = np.abs(result.pooled[0] - self._expected[name][index]).max() <= _TOLERANCE
                 phase.outcomes["right" if right and result.model.name == name else "wrong"] += 1
@@ -113,7 +121,7 @@ class Callers:
             async def mixed(number: int) -> None:
                 chosen = random.Random(number)
                 while weights is not None and time.monotonic() < end_s:
-                    await call(chosen.choices(_NAMES, weights)[0], chosen, phase.waits_s)
+                    await call(chosen.choices(_NAMES, weights)[0], chosen, phase.calls_s)
                     if pause_s:
                         await asyncio.sleep(chosen.expovariate(1 / pause_s))
 
@@ -139,14 +147,25 @@ def _serving(*flags: str) -> Iterator[RunningServer]:
         yield server
 
 
-async def _with_peak(server: RunningServer, work: Callable[[], Coroutine[Any, Any, Phase]]) -> tuple[Phase, float]:
-    """Return a phase, and the largest memory of the server in it, in MiB."""
-    peak_mib, running = 0.0, asyncio.ensure_future(work())
-    while not running.done():
-        peak_mib = max(peak_mib, memory_mib("VmRSS", server.process.pid))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(running), _POLL_S)
-    return running.result(), peak_mib
+async def _watched(server: RunningServer, work: Callable[[], Coroutine[Any, Any, Phase]]) -> tuple[Phase, float, int]:
+    """Return a phase, the largest memory of the server in it in MiB, and the most loads that ended during one call."""
+    peak_mib, times_s, loads = 0.0, list[float](), list[int]()
+    async with AsyncClient(server.address) as client:
+
+        async def look() -> None:
+            loads.append(sum({each.name: each.loads for each in await client.models()}.values()))
+            times_s.append(time.monotonic())
+
+        await look()
+        running = asyncio.ensure_future(work())
+        while not running.done():
+            peak_mib = max(peak_mib, memory_mib("VmRSS", server.process.pid))
+            await look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(running), _POLL_S)
+    phase = running.result()
+    seen = [[loads[bisect(times_s, at_s) - 1] for at_s in call_s] for call_s in phase.calls_s]
+    return phase, peak_mib, max(after - before for before, after in seen)
 
 
 def main() -> None:
@@ -179,12 +198,13 @@ def main() -> None:
             ("Zipf's mix", zipf, seconds, _PAUSE_S),
             ("storm", [1.0] * _MODELS, _STORM_S, 0.0),
         ):
-            phase, peak_mib = asyncio.run(_with_peak(server, lambda: callers.run(phase_s, weights, pause_s)))  # noqa: B023
+            phase, peak_mib, most = asyncio.run(_watched(server, lambda: callers.run(phase_s, weights, pause_s)))  # noqa: B023
             phase.show(f"on demand, {name}")
             loads, evictions, means = callers.loads()
+            least_s, most_s = min(means.values()), max(means.values())
             print(
-                f"  {60 * (loads - before[0]) / phase_s:.1f} loads a minute, {evictions - before[1]} evictions; a load "
-                f"takes {min(means.values()):.2f} to {max(means.values()):.2f} s, all ten {sum(means.values()):.1f} s; "
+                f"  {60 * (loads - before[0]) / phase_s:.1f} loads a minute, at most {most} of them during one call, "
+                f"{evictions - before[1]} evictions; a load takes {least_s:.2f} to {most_s:.2f} s; "
                 f"memory {peak_mib:.0f} MiB, of which {empty_mib:.0f} without models: models took "
                 f"{(peak_mib - empty_mib) / (limit / 2**20):.2f} of the limit"
             )

@@ -2,9 +2,10 @@
 
     python -m bench.studies.tenants [--seconds N]
 
-all-MiniLM-L6-v2 on a CPU, and the lengths of the first trace. The tenants have shares of 3 and 1. First, 32 callers of
-each wait for their answers. Then one caller of the second tenant sends five texts a second: alone; beside 128 callers
-of the first tenant; and beside the same callers in a server that knows no tenants.
+all-MiniLM-L6-v2 on a CPU, and the lengths of the first trace. The tenants have shares of 3 and 1. First, 64 callers of
+each wait for their answers, so that sequences of both tenants always wait. Then one caller of the second tenant sends
+five texts a second: alone; beside 128 callers of the first tenant; and beside the same callers in a server that knows
+no tenants.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from testbed.minilm import ROOT, bundle
 from testbed.server_process import RunningServer, running_server
 
 _VOCABULARY = 30_000
-_CALLERS, _FLOOD, _ARRIVALS_PER_S = 32, 128, 5
+_CALLERS, _FLOOD, _ARRIVALS_PER_S = 64, 128, 5
 _TOKENS = {"first": "first-s3cret", "second": "second-s3cret"}
 _FILE = ROOT / "build" / "tenants"
 
