@@ -1,9 +1,8 @@
 """Export a tiny random checkpoint of each type of transformers that has a base model, and list what came of it.
 
-`python -m tests.support.export.type_table` writes docs/reference/model-types.md, and the totals in
-docs/reference/supported-models.md. It takes about six seconds of computing for each type. A run that was interrupted
-continues: the finished rows are in build/model-types.jsonl. With types as arguments, it prints their rows, and writes
-nothing.
+`python -m tests.support.export.type_table` writes docs/reference/model-types.md. It takes about six seconds of computing
+for each type. A run that was interrupted continues: the finished rows are in build/model-types.jsonl. With types as
+arguments, it prints their rows, and writes nothing.
 
 The results of a bundle are compared with those of `AutoModel` for each sequence or image alone. For the families,
 `family_table.py` has done so.
@@ -122,8 +121,7 @@ def main() -> None:
             print(row.line, end="", flush=True)
     head = "| `model_type` | base model | takes | result | difference | why |\n|---|---|---|---|---|---|\n"
     _replace(PAGE, BEGIN, head + "".join(row.line for _, row in sorted(rows.items())), END)
-    for page in (PAGE, MODELS):
-        _replace(page, BEGIN_TOTALS, totals([row.result for row in rows.values()]), END_TOTALS)
+    _replace(PAGE, BEGIN_TOTALS, totals([row.result for row in rows.values()]), END_TOTALS)
     _FINISHED.unlink()
 
 
