@@ -10,7 +10,15 @@ import pytest
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
 from headwaiter_export.cli import main
 from tests.support.export.family_examples import EXAMPLES, Example
-from tests.support.export.family_table import BEGIN, BEGIN_REFUSED, DOCUMENT, END, END_REFUSED, refused_table
+from tests.support.export.family_table import (
+    BEGIN,
+    BEGIN_REFUSED,
+    DOCUMENT,
+    END,
+    END_REFUSED,
+    families_table,
+    refused_table,
+)
 from tests.support.export.refused_examples import REFUSED, Refused
 
 
@@ -26,8 +34,7 @@ def test_each_supported_family_has_an_example_and_a_line_in_the_documentation() 
     supported = {*FAMILIES, *FEATURE_FAMILIES}
     assert {name for example in EXAMPLES for name in example.model_types} == supported
     table = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    listed = [line.split(" | ")[1] for line in table.splitlines()[2:]]
-    assert {name.strip("`") for cell in listed for name in cell.split(", ")} == supported
+    assert table == families_table()
 
 
 @pytest.mark.usefixtures("runs_graphs")

@@ -4,8 +4,8 @@
 for each type. A run that was interrupted continues: the finished rows are in build/model-types.jsonl. With types as
 arguments, it prints their rows, and writes nothing.
 
-The results of a bundle are compared with those of `AutoModel` for each sequence or image alone. For the families,
-`family_table.py` has done so.
+The results of a bundle are compared with those of `AutoModel` for each sequence or image alone. The examples of the
+families are measured first, in eight minutes.
 """
 
 import argparse
@@ -40,13 +40,12 @@ from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import randomize, save_tokenizer, write_json
-from tests.support.documents import ROOT
-from tests.support.export import family_table
+from tests.support.documents import DOCS, ROOT
+from tests.support.export.family_examples import EXAMPLES
 from tests.support.export.tiny_types import VOCABULARY_SIZE, tiny_model
 from tests.support.oracle import Array
 
-MODELS = family_table.DOCUMENT
-PAGE = MODELS.with_name("model-types.md")
+PAGE = DOCS / "reference" / "model-types.md"
 _FINISHED = ROOT / "build" / "model-types.jsonl"
 BEGIN, END = "<!-- types -->\n", "<!-- /types -->\n"
 BEGIN_TOTALS, END_TOTALS = "<!-- totals of types -->\n", "<!-- /totals of types -->\n"
@@ -182,12 +181,12 @@ def _described(kind: str) -> tuple[str, str]:
 
 
 def _families() -> Iterator[Row]:
-    """Return the rows of the families, with the differences in the table of docs/reference/supported-models.md."""
-    table = MODELS.read_text(encoding="utf-8").partition(family_table.BEGIN)[2].partition(family_table.END)[0]
+    """Measure the examples of the families, and return the rows of their types."""
     differences = dict[str, float]()
-    for line in table.splitlines()[2:]:
-        kinds, difference = line.split(" | ")[1], float(line.strip("| ").split(" | ")[-1])
-        for kind in kinds.replace("`", "").split(", "):
+    for example in EXAMPLES:
+        with TemporaryDirectory() as folder:
+            difference = example.difference(Path(folder))
+        for kind in example.model_types:
             differences[kind] = max(difference, differences.get(kind, 0))
     for kind in differences.keys() & MODEL_MAPPING_NAMES.keys():
         yield Row(kind, *_described(kind), "family", differences[kind])
