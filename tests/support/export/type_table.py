@@ -1,8 +1,8 @@
 """Export a tiny random checkpoint of each type of transformers that has a base model, and list what came of it.
 
-`python -m tests.support.export.type_table` writes docs/reference/model-types.md. It takes about six seconds of computing
-for each type. A run that was interrupted continues: the finished rows are in build/model-types.jsonl. With types as
-arguments, it prints their rows, and writes nothing.
+`python -m tests.support.export.type_table` writes docs/reference/model-types.md. It takes about six seconds of
+computing for each type. A run that was interrupted continues: the finished rows are in build/model-types.jsonl. With
+types as arguments, it prints their rows, and writes nothing.
 
 The results of a bundle are compared with those of `AutoModel` for each sequence or image alone. The examples of the
 families are measured first, in eight minutes.
