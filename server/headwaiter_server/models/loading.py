@@ -1,6 +1,7 @@
 """Load a bundle for serving: open, check, time and warm up its graph on every device."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,8 @@ from headwaiter_server.runtime.model import Model, ModelDescription, open_model
 from headwaiter_server.scheduling.cost import BatchLimits, Calibration
 from headwaiter_server.scheduling.worker import Session, Worker
 from headwaiter_server.settings.flags import Settings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +87,7 @@ def load_model(
         BundleChanged: the bundle was replaced or written to during the load.
         ProviderUnavailable: the provider cannot run the model's batches.
     """
+    log.info("checking %s, and measuring its batches", folder)
     model = open_model(
         folder,
         settings.provider,
