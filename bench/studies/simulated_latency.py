@@ -81,11 +81,9 @@ class _Load:
         return _Figures(len(latencies_s) / free_s, float(p50_s), float(p99_s))
 
 
-def sequence_of(
-    length: int, number: int, arrived_s: float, cost: CostModel, priority: Priority = Priority.INTERACTIVE
-) -> Sequence:
+def sequence_of(length: int, number: int, arrived_s: float, cost: CostModel) -> Sequence:
     """Return a waiting sequence of a request without a deadline; its index is the number."""
-    own_work_s = cost.seconds(1, length, length, length**2)
+    own_work_s, priority = cost.seconds(1, length, length, length**2), Priority.INTERACTIVE
     fair_start = fair_start_s(arrived_s, float("inf"), priority, own_work_s)
     values, no_request = np.zeros(length, np.int32), cast(QueuedRequest, None)
     return Sequence(values, length, fair_start, float("inf"), priority, no_request, number)
