@@ -11,7 +11,6 @@ from bench.measure import Fleet
 from bench.report import charts, page, tables
 from bench.run import FULL, QUICK, Figures, Run, RunSizes
 from bench.studies.client import client
-from bench.studies.failover import failover
 from bench.studies.front_end import front_end
 from bench.studies.hostile_http import hostile_http
 from bench.studies.http import http, unused_http
@@ -39,7 +38,6 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "unused-http": unused_http,
     "hostile-http": hostile_http,
     "client": client,
-    "failover": failover,
     "planning": planning_costs,
     "scheduler": scheduler_alone,
     "shapes": mixed_shapes,

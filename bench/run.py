@@ -28,7 +28,6 @@ class RunSizes:
         open_s: seconds of each open loop below capacity.
         compared_s: seconds of each open loop at 70 % load.
         overload_s: seconds of each open loop above capacity.
-        failover_s: minimum seconds of calls while replicas stop and start.
         all_traces: whether to run all traces, or only the first.
     """
 
@@ -40,13 +39,12 @@ class RunSizes:
     open_s: float = 8.0
     compared_s: float = 16.0
     overload_s: float = 60.0
-    failover_s: float = 30.0
     all_traces: bool = True
 
 
 FULL = RunSizes()
 # About 20 minutes.
-QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=5.0, failover_s=12.0, all_traces=False)
+QUICK = RunSizes(1, 6_000, 2, 2_000, (), open_s=5.0, compared_s=5.0, overload_s=5.0, all_traces=False)
 
 
 def described_run() -> dict[str, str]:
