@@ -15,14 +15,11 @@ from bench.studies.front_end import front_end
 from bench.studies.hostile_http import hostile_http
 from bench.studies.http import http, unused_http
 from bench.studies.int8 import INT8, int8
-from bench.studies.larger_models import larger_models
 from bench.studies.open_loop import open_loops
 from bench.studies.overheads import metrics, poison, single_request
 from bench.studies.planning import mixed_shapes, planning_costs
-from bench.studies.reranking import reranking
 from bench.studies.scheduler_alone import scheduler_alone
 from bench.studies.throughput import throughput
-from bench.studies.tokenizing import tokenizing
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
 from testbed.minilm import ROOT, bundle
 
@@ -42,9 +39,6 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "scheduler": scheduler_alone,
     "shapes": mixed_shapes,
     INT8: int8,
-    "tokenizing": tokenizing,
-    "reranking": reranking,
-    "larger-models": larger_models,
 }
 _SEQUENCES = 2000
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
@@ -41,7 +40,6 @@ class ServerSetup:
         graph: file name of the graph in the bundle, for a policy.
         program: Python module and its first arguments.
         flags: further flags of headwaiter-server, or of a program that takes them.
-        bundle: the bundle folder; None for all-MiniLM-L6-v2.
     """
 
     name: str
@@ -49,7 +47,6 @@ class ServerSetup:
     graph: str = ""
     program: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    bundle: Path | None = None
 
     @property
     def label(self) -> str:
@@ -120,9 +117,7 @@ class Fleet(ExitStack):
                 program, flags = ("bench.servers.baseline",), ["--policy", setup.policy, "--graph", setup.graph]
             python = [sys.executable, "-m", *program] if program else []
             on_core = ["taskset", "-c", str(SERVER_CORE)]
-            self._running[setup] = self.enter_context(
-                running_server(setup.bundle or bundle(), flags, on_core, python, log)
-            )
+            self._running[setup] = self.enter_context(running_server(bundle(), flags, on_core, python, log))
         return self._running[setup]
 
     def stop_all(self) -> None:

@@ -18,9 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Result = TypeVar("_Result")
 
-ENCODE, ENCODE_STREAM, CLASSIFY = (
-    f"/headwaiter.v1.Encoder/{method}" for method in ("Encode", "EncodeStream", "Classify")
-)
+ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
 # An open loop cancels unanswered requests this many seconds after its last request.
 _GRACE_S = 5.0
 

@@ -104,19 +104,6 @@ COLUMNS = {
         "int8, tokens per CPU second": "{row.int8_tokens_per_cpu_s:,.0f}",
         "int8 / fp32": "{row.ratio:.2f}",
     },
-    "tokenizing": {
-        "texts per request": "{row.texts}",
-        "tokenised, tokens/s": "{row.tokenized_per_s:,.0f}",
-        "encoded, tokens/s": "{row.encoded_per_s:,.0f}",
-        "tokenised / encoded": "{row.ratio:.1f}",
-    },
-    "larger-models": {
-        "shape": "{row.shape}",
-        "Headwaiter, tokens per CPU second": "{row.headwaiter:.0f}",
-        "Headwaiter / ONNX Runtime": "{row.by_onnxruntime:.2f}",
-        "Headwaiter / transformers": "{row.by_transformers:.2f}",
-        "matrix products alone, tokens per CPU second": "{row.floor:.0f}",
-    },
 }
 
 

@@ -22,19 +22,16 @@ from headwaiter_server.runtime.packing import pack
 _REPEATS = 5
 
 
-def floor_s(
-    sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int, *, gated: bool = False
-) -> float:
+def floor_s(sequences: Sequence[Ids], manifest: Manifest, d_ff: int, batch_tokens: int) -> float:
     """Return the CPU seconds of the matrix products that every implementation needs.
 
-    These are the six linear layers of each encoder layer, or seven with a gated feed-forward block, over all tokens in
-    packed batches, and the attention products [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H] of each sequence. They
-    run in ONNX Runtime's MatMul, which was faster on the CPU than PyTorch's. Softmax, norms, activations and gathers
-    are left out.
+    These are the six linear layers of each encoder layer, over all tokens in packed batches, and the attention products
+    [H, n, d/H]·[H, d/H, n] and [H, n, n]·[H, n, d/H] of each sequence. They run in ONNX Runtime's MatMul, which was
+    faster on the CPU than PyTorch's. Softmax, norms, activations and gathers are left out.
     """
     tokens = sum(map(len, sequences))
     width = hidden_width(manifest)
-    linear = _linear_products(width, d_ff, manifest.layers, gated)
+    linear = _linear_products(width, d_ff, manifest.layers)
     rows = np.random.default_rng(0).standard_normal((batch_tokens, width), np.float32)
     seconds = _fastest_s(linear, {"x": rows}) * tokens / batch_tokens
     attention = _attention_products()
@@ -54,7 +51,7 @@ def in_process_s(sequences: Sequence[Ids], window: int, graph: EncoderGraph, pla
 
 def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
     """Return the seconds of a `session.run` of each sequence alone, with inputs prepared beforehand."""
-    session = one_thread_session(path)
+    session = _one_thread_session(path)
     names = [node.name for node in session.get_inputs()]
     feeds = [pack([ids]).feeds(names) for ids in sequences]
     seconds = []
@@ -65,7 +62,7 @@ def alone_s(sequences: Sequence[Ids], path: Path) -> list[float]:
     return seconds
 
 
-def one_thread_session(model: Path | bytes) -> ort.InferenceSession:
+def _one_thread_session(model: Path | bytes) -> ort.InferenceSession:
     """Open a graph on the CPU with one thread, and with the memory patterns that ONNX Runtime uses by default."""
     options = session_options(threads=1)
     options.enable_mem_pattern = True
@@ -76,7 +73,7 @@ def _fastest_s(session: ort.InferenceSession, feeds: dict[str, NDArray[np.float3
     return min(own_cpu_s(partial(session.run, None, feeds)) for _ in range(_REPEATS))
 
 
-def _linear_products(d_model: int, d_ff: int, layers: int, gated: bool) -> ort.InferenceSession:
+def _linear_products(d_model: int, d_ff: int, layers: int) -> ort.InferenceSession:
     """Return the linear layers of a model, each with its own weights, so that no weights stay in the cache."""
     random = np.random.default_rng(0)
     nodes, weights, outputs = [], [], []
@@ -89,13 +86,12 @@ def _linear_products(d_model: int, d_ff: int, layers: int, gated: bool) -> ort.I
             ("out", f"v{layer}", f"out{layer}", (d_model, d_model)),
             ("up", f"out{layer}", f"up{layer}", (d_model, d_ff)),
             ("down", f"up{layer}", f"down{layer}", (d_ff, d_model)),
-            *([("gate", f"out{layer}", f"gate{layer}", (d_model, d_ff))] if gated else []),
         ):
             weight = random.standard_normal(widths, np.float32) / np.float32(np.sqrt(widths[0]))
             weights.append(numpy_helper.from_array(weight, f"{name}{layer}.weight"))
             nodes.append(helper.make_node("MatMul", [source, weights[-1].name], [target]))
         rows = f"down{layer}"
-        outputs += [f"q{layer}", f"k{layer}", *([f"gate{layer}"] if gated else [])]
+        outputs += [f"q{layer}", f"k{layer}"]
     return _products(nodes, {"x": [None, d_model]}, [*outputs, rows], weights)
 
 
@@ -111,4 +107,4 @@ def _products(
     targets = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
     graph = helper.make_graph(nodes, "products", sources, targets, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return one_thread_session(model.SerializeToString())
+    return _one_thread_session(model.SerializeToString())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, in_batches
+from bench.loads.traces import MEDIAN_30, MEDIAN_90, in_batches
 from bench.processes import SERVER_CORE, own_cpu_s, pin
 from bench.rounds import Rounds
 from bench.run import Run
@@ -14,8 +14,8 @@ from headwaiter_server.runtime.packing import PackedBatch, pack
 from testbed.minilm import bundle
 
 INT8 = "int8"
-ROUNDS = 3
-BATCH_TOKENS = 512
+_ROUNDS = 3
+_BATCH_TOKENS = 512
 _SEQUENCES = {MEDIAN_30: 1200, MEDIAN_90: 500}
 
 
@@ -40,8 +40,8 @@ def int8(run: Run) -> list[Int8Speed]:
     speeds = []
     for lengths, sequences in _SEQUENCES.items():
         trace = lengths.trace(sequences, opened.manifest.vocabulary_size)
-        batches = sorted_batches(trace)
-        rates = [[trace.tokens / own_cpu_s(partial(_run, graph, batches)) for graph in graphs] for _ in range(ROUNDS)]
+        batches = [pack(batch) for batch in in_batches(sorted(trace.sequences, key=len), _BATCH_TOKENS)]
+        rates = [[trace.tokens / own_cpu_s(partial(_run, graph, batches)) for graph in graphs] for _ in range(_ROUNDS)]
         fp32, int8 = map(Rounds, zip(*rates, strict=True))
         speeds.append(Int8Speed(trace.name, fp32, int8, int8 / fp32))
     (parity,) = (graph for graph in opened.parity().graphs if graph.precision == PRECISION_INT8)
@@ -53,11 +53,6 @@ def int8(run: Run) -> list[Int8Speed]:
     findings.record("share of sentences with the same nearest neighbour as in fp32", neighbours)
     findings.record("linear layers that stay in fp32", ", ".join(graph.float32_layers) or "none")
     return speeds
-
-
-def sorted_batches(trace: Trace) -> list[PackedBatch]:
-    """Return the sequences of a trace, sorted by length, in batches of at most `BATCH_TOKENS`."""
-    return [pack(batch) for batch in in_batches(sorted(trace.sequences, key=len), BATCH_TOKENS)]
 
 
 def _run(graph: EncoderGraph, batches: list[PackedBatch]) -> None:
