@@ -11,9 +11,7 @@ from bench.measure import Fleet
 from bench.report import charts, page, tables
 from bench.run import FULL, QUICK, Figures, Run, RunSizes
 from bench.studies.client import client
-from bench.studies.front_end import front_end
 from bench.studies.hostile_http import hostile_http
-from bench.studies.http import http, unused_http
 from bench.studies.int8 import INT8, int8
 from bench.studies.open_loop import open_loops
 from bench.studies.overheads import metrics, poison, single_request
@@ -30,9 +28,6 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "alone": single_request,
     "metrics": metrics,
     "poison": poison,
-    "front-end": front_end,
-    "http": http,
-    "unused-http": unused_http,
     "hostile-http": hostile_http,
     "client": client,
     "planning": planning_costs,

@@ -56,6 +56,7 @@ class ServerSetup:
 
 HEADWAITER = ServerSetup("Headwaiter")
 MINIMAL = ServerSetup("minimal server", program=("bench.servers.minimal",))
+NULL = ServerSetup("null model", program=("bench.servers.modified", "null"))
 
 
 @dataclass(frozen=True)

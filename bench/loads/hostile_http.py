@@ -44,7 +44,7 @@ async def _run(url: str, kind: str) -> int:
         nonlocal answers
         while True:
             try:
-                answered = await connection.call(message)
+                answered, _ = await connection.call(message)
             except (ConnectionError, asyncio.IncompleteReadError):
                 # After some errors the server closes the connection.
                 connection = await Connection.open(url)

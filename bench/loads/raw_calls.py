@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from itertools import count, cycle, pairwise, repeat, takewhile
+from itertools import count, cycle, repeat, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -18,7 +18,7 @@ from headwaiter_proto import encoder_pb2 as pb
 
 _Result = TypeVar("_Result")
 
-ENCODE, ENCODE_STREAM = "/headwaiter.v1.Encoder/Encode", "/headwaiter.v1.Encoder/EncodeStream"
+ENCODE = "/headwaiter.v1.Encoder/Encode"
 # An open loop cancels unanswered requests this many seconds after its last request.
 _GRACE_S = 5.0
 
@@ -163,38 +163,6 @@ def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | 
         return Reply(request.tokens)
 
     return send
-
-
-async def repeat_unary(channel: grpc.aio.Channel, method: str, message: bytes, requesters: int, seconds: float) -> Load:
-    """Send one message repeatedly from a number of requesters; raise the first error, if there is one."""
-    end_s = time.perf_counter() + seconds
-    requests = takewhile(lambda _: time.perf_counter() < end_s, repeat(RawRequest(message)))
-    load = await load_generator.closed_loop(sender(channel, method), requests, requesters)
-    raise_first_error(load)
-    return load
-
-
-async def repeat_stream(
-    channel: grpc.aio.Channel, method: str, messages: Sequence[bytes], in_flight: int, seconds: float
-) -> Load:
-    """Keep a number of messages in flight on one stream; a latency is the time between two answers."""
-    call: Any = channel.stream_stream(method)()
-    coming = cycle(messages)
-    started_s, cpu_started_s = time.perf_counter(), time.process_time()
-    for _ in range(in_flight):
-        await call.write(next(coming))
-    times_s = [started_s]
-    while times_s[-1] < started_s + seconds:
-        await call.read()
-        times_s.append(time.perf_counter())
-        await call.write(next(coming))
-    await call.done_writing()
-    for _ in range(in_flight):
-        await call.read()
-        times_s.append(time.perf_counter())
-    took_s = times_s[-1] - started_s
-    outcomes = [Outcome(before_s, before_s, now_s, 0, None) for before_s, now_s in pairwise(times_s)]
-    return Load(outcomes, started_s, took_s, (time.process_time() - cpu_started_s) / took_s)
 
 
 def request(*sequences: Ids, **fields: Any) -> RawRequest:

@@ -96,7 +96,7 @@ async def _connected(api: Api, address: str, connections: int) -> AsyncIterator[
 
         async def post_message(message: bytes) -> bytes:
             connection = free.pop()
-            status, body = await connection.exchange(message)
+            status, body = await connection.call(message)
             free.append(connection)
             if status != 200:
                 raise RuntimeError(f"status {status}: {body[:200].decode(errors='replace')}")

@@ -1,7 +1,7 @@
 """A minimal grpc.aio server, to compare Headwaiter's front end with.
 
 - Encode parses a request of one sequence, runs the packed graph in a thread, and returns the bytes of the vector.
-- /echo/unary-BYTES and /echo/stream-BYTES answer each message with this number of zero bytes.
+- /echo/unary-BYTES answers each message with this number of zero bytes.
 
 Run it with `python -m bench.servers.minimal BUNDLE --address HOST:PORT`; it ignores all other flags.
 """
@@ -9,7 +9,6 @@ Run it with `python -m bench.servers.minimal BUNDLE --address HOST:PORT`; it ign
 import argparse
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,19 +29,12 @@ class _EchoHandler(grpc.GenericRpcHandler):
         service, _, method = handler_call_details.method[1:].partition("/")
         if service != "echo":
             return None
-        kind, _, size_bytes = method.partition("-")
-        reply = bytes(int(size_bytes))
+        reply = bytes(int(method.removeprefix("unary-")))
 
-        async def unary(request: bytes, context: "ServicerContext[bytes, bytes]") -> bytes:
+        async def answer(request: bytes, context: "ServicerContext[bytes, bytes]") -> bytes:
             return reply
 
-        async def stream(requests: AsyncIterator[bytes], context: "ServicerContext[bytes, bytes]") -> None:
-            async for _ in requests:
-                await context.write(reply)
-
-        if kind == "unary":
-            return grpc.unary_unary_rpc_method_handler(unary)
-        return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(answer)
 
 
 def _encode_handler(graph: EncoderGraph) -> grpc.GenericRpcHandler:

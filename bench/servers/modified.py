@@ -31,8 +31,6 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
 
-# A batch of only this id blocks the device of the null model for PAUSE_S, so that other requests wait.
-PAUSE_ID, PAUSE_S = 7, 0.5
 # A poisoned sequence; no trace contains it.
 POISON = np.full(24, 1)
 # SILENCE turns metrics off, RECORD turns them on; they are on at the start.
@@ -77,8 +75,6 @@ class NullGraph(EncoderGraph):
 
     def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
         """Return the outputs for a batch of token ids."""
-        if batch.tokens == 1 and batch.rows[0] == PAUSE_ID:
-            time.sleep(PAUSE_S)
         if self._batch_s:
             time.sleep(self._batch_s + self._token_s * batch.tokens)
         pooled = np.tile(self._vector, (batch.sequences, 1))

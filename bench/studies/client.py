@@ -10,12 +10,11 @@ from itertools import cycle, islice
 
 from bench.loads.raw_calls import RawRequest, raise_first_error, send_all, text_requests
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER
+from bench.measure import HEADWAITER, NULL
 from bench.processes import LOAD_CORE, in_turn, pin
 from bench.rounds import Rounds
 from bench.run import Run
 from bench.studies.call_cost import cost_us
-from bench.studies.front_end import NULL
 from headwaiter_client import Client
 from headwaiter_proto import encoder_pb2 as pb
 

@@ -13,15 +13,16 @@ import numpy as np
 
 from bench.loads import raw_calls
 from bench.loads.hostile_http import KINDS
-from bench.measure import warn_if_late
+from bench.measure import NULL, warn_if_late
 from bench.processes import LOAD_CORE, cpu_s, pin
 from bench.rounds import Rounds
 from bench.run import Run
-from bench.studies.front_end import NULL
-from bench.studies.http import SEQUENCE, with_http
 from testbed.server_process import RunningServer
 
+_CALLED = replace(NULL, name="null model, HTTP API", flags=("--http-api", "on"))
+_OTHER = replace(_CALLED, name="another server")
 _NOTHING = "nothing"
+_SEQUENCE = np.arange(1000, 1020)
 _RATE_PER_S, _WINDOW_S = 100.0, 2.0
 _TURNS_PER_ROUND = 2
 # A server is calm if it takes at most this share of a core for this time.
@@ -70,8 +71,7 @@ class HostileCallers:
 def hostile_http(run: Run) -> list[HostileCallers]:
     """Measure the gRPC callers of a null model in windows with and without hostile HTTP callers, in turn."""
     pin(LOAD_CORE)
-    called = run.fleet[with_http(NULL)]
-    other = run.fleet[replace(with_http(NULL), name="another server")]
+    called, other = run.fleet[_CALLED], run.fleet[_OTHER]
     rows = [HostileCallers(kind) for kind in (_NOTHING, *KINDS)]
     _send(called, 0, Window())
     for turn in range(_TURNS_PER_ROUND * run.sizes.rounds):
@@ -85,7 +85,7 @@ def hostile_http(run: Run) -> list[HostileCallers]:
 
 
 def _send(server: RunningServer, seed: int, window: Window) -> None:
-    load = raw_calls.open_loop(server.address, [SEQUENCE], _RATE_PER_S, _WINDOW_S, None, seed)
+    load = raw_calls.open_loop(server.address, [_SEQUENCE], _RATE_PER_S, _WINDOW_S, None, seed)
     raw_calls.raise_first_error(load)
     warn_if_late(load)
     latencies_s = [outcome.latency_s for outcome in load.outcomes]

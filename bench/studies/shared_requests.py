@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, Fleet, ServerSetup, server_cpu_s
+from bench.measure import HEADWAITER, NULL, Fleet, ServerSetup, server_cpu_s
 from bench.processes import LOAD_CORE, pin
 from bench.rounds import Rounds
-from bench.studies.front_end import NULL
 from headwaiter_client import AsyncClient, Client
 from testbed.server_process import RunningServer
 

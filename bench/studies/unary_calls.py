@@ -13,10 +13,9 @@ import numpy as np
 
 from bench.loads.h2load import send_calls
 from bench.loads.raw_calls import ENCODE, request
-from bench.measure import MINIMAL, Fleet, ServerSetup, counters, server_cpu_s
+from bench.measure import MINIMAL, NULL, Fleet, ServerSetup, counters, server_cpu_s
 from bench.processes import LOAD_CORE, pin
 from bench.rounds import Rounds
-from bench.studies.front_end import NULL
 from headwaiter_proto import encoder_pb2 as pb
 from testbed.server_process import RunningServer
 

@@ -1,4 +1,4 @@
-"""The HTTP load generator reads whole replies, and hostile callers send what their names say."""
+"""Hostile HTTP callers send what their names say."""
 
 import json
 import subprocess
@@ -9,11 +9,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.loads.hostile_http import BODIES, KINDS
-from bench.loads.http_calls import closed_loop
 from testbed.server_process import RunningServer, running_server
 from tests.support.e2e.prometheus_metrics import metric_value
 
@@ -22,17 +20,6 @@ from tests.support.e2e.prometheus_metrics import metric_value
 def server(text_bundle: Path, starts_processes: None) -> Iterator[RunningServer]:
     with running_server(text_bundle, ["--provider", "cpu", "--http-api", "on"]) as server:
         yield server
-
-
-def test_a_closed_loop_counts_the_tokens_of_answered_requests_and_reports_the_status_of_others(
-    server: RunningServer,
-) -> None:
-    sequences = [np.array([5, 9, 6]), np.array([5, 9]), np.array([999])]
-    load = closed_loop(server.metrics_url, [*sequences * 2], requesters=2)
-    assert sorted(outcome.tokens for outcome in load.answered) == [2, 2, 3, 3]
-    assert [str(each.error) for each in load.outcomes if each.error] == ["status 400"] * 2
-    (pair,) = closed_loop(server.metrics_url, sequences[:2], requesters=1, sequences_per_request=2).answered
-    assert pair.tokens == 5
 
 
 def test_hostile_bodies_hold_the_values_that_their_names_say() -> None:

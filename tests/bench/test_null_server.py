@@ -1,9 +1,8 @@
 """The outputs of the null model identify the sequences, so that a benchmark notices mixed-up answers."""
 
 import numpy as np
-import pytest
 
-from bench.servers.modified import PAUSE_ID, NullGraph
+from bench.servers.modified import NullGraph
 from headwaiter_server.runtime.packing import pack
 
 
@@ -14,13 +13,3 @@ def test_a_vector_holds_the_sum_and_the_number_of_the_ids() -> None:
     assert outputs.pooled[:, :2].tolist() == [[14, 2], [3, 1]]
     assert (outputs.pooled[:, 2:] != 0).all()
     assert outputs.hidden.tolist() == [[5, 1, 0, 0], [9, 1, 0, 0], [3, 1, 0, 0]]
-
-
-@pytest.mark.parametrize(("ids", "pauses"), [([PAUSE_ID], 1), ([PAUSE_ID, PAUSE_ID], 0), ([1], 0)])
-def test_a_batch_of_only_the_pause_id_blocks_the_device(
-    monkeypatch: pytest.MonkeyPatch, ids: list[int], pauses: int
-) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("bench.servers.modified.time.sleep", slept.append)
-    NullGraph(2).run(pack([np.array(ids)]), hidden=False)
-    assert len(slept) == pauses
