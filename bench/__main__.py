@@ -15,7 +15,7 @@ from bench.studies.hostile_http import hostile_http
 from bench.studies.int8 import INT8, int8
 from bench.studies.open_loop import open_loops
 from bench.studies.overheads import metrics, poison, single_request
-from bench.studies.planning import mixed_shapes, planning_costs
+from bench.studies.planning import planning_costs
 from bench.studies.scheduler_alone import scheduler_alone
 from bench.studies.throughput import throughput
 from headwaiter_server.runtime.bundle import TOKENIZER, Bundle
@@ -32,7 +32,6 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "client": client,
     "planning": planning_costs,
     "scheduler": scheduler_alone,
-    "shapes": mixed_shapes,
     INT8: int8,
 }
 _SEQUENCES = 2000

@@ -170,9 +170,3 @@ def request(*sequences: Ids, **fields: Any) -> RawRequest:
     ids = np.concatenate(sequences).astype("<i4")
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=list(map(len, sequences)))
     return RawRequest(pb.EncodeRequest(tokens=tokens, **fields).SerializeToString(), len(ids))
-
-
-def text_requests(texts: Sequence[str], texts_per_request: int, **fields: Any) -> list[pb.EncodeRequest]:
-    """Return requests of several texts each; `fields` are further fields of the messages."""
-    groups = in_groups(texts, texts_per_request)
-    return [pb.EncodeRequest(texts=pb.Texts(values=group), **fields) for group in groups]

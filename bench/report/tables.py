@@ -66,14 +66,6 @@ COLUMNS = {
         "sequences/s": "{row.sequences_per_s:,.0f}",
         "sequences per batch": "{row.sequences_per_batch:,.1f}",
     },
-    "shapes": {
-        "mix": "{row.mix}",
-        "apart, ms": "{row.apart_ms:.0f}",
-        "together, ms": "{row.together_ms:.0f}",
-        "together / apart": "{row.ratio:.2f}",
-        "peak memory apart, MiB": "{row.apart_mib:.1f}",
-        "peak memory together, MiB": "{row.together_mib:.1f}",
-    },
     INT8: {
         "trace": "{row.trace}",
         "fp32, tokens per CPU second": "{row.fp32_tokens_per_cpu_s:,.0f}",

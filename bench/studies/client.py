@@ -1,20 +1,16 @@
-"""The cost of the client: its memory on short texts, and its throughput on real sentences."""
+"""The throughput of the client on real sentences, beside that of requests without the client."""
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import cycle, islice
 
-from bench.loads.raw_calls import RawRequest, raise_first_error, send_all, text_requests
-from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, NULL
+from bench.loads.raw_calls import RawRequest, raise_first_error, send_all
+from bench.loads.traces import in_groups, sentences
+from bench.measure import HEADWAITER
 from bench.processes import LOAD_CORE, in_turn, pin
 from bench.rounds import Rounds
 from bench.run import Run
-from bench.studies.call_cost import cost_us
 from headwaiter_client import Client
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -24,23 +20,13 @@ _TEXTS_PER_REQUEST, _REQUESTERS = 64, 8
 
 
 def client(run: Run) -> None:
-    """Measure memory in a process of its own, then compare the throughput with that of raw requests."""
+    """Send all sentences with the client and as raw requests, in turn."""
     pin(LOAD_CORE)
-    program = [sys.executable, "-m", "bench.studies.short_texts", run.fleet[NULL].address]
-    short = json.loads(subprocess.run(program, stdout=subprocess.PIPE, check=True).stdout)
-    findings = run.figures.findings.of_part(f"{short['texts']:,} short texts through encode_stream, null model")
-    findings.record("seconds", short["seconds"])
-    findings.require("peak memory of the client, MiB", short["peak_mib"], "<", 200.0)
-    findings.require("results that are missing, out of order or belong to another text", short["wrong"], "≤", 0.0)
-    for count in (1, 64):
-        cost = cost_us(run.fleet[NULL].address, count)
-        name = f"CPU time of a call with {count} texts: client / generated stub"
-        findings.record(name, cost["ratio"])
     address = run.fleet[HEADWAITER].address
     texts = list(islice(cycle(sentences()), _SENTENCES))
     turns = in_turn(partial(_client_s, address, texts), partial(_raw_s, address, texts), run.sizes.rounds)
     client_s, raw_s = map(Rounds, turns)
-    findings = findings.of_part(f"{len(texts):,} sentences")
+    findings = run.figures.findings.of_part(f"{len(texts):,} sentences")
     findings.record("seconds through encode_stream", client_s)
     findings.record("seconds of raw requests", raw_s)
     findings.require("texts/s: encode_stream / raw requests", raw_s / client_s, "≥", 0.9)
@@ -55,8 +41,10 @@ def _client_s(address: str, texts: Sequence[str]) -> float:
 
 
 def _raw_s(address: str, texts: Sequence[str]) -> float:
-    requests = text_requests(texts, _TEXTS_PER_REQUEST, truncation=pb.TRUNCATION_RIGHT)
-    raw = [RawRequest(each.SerializeToString()) for each in requests]
-    load = send_all(address, raw, _REQUESTERS)
+    requests = [
+        pb.EncodeRequest(texts=pb.Texts(values=group), truncation=pb.TRUNCATION_RIGHT)
+        for group in in_groups(texts, _TEXTS_PER_REQUEST)
+    ]
+    load = send_all(address, [RawRequest(each.SerializeToString()) for each in requests], _REQUESTERS)
     raise_first_error(load)
     return load.sending_s
