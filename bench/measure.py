@@ -4,9 +4,10 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from urllib.request import urlopen
 
 import grpc
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.loads.raw_calls import failed_with
 from bench.processes import LOAD_CORE, SERVER_CORE, cpu_s, pin
 from bench.rounds import Rounds
-from headwaiter_client.cli.load_generator import Load, Outcome
+from headwaiter_client.cli.load_generator import Load
 from testbed.minilm import ROOT, bundle
 from testbed.server_process import RunningServer, running_server
 
@@ -131,6 +132,14 @@ class Fleet(ExitStack):
         self.close()
 
 
+@contextmanager
+def logged_server(bundle: Path | None, *flags: str) -> Iterator[RunningServer]:
+    """Run headwaiter-server on any core, with its log in the file."""
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("ab") as log, running_server(bundle, flags, log=log) as server:
+        yield server
+
+
 def measure(server: RunningServer, send_load: Callable[[str], Load]) -> Measurement:
     """Wait until the server is idle, send it a load from another core, and return the figures."""
     pin(LOAD_CORE)
@@ -154,11 +163,12 @@ def warn_if_late(load: Load) -> None:
 def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) -> Measurement:
     answered, outcomes = load.answered, load.outcomes
     shortest_tokens = np.quantile([outcome.tokens for outcome in outcomes], 0.25)
-    short = [outcome for outcome in answered if outcome.tokens <= shortest_tokens]
+    latencies_s = [outcome.latency_s for outcome in answered]
+    short_s = [outcome.latency_s for outcome in answered if outcome.tokens <= shortest_tokens]
     good = [outcome for outcome in answered if outcome.latency_s <= DEADLINE_S]
     while_sending = [outcome for outcome in answered if outcome.replied_s <= load.started_s + load.sending_s]
     tokens = sum(outcome.tokens for outcome in answered)
-    refusals = failed_with(load, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    refused_s = [outcome.latency_s for outcome in failed_with(load, grpc.StatusCode.RESOURCE_EXHAUSTED)]
     cost_error = "headwaiter_batch_cost_error_ratio"
     batch_tokens = counted["headwaiter_batch_tokens_sum"]
     padding = "headwaiter_batch_padding_ratio"
@@ -166,19 +176,19 @@ def _measurement(load: Load, server_cpu_s: float, counted: Mapping[str, float]) 
         requests_per_s=len(answered) / load.answered_s,
         tokens_per_s=tokens / load.answered_s,
         tokens_per_cpu_s=tokens / server_cpu_s,
-        p50_ms=_latency_ms(answered, 0.5),
-        p95_ms=_latency_ms(answered, 0.95),
-        p99_ms=_latency_ms(answered, 0.99),
-        short_p50_ms=_latency_ms(short, 0.5),
-        short_p99_ms=_latency_ms(short, 0.99),
+        p50_ms=quantile_ms(latencies_s, 0.5),
+        p95_ms=quantile_ms(latencies_s, 0.95),
+        p99_ms=quantile_ms(latencies_s, 0.99),
+        short_p50_ms=quantile_ms(short_s, 0.5),
+        short_p99_ms=quantile_ms(short_s, 0.99),
         useful_rows=_share(batch_tokens, counted["headwaiter_batch_rows_total"] or batch_tokens),
         useful_cells=1 - _share(counted[f"{padding}_sum"], counted[f"{padding}_count"]),
         predicted=_share(counted[f"{cost_error}_bucket 0.2"], counted[f"{cost_error}_count"]),
         kept_up=len(while_sending) / len(outcomes),
         goodput_per_s=len(good) / load.sending_s,
         goodput_tokens_per_s=sum(outcome.tokens for outcome in good) / load.sending_s,
-        refused_per_s=len(refusals) / load.sending_s,
-        refused_p99_ms=_latency_ms(refusals, 0.99),
+        refused_per_s=len(refused_s) / load.sending_s,
+        refused_p99_ms=quantile_ms(refused_s, 0.99),
         late_answers=counted["headwaiter_requests_total OK"] - len(answered),
         wasted_sequences=1 - _share(len(answered), counted["headwaiter_batch_sequences_sum"]),
     )
@@ -222,10 +232,9 @@ def _wait_until_idle(server: RunningServer) -> None:
         time.sleep(_POLL_S)
 
 
-def _latency_ms(outcomes: Sequence[Outcome], quantile: float) -> float:
-    if not outcomes:
-        return float("nan")
-    return float(np.quantile([outcome.latency_s for outcome in outcomes], quantile)) * 1e3
+def quantile_ms(seconds: Sequence[float], quantile: float) -> float:
+    """Return a quantile of seconds in milliseconds; NaN if there are none."""
+    return float(np.quantile(seconds, quantile)) * 1e3 if seconds else float("nan")
 
 
 def _share(part: float, whole: float) -> float:

@@ -2,21 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from itertools import count, cycle, repeat, takewhile
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 
-from bench.loads.traces import Ids, in_groups
+from bench.loads.traces import Ids
 from headwaiter_client.cli import load_generator
 from headwaiter_client.cli.load_generator import Load, Outcome, Reply, Send, poisson_arrivals
 from headwaiter_proto import encoder_pb2 as pb
-
-_Result = TypeVar("_Result")
 
 ENCODE = "/headwaiter.v1.Encoder/Encode"
 # An open loop cancels unanswered requests this many seconds after its last request.
@@ -43,24 +41,15 @@ def raise_first_error(load: Load) -> None:
             raise outcome.error
 
 
-def closed_loop(
-    address: str, sequences: Sequence[Ids], requesters: int, sequences_per_request: int = 1, connections: int = 1
-) -> Load:
-    """Send sequences; each requester waits for its answer before it sends the next request."""
-    requests = [request(*group) for group in in_groups(sequences, sequences_per_request)]
-    return send_all(address, requests, requesters, connections=connections)
+def closed_loop(address: str, sequences: Sequence[Ids], requesters: int) -> Load:
+    """Send one sequence per request; each requester waits for its answer before it sends the next request."""
+    return send_all(address, list(map(request, sequences)), requesters)
 
 
-def send_all(
-    address: str, requests: Sequence[RawRequest], requesters: int, method: str = ENCODE, connections: int = 1
-) -> Load:
+def send_all(address: str, requests: Sequence[RawRequest], requesters: int, method: str = ENCODE) -> Load:
     """Send requests; each requester waits for its answer before it sends the next request."""
-    return _run(
-        address,
-        lambda send: load_generator.closed_loop(send, requests, requesters),
-        method=method,
-        connections=connections,
-    )
+    with connected(address, method=method) as send:
+        return send(requests, requesters)
 
 
 @contextmanager
@@ -71,13 +60,8 @@ def connected(
 
     Unlike `send_all`, the function does not connect, so that its time is that of the requests alone.
     """
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        send = runner.run(_connect(stack, address, method, connections=connections))
-        try:
-            yield lambda requests, requesters: runner.run(load_generator.closed_loop(send, requests, requesters))
-        finally:
-            runner.run(stack.aclose())
+    with _connected(address, connections, method) as (runner, send):
+        yield lambda requests, requesters: runner.run(load_generator.closed_loop(send, requests, requesters))
 
 
 def closed_loop_beside(
@@ -95,7 +79,8 @@ def closed_loop_beside(
         others = await sending_others
         return load, replace(others, outcomes=[outcome for outcome in others.outcomes if outcome.sent_s < ended_s])
 
-    return _run(address, run)
+    with _connected(address) as (runner, send):
+        return runner.run(run(send))
 
 
 def open_loop(
@@ -105,7 +90,6 @@ def open_loop(
     duration_s: float,
     deadline_s: float | None,
     seed: int,
-    method: str = ENCODE,
 ) -> Load:
     """Send one sequence per request at random times (Poisson arrivals), whether the server keeps up or not.
 
@@ -113,49 +97,47 @@ def open_loop(
     """
     requests = list(map(request, sequences))
     arrivals_s = list(takewhile(lambda arrival_s: arrival_s < duration_s, poisson_arrivals(rate_per_s, seed)))
-    return _run(
-        address, lambda send: load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S), deadline_s, method
-    )
+    with _connected(address, deadline_s=deadline_s) as (runner, send):
+        return runner.run(load_generator.open_loop(send, cycle(requests), arrivals_s, _GRACE_S))
 
 
-def _run(
-    address: str,
-    load: Callable[[Send[RawRequest]], Awaitable[_Result]],
-    deadline_s: float | None = None,
-    method: str = ENCODE,
-    connections: int = 1,
-) -> _Result:
-    async def connect_and_run() -> _Result:
-        async with AsyncExitStack() as stack:
-            return await load(await _connect(stack, address, method, deadline_s, connections))
-
-    return asyncio.run(connect_and_run())
-
-
-async def _connect(
-    stack: AsyncExitStack, address: str, method: str, deadline_s: float | None = None, connections: int = 1
-) -> Send[RawRequest]:
-    """Open connections, and return a function that sends each request over the next of them."""
+@contextmanager
+def _connected(
+    address: str, connections: int = 1, method: str = ENCODE, deadline_s: float | None = None
+) -> Iterator[tuple[asyncio.Runner, Send[RawRequest]]]:
+    """Open connections, and yield their event loop and a function that sends each request over the next of them."""
     # Otherwise the channels would share a connection.
     options = [("grpc.use_local_subchannel_pool", 1)]
-    senders = []
-    for _ in range(connections):
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
-        await channel.channel_ready()
-        senders.append(sender(channel, method, deadline_s))
-    turns = cycle(senders)
-    return lambda raw, due_s: next(turns)(raw, due_s)
+
+    async def connect() -> Send[RawRequest]:
+        senders = []
+        for _ in range(connections):
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options))
+            await channel.channel_ready()
+            senders.append(sender(channel, method, deadline_s))
+        turns = cycle(senders)
+        return lambda raw, due_s: next(turns)(raw, due_s)
+
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            yield runner, runner.run(connect())
+        finally:
+            runner.run(stack.aclose())
 
 
-def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None) -> Send[RawRequest]:
+def sender(
+    channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | None = None, token: str | None = None
+) -> Send[RawRequest]:
     """Return a function that sends raw requests with a deadline that counts from their due time."""
     # Without serializers gRPC takes and returns bytes.
     call: Any = channel.unary_unary(method)
+    metadata = None if token is None else (("authorization", f"Bearer {token}"),)
 
     async def send(request: RawRequest, due_s: float) -> Reply:
         timeout_s = None if deadline_s is None else max(0.0, due_s + deadline_s - time.perf_counter())
         try:
-            await call(request.message, timeout=timeout_s)
+            await call(request.message, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             return Reply(request.tokens, error)
         except asyncio.CancelledError:
@@ -165,8 +147,8 @@ def sender(channel: grpc.aio.Channel, method: str = ENCODE, deadline_s: float | 
     return send
 
 
-def request(*sequences: Ids, **fields: Any) -> RawRequest:
-    """Return one request of one or several sequences; `fields` are further fields of the message."""
+def request(*sequences: Ids) -> RawRequest:
+    """Return one request of one or several sequences."""
     ids = np.concatenate(sequences).astype("<i4")
     tokens = pb.TokenSequences(dtype=pb.DATA_TYPE_INT32, data=ids.tobytes(), lengths=list(map(len, sequences)))
-    return RawRequest(pb.EncodeRequest(tokens=tokens, **fields).SerializeToString(), len(ids))
+    return RawRequest(pb.EncodeRequest(tokens=tokens).SerializeToString(), len(ids))

@@ -14,8 +14,9 @@ import random
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import BertConfig, BertModel
 
-from bench.measure import LOG
+from bench.measure import logged_server, quantile_ms
 from bench.processes import memory_mib
 from headwaiter_client import AsyncClient, Client, HeadwaiterError
 from headwaiter_export.cli import main as export_main
@@ -31,7 +32,7 @@ from headwaiter_server.models.folders import FoundVersion
 from headwaiter_server.models.on_disk import describe
 from headwaiter_server.settings.flags import Settings
 from testbed.minilm import ROOT
-from testbed.server_process import RunningServer, running_server
+from testbed.server_process import RunningServer
 
 _FOLDER = ROOT / "build" / "ten-models"
 _MODELS, _FIT, _CALLERS, _SEQUENCES = 10, 3, 32, 20
@@ -62,7 +63,7 @@ class Phase(NamedTuple):
     def show(self, name: str) -> None:
         """Print the phase in one line."""
         outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.outcomes.items())) or "none"
-        p50, p99 = (1e3 * float(np.percentile([end - start for start, end in self.pinned_s], q)) for q in (50, 99))
+        p50, p99 = (quantile_ms([end - start for start, end in self.pinned_s], quantile) for quantile in (0.5, 0.99))
         longest = f"; longest call {max(end - start for start, end in self.calls_s):.1f} s" if self.calls_s else ""
         print(
             f"{name}: {self.seconds:.0f} s; calls: {outcomes}{longest}; pinned model: p50 {p50:.1f}, p99 {p99:.1f} ms"
@@ -141,12 +142,6 @@ class Callers:
         return sum(each.loads for each in models), sum(each.evictions for each in models), means
 
 
-@contextmanager
-def _serving(*flags: str) -> Iterator[RunningServer]:
-    with LOG.open("ab") as log, running_server(None, ["--models", str(_FOLDER), *flags], log=log) as server:
-        yield server
-
-
 async def _watched(server: RunningServer, work: Callable[[], Coroutine[Any, Any, Phase]]) -> tuple[Phase, float, int]:
     """Return a phase, the largest memory of the server in it in MiB, and the most loads that ended during one call."""
     peak_mib, times_s, loads = 0.0, list[float](), list[int]()
@@ -175,9 +170,9 @@ def main() -> None:
     seconds = flags.parse_args().seconds
     expected, zipf = make_models(), [1 / rank for rank in range(1, _MODELS + 1)]
     size = describe(FoundVersion("a", 1, _FOLDER / _PINNED / "1"), Settings(models=_FOLDER, provider="cpu")).size_bytes
-    limit = _FIT * size
+    limit, serving = _FIT * size, partial(logged_server, None, "--models", str(_FOLDER))
     print(f"each model {size / 2**20:.0f} MiB, limit {limit / 2**20:.0f} MiB")
-    with _serving() as server:
+    with serving() as server:
         callers = Callers(server, expected)
         asyncio.run(callers.run(_QUIET_S, None)).show("all models loaded, pinned model alone")
         asyncio.run(callers.run(_LOADED_S, zipf)).show("all models loaded, Zipf's mix")
@@ -186,11 +181,11 @@ def main() -> None:
     pinned = settings.read_text()
     settings.unlink()
     try:
-        with _serving("--load", "on-demand") as server:
+        with serving("--load", "on-demand") as server:
             empty_mib = memory_mib("VmRSS", server.process.pid)
     finally:
         settings.write_text(pinned)
-    with _serving("--load", "on-demand", "--max-model-bytes", str(limit)) as server:
+    with serving("--load", "on-demand", "--max-model-bytes", str(limit)) as server:
         callers = Callers(server, expected)
         asyncio.run(callers.run(_QUIET_S, None)).show("on demand, pinned model alone")
         before = (0, 0)

@@ -8,7 +8,6 @@ client, and the latency, and the ratio of each to that without shared requests. 
 """
 
 import asyncio
-import statistics
 import sys
 import threading
 import time
@@ -16,10 +15,8 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, NULL, Fleet, ServerSetup, server_cpu_s
+from bench.measure import HEADWAITER, NULL, Fleet, ServerSetup, quantile_ms, server_cpu_s
 from bench.processes import LOAD_CORE, pin
 from bench.rounds import Rounds
 from headwaiter_client import AsyncClient, Client
@@ -94,8 +91,8 @@ def _cost(
         calls / took_s,
         server_s / calls * 1e6,
         own_s / calls * 1e6,
-        statistics.median(latencies_s) * 1e3,
-        float(np.quantile(latencies_s, 0.99)) * 1e3,
+        quantile_ms(latencies_s, 0.5),
+        quantile_ms(latencies_s, 0.99),
     )
 
 

@@ -14,19 +14,19 @@ import asyncio
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import cycle, islice
+from itertools import cycle, islice, repeat, takewhile
 from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple
 
-import numpy as np
-
 from bench.loads.traces import sentences
-from bench.measure import HEADWAITER, Fleet, ServerSetup
+from bench.measure import HEADWAITER, Fleet, ServerSetup, quantile_ms
 from bench.processes import LOAD_CORE, pin
 from headwaiter_client import AsyncClient, HeadwaiterError, RetryPolicy
+from headwaiter_client.cli.load_generator import Reply, closed_loop
 
 TIMED = ServerSetup("timed model", program=("bench.servers.modified", "timed"))
 
@@ -54,10 +54,10 @@ class _Answers(NamedTuple):
 
     def __str__(self) -> str:
         """Return the figures in one line."""
-        errors = {name: self.errors.count(name) for name in set(self.errors)}
         return (
-            f"{len(self.latencies_s)} answers, p50 {_ms(self.latencies_s, 0.5)}, p99 {_ms(self.latencies_s, 0.99)}, "
-            f"short p50 {_ms(self.short_s, 0.5)}, p99 {_ms(self.short_s, 0.99)}, errors {errors}"
+            f"{len(self.latencies_s)} answers, p50 {quantile_ms(self.latencies_s, 0.5):.1f} ms, "
+            f"p99 {quantile_ms(self.latencies_s, 0.99):.1f} ms, short p50 {quantile_ms(self.short_s, 0.5):.1f} ms, "
+            f"p99 {quantile_ms(self.short_s, 0.99):.1f} ms, errors {dict(Counter(self.errors))}"
         )
 
 
@@ -74,7 +74,7 @@ def main(parts: Sequence[str]) -> None:
 def _device(fleet: Fleet) -> None:
     address, texts = fleet[TIMED].address, _short_texts()
     for share in (False, True):
-        print(f"  shares {share}: {_arrive(address, texts, _DEVICE_ARRIVALS_PER_S, _ROUND_S, _PATIENT_S, 0, share)}")
+        print(f"  shares {share}: {_arrive(address, texts, _DEVICE_ARRIVALS_PER_S, _PATIENT_S, 0, share)}")
 
 
 def _lengths(fleet: Fleet) -> None:
@@ -82,15 +82,15 @@ def _lengths(fleet: Fleet) -> None:
     rate = 0.5 * _texts_per_s(address, texts)
     pairs = _in_turns(address, texts, rate, _PATIENT_S)
     for quantile in (0.5, 0.99):
-        ratios = [np.quantile(shared.short_s, quantile) / np.quantile(own.short_s, quantile) for own, shared in pairs]
-        print(f"  short texts, quantile {quantile}: shared / own {statistics.median(ratios):.3f} of {_shown(ratios)}")
+        ratios = [quantile_ms(shared.short_s, quantile) / quantile_ms(own.short_s, quantile) for own, shared in pairs]
+        _show(f"short texts, quantile {quantile}", ratios)
 
 
 def _deadlines(fleet: Fleet) -> None:
     address, texts = fleet[HEADWAITER].address, _short_texts()
     rate = 1.2 * _texts_per_s(address, texts)
     ratios = [len(shared.latencies_s) / len(own.latencies_s) for own, shared in _in_turns(address, texts, rate, 0.5)]
-    print(f"  answers in time: shared / own {statistics.median(ratios):.3f} of {_shown(ratios)}")
+    _show("answers in time", ratios)
 
 
 def _services(fleet: Fleet) -> None:
@@ -99,13 +99,12 @@ def _services(fleet: Fleet) -> None:
     with ProcessPoolExecutor(2, get_context("spawn")) as services:
         for seed in range(_ROUNDS):
             both = [
-                services.submit(_arrive, address, texts, rate, _ROUND_S, 1.0, 2 * seed + share, bool(share))
-                for share in (0, 1)
+                services.submit(_arrive, address, texts, rate, 1.0, 2 * seed + share, bool(share)) for share in (0, 1)
             ]
             own, shared = (future.result() for future in both)
             print(f"  own: {own}\n  shared: {shared}", flush=True)
             ratios.append(len(shared.latencies_s) / len(own.latencies_s))
-    print(f"  answers: shared / own {statistics.median(ratios):.3f} of {_shown(ratios)}")
+    _show("answers", ratios)
 
 
 def _in_turns(address: str, texts: Sequence[_Text], rate_per_s: float, timeout_s: float) -> list[list[_Answers]]:
@@ -113,51 +112,44 @@ def _in_turns(address: str, texts: Sequence[_Text], rate_per_s: float, timeout_s
     pairs = []
     for seed in range(_ROUNDS):
         order = (False, True) if seed % 2 else (True, False)
-        answers = {share: _arrive(address, texts, rate_per_s, _ROUND_S, timeout_s, seed, share) for share in order}
+        answers = {share: _arrive(address, texts, rate_per_s, timeout_s, seed, share) for share in order}
         print(f"  own: {answers[False]}\n  shared: {answers[True]}", flush=True)
         pairs.append([answers[False], answers[True]])
     return pairs
 
 
 def _arrive(
-    address: str, texts: Sequence[_Text], rate_per_s: float, seconds: float, timeout_s: float, seed: int, share: bool
+    address: str, texts: Sequence[_Text], rate_per_s: float, timeout_s: float, seed: int, share: bool
 ) -> _Answers:
     """Make calls at random times, and wait for their ends."""
-    return asyncio.run(_arrive_async(address, texts, rate_per_s, seconds, timeout_s, Random(seed), share))
+    answers, random = _Answers([], [], []), Random(seed)
 
+    async def run() -> None:
+        tasks = set[asyncio.Task[None]]()
+        async with AsyncClient(address, share_requests=share, retry=_ONCE, timeout_s=timeout_s) as client:
+            await client.encode(texts[0].text, truncation="right")
 
-async def _arrive_async(
-    address: str,
-    texts: Sequence[_Text],
-    rate_per_s: float,
-    seconds: float,
-    timeout_s: float,
-    random: Random,
-    share: bool,
-) -> _Answers:
-    answers, tasks = _Answers([], [], []), set()
-    async with AsyncClient(address, share_requests=share, retry=_ONCE, timeout_s=timeout_s) as client:
-        await client.encode(texts[0].text, truncation="right")
+            async def call(each: _Text, due_s: float) -> None:
+                try:
+                    await client.encode(each.text, truncation="right")
+                except HeadwaiterError as error:
+                    answers.errors.append(type(error).__name__)
+                    return
+                answers.latencies_s.append(time.perf_counter() - due_s)
+                if each.tokens <= _SHORT_TOKENS:
+                    answers.short_s.append(answers.latencies_s[-1])
 
-        async def call(each: _Text, due_s: float) -> None:
-            try:
-                await client.encode(each.text, truncation="right")
-            except HeadwaiterError as error:
-                answers.errors.append(type(error).__name__)
-                return
-            answers.latencies_s.append(time.perf_counter() - due_s)
-            if each.tokens <= _SHORT_TOKENS:
-                answers.short_s.append(answers.latencies_s[-1])
+            due_s = time.perf_counter()
+            end_s = due_s + _ROUND_S
+            while (due_s := due_s + random.expovariate(rate_per_s)) < end_s:
+                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                task = asyncio.create_task(call(random.choice(texts), due_s))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            while tasks:
+                await asyncio.wait(tasks)
 
-        due_s = time.perf_counter()
-        end_s = due_s + seconds
-        while (due_s := due_s + random.expovariate(rate_per_s)) < end_s:
-            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            task = asyncio.create_task(call(random.choice(texts), due_s))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-        while tasks:
-            await asyncio.wait(tasks)
+    asyncio.run(run())
     return answers
 
 
@@ -165,18 +157,16 @@ def _texts_per_s(address: str, texts: Sequence[_Text]) -> float:
     """Return the throughput of the server without shared requests."""
 
     async def run() -> float:
-        calls, end_s = 0, time.perf_counter() + _CAPACITY_S
+        random, end_s = Random(0), time.perf_counter() + _CAPACITY_S
         async with AsyncClient(address, share_requests=False) as client:
 
-            async def caller(seed: int) -> None:
-                nonlocal calls
-                random = Random(seed)
-                while time.perf_counter() < end_s:
-                    await client.encode(random.choice(texts).text, truncation="right")
-                    calls += 1
+            async def call(each: _Text, _due_s: float) -> Reply:
+                await client.encode(each.text, truncation="right")
+                return Reply(each.tokens)
 
-            await asyncio.gather(*map(caller, range(_CAPACITY_CALLERS)))
-        return calls / _CAPACITY_S
+            chosen = (random.choice(texts) for _ in takewhile(lambda _: time.perf_counter() < end_s, repeat(None)))
+            load = await closed_loop(call, chosen, _CAPACITY_CALLERS)
+        return len(load.outcomes) / _CAPACITY_S
 
     rate = asyncio.run(run())
     print(f"  throughput of {_CAPACITY_CALLERS} callers without shared requests: {rate:.0f} texts/s", flush=True)
@@ -195,12 +185,9 @@ def _texts_of_all_lengths() -> list[_Text]:
     return [_Text(" ".join(islice(words, count)), count) for count in counts]
 
 
-def _ms(seconds: Sequence[float], quantile: float) -> str:
-    return f"{np.quantile(seconds, quantile) * 1e3:.1f} ms" if seconds else "–"
-
-
-def _shown(ratios: Sequence[float]) -> str:
-    return ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
+def _show(name: str, ratios: Sequence[float]) -> None:
+    shown = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
+    print(f"  {name}: shared / own {statistics.median(ratios):.3f} of {shown}")
 
 
 if __name__ == "__main__":
