@@ -26,13 +26,12 @@ from bench.loads.raw_calls import closed_loop, open_loop
 from bench.loads.traces import MEDIAN_30
 from bench.measure import HEADWAITER, Fleet
 from bench.processes import LOAD_CORE, pin
-from bench.studies.simulated_latency import sequence_of
+from bench.studies.in_process import arrived, take_batch
 from headwaiter_client import Client
 from headwaiter_client.transport.replicas import Replicas
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.planner import plan
 from headwaiter_server.scheduling.queued_request import Sequence as Waiting
 from testbed.minilm import bundle
 
@@ -167,7 +166,7 @@ class Simulation:
         self._calls.in_flight[caller][index] += 1
         self._arrived[number] = now_s, caller
         length = self._random.choice(self._recorded.lengths)
-        self._replicas[index].pending.add(sequence_of(length, number, now_s, self._recorded.cost))
+        self._replicas[index].pending.add(arrived(length, number, now_s, self._recorded.cost))
         self._plan_soon(index, now_s)
 
     def _plan_soon(self, index: int, now_s: float) -> None:
@@ -178,9 +177,7 @@ class Simulation:
 
     def _plan(self, index: int, now_s: float) -> None:
         replica = self._replicas[index]
-        planned = plan(replica.pending, now_s, self._recorded.cost, self._recorded.limits)
-        for sequence in planned.batch:
-            replica.pending.remove(sequence)
+        planned = take_batch(replica.pending, now_s, self._recorded.cost, self._recorded.limits)
         seconds = planned.seconds * self._random.choice(self._recorded.ratios) * replica.slow
         replica.free_s = max(replica.free_s, now_s) + seconds
         replica.is_planned = False
@@ -201,12 +198,9 @@ def capacity_per_s(recorded: Recorded) -> float:
     """Return the sequences/s of one replica that never runs out of waiting sequences."""
     random, pending, seconds = Random(0), Pending(), 0.0
     for number, length in enumerate(recorded.lengths):
-        pending.add(sequence_of(length, number, number * 1e-6, recorded.cost))
+        pending.add(arrived(length, number, number * 1e-6, recorded.cost))
     while pending:
-        planned = plan(pending, 0.0, recorded.cost, recorded.limits)
-        for sequence in planned.batch:
-            pending.remove(sequence)
-        seconds += planned.seconds * random.choice(recorded.ratios)
+        seconds += take_batch(pending, 0.0, recorded.cost, recorded.limits).seconds * random.choice(recorded.ratios)
     return len(recorded.lengths) / seconds
 
 

@@ -1,4 +1,4 @@
-"""The planner without a server, for benchmarks that run in one process."""
+"""The planner without a server, for benchmarks and simulations that run in one process."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
@@ -12,9 +12,10 @@ from headwaiter_server.models.calibration import measure_cost
 from headwaiter_server.runtime.graph import EncoderGraph
 from headwaiter_server.runtime.model import Model
 from headwaiter_server.runtime.packing import pack
-from headwaiter_server.scheduling.fair_start import Priority
+from headwaiter_server.scheduling.cost import BatchLimits, CostModel
+from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.planner import plan
+from headwaiter_server.scheduling.planner import Plan, plan
 from headwaiter_server.scheduling.queued_request import QueuedRequest
 from headwaiter_server.scheduling.queued_request import Sequence as Waiting
 
@@ -45,10 +46,15 @@ class Planner:
 
     def take(self, pending: Pending) -> tuple[Waiting, ...]:
         """Plan a batch, and remove its sequences from the waiting ones."""
-        batch = plan(pending, 0.0, self.cost, self.limits).batch
-        for sequence in batch:
-            pending.remove(sequence)
-        return batch
+        return take_batch(pending, 0.0, self.cost, self.limits).batch
+
+
+def take_batch(pending: Pending, now_s: float, cost: CostModel, limits: BatchLimits) -> Plan:
+    """Plan a batch, and remove its sequences from the waiting ones."""
+    planned = plan(pending, now_s, cost, limits)
+    for sequence in planned.batch:
+        pending.remove(sequence)
+    return planned
 
 
 def pending_of(sequences: Iterable[Ids]) -> Pending:
@@ -60,7 +66,17 @@ def pending_of(sequences: Iterable[Ids]) -> Pending:
 
 
 def waiting(values: NDArray[np.generic]) -> Waiting:
-    """Return a waiting sequence that belongs to no request."""
-    number = next(_order)
+    """Return a waiting sequence that belongs to no request, after those before."""
+    return _waiting(values, next(_order) * 1e-6, 0)
+
+
+def arrived(length: int, number: int, arrived_s: float, cost: CostModel) -> Waiting:
+    """Return a waiting sequence of a request without a deadline; its index is the number."""
+    own_work_s = cost.seconds(1, length, length, length**2)
+    fair_start = fair_start_s(arrived_s, float("inf"), Priority.INTERACTIVE, own_work_s)
+    return _waiting(np.zeros(length, np.int32), fair_start, number)
+
+
+def _waiting(values: NDArray[np.generic], fair_start: float, index: int) -> Waiting:
     no_request = cast("QueuedRequest", None)
-    return Waiting(values, len(values), number * 1e-6, float("inf"), Priority.INTERACTIVE, no_request, 0)
+    return Waiting(values, len(values), fair_start, float("inf"), Priority.INTERACTIVE, no_request, index)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.loads.h2load import send_calls
 from bench.loads.raw_calls import ENCODE
-from bench.measure import counters, server_cpu_s
+from bench.measure import counters
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.runtime.bundle import Bundle
 from testbed.server_process import RunningServer, running_server
@@ -32,28 +32,22 @@ def main(bundle: Path, flags: list[str]) -> None:
     for front_ends in _FRONT_ENDS:
         with running_server(bundle, [*flags, "--front-ends", front_ends]) as server:
             for connections in _CONNECTIONS:
-                send_calls(server.address, ENCODE, message, _WARM_UP_CALLS, connections, _STREAMS)
+                send_calls(server, ENCODE, message, _WARM_UP_CALLS, connections, _STREAMS)
                 print(
                     f"| {front_ends} | {_STREAMS * connections} | {_line(server, message, connections)} |", flush=True
                 )
 
 
 def _line(server: RunningServer, message: bytes, connections: int) -> str:
-    before, (engine_s, front_ends_s) = counters(server.metrics_url), server_cpu_s(server)
-    calls_per_s = send_calls(server.address, ENCODE, message, _CALLS, connections, _STREAMS)
-    after, (engine_after_s, front_ends_after_s) = counters(server.metrics_url), server_cpu_s(server)
+    before = counters(server.metrics_url)
+    sent = send_calls(server, ENCODE, message, _CALLS, connections, _STREAMS)
+    after = counters(server.metrics_url)
     grown = {name: after[name] - before[name] for name in after}
     assert grown["headwaiter_requests_total OK"] == _CALLS, "some calls failed"
     batches = grown["headwaiter_batch_sequences_count"]
-    busy = grown["headwaiter_device_busy_seconds_total"] * calls_per_s / _CALLS
-    return " | ".join(
-        (
-            f"{calls_per_s:.0f}",
-            f"{_CALLS / batches:.1f}",
-            f"{busy:.2f}",
-            f"{(engine_after_s - engine_s) / _CALLS * 1e6:.0f}",
-            f"{(front_ends_after_s - front_ends_s) / _CALLS * 1e6:.0f}",
-        )
+    busy = grown["headwaiter_device_busy_seconds_total"] * sent.calls_per_s / _CALLS
+    return (
+        f"{sent.calls_per_s:.0f} | {_CALLS / batches:.1f} | {busy:.2f} | {sent.cpu_us:.0f} | {sent.children_cpu_us:.0f}"
     )
 
 

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import NamedTuple, cast
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 
 from bench.loads.traces import MEDIAN_30, MEDIAN_90
+from bench.studies.in_process import arrived, take_batch
 from headwaiter_server.scheduling import planner
 from headwaiter_server.scheduling.cost import BatchLimits, CostModel
-from headwaiter_server.scheduling.fair_start import Priority, fair_start_s
 from headwaiter_server.scheduling.pending import Pending
-from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 
 # What the server measured of all-MiniLM-L6-v2 on one core of an Intel Xeon.
 _COST = CostModel(launch_s=3.3e-3, token_s=1.2e-4, padded_s=1.8e-5, cell_s=2.1e-7)
@@ -66,12 +65,10 @@ class _Load:
                 time_s, number = heapq.heappop(arrivals)
                 if length := next(lengths, 0):
                     arrived_s[number] = time_s
-                    pending.add(sequence_of(length, number, time_s, _COST))
+                    pending.add(arrived(length, number, time_s, _COST))
             if not pending:
                 continue
-            planned = planner.plan(pending, now_s, _COST, limits)
-            for sequence in planned.batch:
-                pending.remove(sequence)
+            planned = take_batch(pending, now_s, _COST, limits)
             free_s = max(free_s, now_s) + planned.seconds
             for sequence in planned.batch:
                 latencies_s.append(free_s - arrived_s[sequence.index])
@@ -79,14 +76,6 @@ class _Load:
                     heapq.heappush(arrivals, (free_s + random.uniform(*_ROUND_TRIP_S), next(numbers)))
         p50_s, p99_s = np.percentile(latencies_s, (50, 99))
         return _Figures(len(latencies_s) / free_s, float(p50_s), float(p99_s))
-
-
-def sequence_of(length: int, number: int, arrived_s: float, cost: CostModel) -> Sequence:
-    """Return a waiting sequence of a request without a deadline; its index is the number."""
-    own_work_s, priority = cost.seconds(1, length, length, length**2), Priority.INTERACTIVE
-    fair_start = fair_start_s(arrived_s, float("inf"), priority, own_work_s)
-    values, no_request = np.zeros(length, np.int32), cast(QueuedRequest, None)
-    return Sequence(values, length, fair_start, float("inf"), priority, no_request, number)
 
 
 def _loads() -> Iterator[tuple[str, _Load]]:

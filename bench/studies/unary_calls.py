@@ -6,14 +6,14 @@ and of its two front ends, and of the two front ends of a bare relay, which is t
 load generator is written in C, so that it never limits the server.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
 
-from bench.loads.h2load import send_calls
+from bench.loads.h2load import Sent, send_calls
 from bench.loads.raw_calls import ENCODE, request
-from bench.measure import MINIMAL, NULL, Fleet, ServerSetup, counters, server_cpu_s
+from bench.measure import MINIMAL, NULL, Fleet, ServerSetup, counters
 from bench.processes import LOAD_CORE, pin
 from bench.rounds import Rounds
 from headwaiter_proto import encoder_pb2 as pb
@@ -27,14 +27,6 @@ _ROUNDS = 5
 _MOST_RATIO, _MOST_FRONT_END_RATIO = 1.9, 1.6
 _RELAY = ServerSetup("bare relay", program=("bench.servers.relay",))
 _FRONT_ENDS = ServerSetup("null model, two front ends", program=NULL.program, flags=("--front-ends", "2"))
-
-
-class _CallCost(NamedTuple):
-    """The CPU time of a call, in the process that was started and in its children."""
-
-    cpu_us: float
-    children_cpu_us: float
-    calls_per_s: float
 
 
 def main() -> None:
@@ -77,14 +69,9 @@ def _reply_bytes(address: str, message: bytes) -> int:
     return len(raw)
 
 
-def _cost(server: RunningServer, method: str, message: bytes) -> _CallCost:
-    send_calls(server.address, method, message, _WARM_UP_CALLS, _CONNECTIONS, _STREAMS)
-    before_s, children_before_s = server_cpu_s(server)
-    calls_per_s = send_calls(server.address, method, message, _CALLS, _CONNECTIONS, _STREAMS)
-    after_s, children_after_s = server_cpu_s(server)
-    return _CallCost(
-        (after_s - before_s) / _CALLS * 1e6, (children_after_s - children_before_s) / _CALLS * 1e6, calls_per_s
-    )
+def _cost(server: RunningServer, method: str, message: bytes) -> Sent:
+    send_calls(server, method, message, _WARM_UP_CALLS, _CONNECTIONS, _STREAMS)
+    return send_calls(server, method, message, _CALLS, _CONNECTIONS, _STREAMS)
 
 
 if __name__ == "__main__":
