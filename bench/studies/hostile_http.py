@@ -37,6 +37,10 @@ class Window:
     p99_s: Rounds = field(default_factory=Rounds)
     hostile_per_s: Rounds = field(default_factory=Rounds)
 
+    def __truediv__(self, other: "Window") -> "Window":
+        """Return the ratios of the latencies."""
+        return Window(self.p50_s / other.p50_s, self.p99_s / other.p99_s)
+
 
 @dataclass(frozen=True)
 class HostileCallers:
@@ -48,24 +52,14 @@ class HostileCallers:
     other: Window = field(default_factory=Window)
 
     @property
-    def same_p50(self) -> Rounds:
-        """Median latency with hostile callers of the same server / without hostile callers."""
-        return self.same.p50_s / self.alone.p50_s
+    def same_ratios(self) -> Window:
+        """With hostile callers of the same server / without hostile callers."""
+        return self.same / self.alone
 
     @property
-    def other_p50(self) -> Rounds:
-        """Median latency with hostile callers of another server / without hostile callers."""
-        return self.other.p50_s / self.alone.p50_s
-
-    @property
-    def same_p99(self) -> Rounds:
-        """p99 with hostile callers of the same server / without hostile callers."""
-        return self.same.p99_s / self.alone.p99_s
-
-    @property
-    def other_p99(self) -> Rounds:
-        """p99 with hostile callers of another server / without hostile callers."""
-        return self.other.p99_s / self.alone.p99_s
+    def other_ratios(self) -> Window:
+        """With hostile callers of another server / without hostile callers."""
+        return self.other / self.alone
 
 
 def hostile_http(run: Run) -> list[HostileCallers]:
