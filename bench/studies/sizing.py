@@ -6,7 +6,6 @@ Run it with `python -m bench.studies.sizing`, or with `--card TEXTS_PER_S` for t
 
 import argparse
 import math
-from dataclasses import dataclass
 
 TEXTS_PER_S = (100, 1_000, 10_000, 100_000, 1_000_000)
 # The share of its capacity at which a part runs.
@@ -22,50 +21,24 @@ SENT_BYTES, RECEIVED_BYTES = 183, 1_865
 FRONT_ENDS_PER_REPLICA = 14
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a rate needs, with one replica more than the bound asks for.
-
-    Attributes:
-        cpu_replicas: replicas of one core, if the model runs there.
-        front_ends: front ends of all replicas together, without those of the replica more.
-        replicas: replicas with a GPU each.
-        sent_mbit_per_s, received_mbit_per_s: network of all replicas together, to the servers and back.
-        bound: the part that decides the number of replicas.
-    """
-
-    texts_per_s: int
-    cpu_replicas: int
-    front_ends: int
-    replicas: int
-    sent_mbit_per_s: float
-    received_mbit_per_s: float
-    bound: str
-
-
-def row(texts_per_s: int, card_texts_per_s: float = math.inf) -> Row:
-    """Return what a rate needs of replicas with a card of this rate each.
+def replicas(texts_per_s: int, card_texts_per_s: float = math.inf) -> tuple[int, str]:
+    """Return the replicas with a GPU each, one more than the bound asks for, and the part that is the bound.
 
     Args:
         texts_per_s: rate of calls with one text each.
         card_texts_per_s: rate of a card; infinite to leave the cards out.
     """
-    front_ends = texts_per_s * FRONT_END_CALL_S / SHARE
     needed = {
         "cards": texts_per_s / (SHARE * card_texts_per_s),
-        "front ends": math.ceil(front_ends) / FRONT_ENDS_PER_REPLICA,
+        "front ends": _front_ends(texts_per_s) / FRONT_ENDS_PER_REPLICA,
         "engine": texts_per_s * ENGINE_SEQUENCE_S / SHARE,
     }
     bound = max(needed, key=needed.__getitem__)
-    return Row(
-        texts_per_s,
-        math.ceil(texts_per_s / (SHARE * CPU_REPLICA_TEXTS_PER_S)) + 1,
-        math.ceil(front_ends),
-        math.ceil(needed[bound]) + 1,
-        texts_per_s * SENT_BYTES * 8e-6,
-        texts_per_s * RECEIVED_BYTES * 8e-6,
-        bound if needed[bound] > 1 else "a spare replica",
-    )
+    return math.ceil(needed[bound]) + 1, bound if needed[bound] > 1 else "a spare replica"
+
+
+def _front_ends(texts_per_s: int) -> int:
+    return math.ceil(texts_per_s * FRONT_END_CALL_S / SHARE)
 
 
 def table(card_texts_per_s: float = math.inf) -> str:
@@ -75,10 +48,11 @@ def table(card_texts_per_s: float = math.inf) -> str:
         "|---|---|---|---|---|---|",
     ]
     for texts_per_s in TEXTS_PER_S:
-        found = row(texts_per_s, card_texts_per_s)
-        network = f"{found.sent_mbit_per_s:,.1f} in, {found.received_mbit_per_s:,.1f} out"
-        numbers = f"{texts_per_s:,} | {found.cpu_replicas:,} | {found.front_ends:,} | {found.replicas:,}"
-        lines.append(f"| {numbers} | {network} | {found.bound} |")
+        on_cpu = math.ceil(texts_per_s / (SHARE * CPU_REPLICA_TEXTS_PER_S)) + 1
+        with_gpu, bound = replicas(texts_per_s, card_texts_per_s)
+        sent, received = (texts_per_s * each * 8e-6 for each in (SENT_BYTES, RECEIVED_BYTES))
+        numbers = f"{texts_per_s:,} | {on_cpu:,} | {_front_ends(texts_per_s):,} | {with_gpu:,}"
+        lines.append(f"| {numbers} | {sent:,.1f} in, {received:,.1f} out | {bound} |")
     return "\n".join(lines)
 
 

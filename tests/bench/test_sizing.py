@@ -20,5 +20,4 @@ def test_the_table_of_the_page_is_computed() -> None:
     ],
 )
 def test_the_slowest_part_decides(texts_per_s: int, card_texts_per_s: float, replicas: int, bound: str) -> None:
-    row = sizing.row(texts_per_s, card_texts_per_s)
-    assert (row.replicas, row.bound) == (replicas, bound)
+    assert sizing.replicas(texts_per_s, card_texts_per_s) == (replicas, bound)
