@@ -10,11 +10,10 @@ from bench.loads.traces import MEDIAN_30, MEDIAN_90, Trace, real_sentences
 from bench.measure import Fleet
 from bench.report import charts, page, tables
 from bench.run import FULL, QUICK, Figures, Run, RunSizes
-from bench.studies.client import client
 from bench.studies.hostile_http import hostile_http
 from bench.studies.int8 import INT8, int8
 from bench.studies.open_loop import open_loops
-from bench.studies.overheads import metrics, poison, single_request
+from bench.studies.overheads import poison, single_request
 from bench.studies.planning import planning_costs
 from bench.studies.scheduler_alone import scheduler_alone
 from bench.studies.throughput import throughput
@@ -26,10 +25,8 @@ STUDIES: dict[str, Callable[[Run], list[Any] | None]] = {
     "throughput": throughput,
     "load": open_loops,
     "alone": single_request,
-    "metrics": metrics,
     "poison": poison,
     "hostile-http": hostile_http,
-    "client": client,
     "planning": planning_costs,
     "scheduler": scheduler_alone,
     INT8: int8,

@@ -6,26 +6,20 @@ Run it with `python -m bench.servers.modified KIND BUNDLE` and the flags of head
   scaled to unit length if the model normalizes; a hidden row is [the id, 1, 0, …].
 - timed: as null, but a batch takes 0.6 ms and 0.5 µs a token, in which the CPU is free, as with a small model on a GPU.
 - poisoned: the graph fails on poisoned sequences.
-- silent: two signals turn metrics off and on. One process serves both cases, because the speeds of two processes differ
-  by more than the cost of metrics. With metrics off, an event costs a function call.
 """
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from headwaiter_server import cli
-from headwaiter_server.metrics.model_recorder import ModelRecorder
-from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.models import loading
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, at_once
 from headwaiter_server.runtime.model import Model, open_model
@@ -33,8 +27,6 @@ from headwaiter_server.runtime.packing import PackedBatch
 
 # A poisoned sequence; no trace contains it.
 POISON = np.full(24, 1)
-# SILENCE turns metrics off, RECORD turns them on; they are on at the start.
-SILENCE, RECORD = signal.SIGUSR1, signal.SIGUSR2
 
 
 class NullGraph(EncoderGraph):
@@ -108,33 +100,10 @@ def _poisoned() -> AbstractContextManager[object]:
     return patch.object(EncoderGraph, "run", run_or_fail)
 
 
-def _silent() -> AbstractContextManager[object]:
-    silenced = threading.Event()
-    signal.signal(SILENCE, lambda *_: silenced.set())
-    signal.signal(RECORD, lambda *_: silenced.clear())
-
-    def unless_silenced(record: Callable[..., None]) -> Callable[..., None]:
-        @wraps(record)
-        def wrapped(*arguments: object, **named: object) -> None:
-            if not silenced.is_set():
-                record(*arguments, **named)
-
-        return wrapped
-
-    # These describe the served models; all other public methods record events.
-    descriptions = {"serving", "model", "remove_model"}
-    patches = ExitStack()
-    for recorder in (Recorder, ModelRecorder):
-        for name in {name for name in vars(recorder) if not name.startswith("_")} - descriptions:
-            patches.enter_context(patch.object(recorder, name, unless_silenced(vars(recorder)[name])))
-    return patches
-
-
 _KINDS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "null": _null,
     "timed": partial(_null, 0.6e-3, 0.5e-6),
     "poisoned": _poisoned,
-    "silent": _silent,
 }
 
 

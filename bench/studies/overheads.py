@@ -1,4 +1,4 @@
-"""Measure what gRPC and the scheduler add to one request, what metrics cost, and how poisoned sequences slow others."""
+"""Measure what gRPC and the scheduler add to one request, and how poisoned sequences slow others."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,18 +9,17 @@ from numpy.typing import NDArray
 
 from bench.loads.raw_calls import closed_loop, closed_loop_beside, failed_with
 from bench.loads.traces import Ids
-from bench.measure import HEADWAITER, MINIMAL, Measurement, ServerSetup, measure, ratio
+from bench.measure import HEADWAITER, MINIMAL, ServerSetup, measure, ratio
 from bench.processes import LOAD_CORE, SERVER_CORE, in_turn, pin
 from bench.rounds import Rounds
 from bench.run import Run
-from bench.servers.modified import POISON, RECORD, SILENCE
+from bench.servers.modified import POISON
 from bench.studies.ceiling import alone_s
 from bench.studies.throughput import PACKED, REQUESTERS
 from headwaiter_client.cli.load_generator import Load
 from testbed.minilm import bundle
 
 _POISONED = ServerSetup("Headwaiter with a graph that fails on poison", program=("bench.servers.modified", "poisoned"))
-_SILENCEABLE = ServerSetup("Headwaiter with metrics on or off", program=("bench.servers.modified", "silent"))
 _POISON_EVERY_S = 0.1
 # Many short runs in turn, because the speed of a machine drifts from minute to minute.
 _PAIRS_PER_ROUND = 3
@@ -49,23 +48,6 @@ def single_request(run: Run) -> None:
 
 def _latencies_ms(address: str, sequences: Sequence[Ids]) -> NDArray[np.float64]:
     return np.array([outcome.latency_s for outcome in closed_loop(address, sequences, 1).outcomes]) * 1e3
-
-
-def metrics(run: Run) -> None:
-    """Run Headwaiter with metrics on and off, in turn."""
-    sequences = run.traces[0].first(run.sizes.trace_tokens).sequences
-    server = run.fleet[_SILENCEABLE]
-
-    def measure_after(signal: int) -> Measurement:
-        server.process.send_signal(signal)
-        return measure(server, partial(closed_loop, sequences=sequences, requesters=REQUESTERS))
-
-    on, off = in_turn(
-        partial(measure_after, RECORD), partial(measure_after, SILENCE), _PAIRS_PER_ROUND * run.sizes.rounds
-    )
-    findings = run.figures.findings.of_part("metrics")
-    findings.require("tokens/s: metrics on / off", ratio(on, off, "tokens_per_s"), "≥", 0.98)
-    findings.require("tokens per CPU second: metrics on / off", ratio(on, off, "tokens_per_cpu_s"), "≥", 0.98)
 
 
 def poison(run: Run) -> None:
