@@ -15,7 +15,6 @@ import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -156,8 +155,7 @@ async def _watched(server: RunningServer, work: Callable[[], Coroutine[Any, Any,
         while not running.done():
             peak_mib = max(peak_mib, memory_mib("VmRSS", server.process.pid))
             await look()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(running), _POLL_S)
+            await asyncio.wait([running], timeout=_POLL_S)
     phase = running.result()
     seen = [[loads[bisect(times_s, at_s) - 1] for at_s in call_s] for call_s in phase.calls_s]
     return phase, peak_mib, max(after - before for before, after in seen)
