@@ -62,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.studies.tenants", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each part (default 60)")
     seconds = parser.parse_args().seconds
+    _FILE.parent.mkdir(exist_ok=True)
     _FILE.write_text(f"first: {_FIRST} share=3\nsecond: {_SECOND} share=1\n")
     with logged_server(bundle(), "--provider", "cpu", "--token-file", str(_FILE)) as server:
         loads = asyncio.run(_calls(server.address, seconds, _BOTH))
