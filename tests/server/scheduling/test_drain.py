@@ -18,17 +18,6 @@ async def test_a_drain_that_takes_too_long_fails_the_waiting_requests_with_unava
     harness.device.release()
 
 
-async def test_a_draining_scheduler_answers_admitted_requests_and_refuses_new_ones(harness: Harness) -> None:
-    tasks = await harness.submit_behind_held_batch([[2] * 8, [3] * 8], [[4]])
-    draining = asyncio.create_task(harness.scheduler.drain(30.0))
-    await asyncio.sleep(0)
-    with pytest.raises(Unavailable):
-        await harness.submit([5])
-    harness.device.release()
-    await draining
-    assert [sums(task.result()) for task in tasks] == [[1], [16, 24], [4]]
-
-
 async def test_a_drain_ends_when_all_waiting_requests_have_expired(harness: Harness) -> None:
     (held,) = await harness.submit_behind_held_batch()
     late = harness.submit([2], deadline_s=5.0)

@@ -10,16 +10,6 @@ from headwaiter_server.scheduling.request_errors import is_late
 from tests.support.server.fakes import Harness, sums
 
 
-async def test_a_request_that_is_cancelled_in_the_queue_never_runs(harness: Harness) -> None:
-    held, gone, stays = await harness.submit_behind_held_batch([[2], [3]], [[4]])
-    gone.cancel()
-    harness.device.release()
-    assert [sums(outcome) for outcome in await asyncio.gather(held, stays)] == [[1], [4]]
-    assert gone.cancelled()
-    assert harness.device.batches == [[[1]], [[4]]]
-    assert harness.observer.expired_sequences == 0
-
-
 async def test_a_request_that_is_cancelled_while_a_batch_is_planned_is_planned_once_and_never_runs(
     harness: Harness,
 ) -> None:

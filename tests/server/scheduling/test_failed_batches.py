@@ -139,20 +139,6 @@ async def test_one_poisoned_sequence_in_a_batch_of_32_fails_alone() -> None:
     await harness.scheduler.drain(30.0)
 
 
-async def test_a_device_that_dies_while_its_batch_is_bisected_is_found_dead(harness: Harness) -> None:
-    held, first, second = await harness.submit_behind_held_batch([[2]], [[3]])
-    harness.device.release(1)
-    await asyncio.gather(held, harness.device.busy())
-    harness.device.fails_batches, harness.device.probes_left = True, 1
-    harness.device.release()
-    # Neither sequence is to blame: the device died between the first probe and their runs.
-    for request in (first, second):
-        with pytest.raises(DeviceFailed):
-            await request
-    with pytest.raises(DeviceLost):
-        await harness.scheduler.failed()
-
-
 async def test_a_device_that_dies_after_its_first_probe_runs_few_more_batches() -> None:
     harness = Harness(BatchLimits(tokens=64, cells=1000))
     harness.device.fails_batches, harness.device.probes_left = True, 1
@@ -254,11 +240,3 @@ async def test_a_batch_that_fails_while_its_halves_run_lowers_the_limits(
     await asyncio.sleep(0.01)
     assert harness.observer.failure_causes == [cause]
     assert harness.queue.limits.current.tokens == tokens_limit
-
-
-async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None:
-    harness.device.most_tokens = 4
-    outcome = await harness.submit(*([value] for value in range(48)))
-    assert sums(outcome) == list(range(48))
-    # Of six full batches, the first fails, and perhaps those that were planned before its halves had run.
-    assert 1 <= sum(len(batch) > 4 for batch in harness.device.batches) <= 3

@@ -104,13 +104,6 @@ def test_within_200_batches_the_terms_recover_from_a_start_that_was_disturbed(se
     assert median_error(learnt, TRUE) < 0.03
 
 
-def test_a_start_that_was_ten_times_too_slow_is_forgotten_within_200_batches() -> None:
-    learnt = LearntCost(DISTURBED.scaled(10))
-    for shape in batches(200, 1):
-        learnt.note_batch(shape, TRUE.seconds(*shape))
-    assert median_error(learnt, TRUE) < 0.05
-
-
 def test_a_launch_of_a_quarter_in_small_batches_alone_is_learnt_within_200_batches() -> None:
     """As when the kernels of small batches are started together, in a CUDA graph."""
     replayed, learnt = replace(TRUE, launch_s=TRUE.launch_s / 4), LearntCost(TRUE)

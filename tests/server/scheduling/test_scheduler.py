@@ -30,14 +30,6 @@ async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of
     assert harness.observer.ran_tokens == [sum(map(len, batch)) for batch in harness.device.batches]
 
 
-async def test_requests_that_wait_together_share_a_batch(harness: Harness) -> None:
-    tasks = await harness.submit_behind_held_batch([[1, 2]], [[3]], [[4], [5, 6]])
-    harness.device.release()
-    outcomes = await asyncio.gather(*tasks)
-    assert [sums(outcome) for outcome in outcomes] == [[1], [3], [3], [4, 11]]
-    assert [sorted(batch) for batch in harness.device.batches] == [[[1]], [[1, 2], [3], [4], [5, 6]]]
-
-
 async def test_in_a_shared_batch_only_requests_for_hidden_rows_get_them(harness: Harness) -> None:
     (held,) = await harness.submit_behind_held_batch()
     with_rows, without = harness.submit([2, 4], hidden=True), harness.submit([6], hidden=False)
@@ -163,23 +155,6 @@ async def test_the_batch_behind_a_large_batch_is_planned_earlier_because_plannin
     assert worker.wants_batch_in_s(0.994) == 0.0
     assert await ran is None
     worker.close()
-
-
-async def test_a_request_whose_deadline_the_queue_cannot_meet_is_refused_at_once(
-    harness: Harness,
-) -> None:
-    tasks = await harness.submit_behind_held_batch(*([[2] * 8] for _ in range(4)))
-    # Each of the four requests takes 2.5 s, and is due 10 × 2.5 s after its arrival.
-    harness.clock.now_s = 24.0
-    with pytest.raises(Overloaded, match=r"10\.000 s.*10\.00 s") as refusal:
-        await harness.submit([3], deadline_s=34.0)
-    # A late batch on the device is expected to end within a millisecond.
-    assert refusal.value.retry_after_s == pytest.approx(10.0 + 0.001)
-    tasks.append(harness.submit([3], deadline_s=39.0))
-    await asyncio.sleep(0)
-    assert harness.queue.queued_sequences == 5
-    harness.device.release()
-    await asyncio.gather(*tasks)
 
 
 async def test_a_server_that_was_slow_for_a_while_accepts_deadlines_again(harness: Harness) -> None:

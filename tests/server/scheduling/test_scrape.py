@@ -10,7 +10,6 @@ import pytest
 
 from headwaiter_server.scheduling.job import Job
 from headwaiter_server.scheduling.model_queue import ModelQueue
-from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
 from tests.support.server.fakes import Harness
 from tests.support.server.sequences import waiting
@@ -68,21 +67,3 @@ async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
     thread.join()
     worker._batches.clear()
     assert failures == []
-
-
-def test_the_mean_length_of_a_queue_that_empties_meanwhile_is_a_number() -> None:
-    class Emptying(Pending):
-        """Holds a sequence when its length is asked for the first time, and none later."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.lengths = [1, 0, 0]
-
-        def __len__(self) -> int:
-            return self.lengths.pop(0)
-
-    try:
-        mean_tokens = Emptying().mean_tokens
-    except ZeroDivisionError:
-        mean_tokens = -1
-    assert mean_tokens >= 0

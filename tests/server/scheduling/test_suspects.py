@@ -35,13 +35,6 @@ async def test_the_requests_of_a_batch_that_killed_a_device_may_run_on_another_r
     assert kinds(await encode_together(harness, [[KILL]], [[2]], [[3]])) == [DeviceFailed] * 3
 
 
-async def test_suspects_run_alone_and_the_other_sequences_share_a_batch(harness: Harness) -> None:
-    suspects = [encode(harness, [value], device_failures=1) for value in (2, 3)]
-    others = [encode(harness, [value]) for value in (4, 5, 6)]
-    assert kinds(await asyncio.gather(*suspects, *others)) == [Outcome] * 5
-    assert sorted(map(sorted, harness.batches)) == [[[2]], [[3]], [[4], [5], [6]]]
-
-
 @pytest.mark.parametrize("suspect_comes_first", [True, False])
 async def test_a_suspect_runs_alone_whether_it_leads_its_batch_or_not(
     suspect_comes_first: bool, harness: Harness
