@@ -61,10 +61,6 @@ def test_the_route_of_attention_is_that_of_onnx_runtime(
     assert served_route(PackedAttention(*operator), capability) == route, line
 
 
-def test_only_two_routes_compute_no_padding() -> None:
-    assert {route for route in Route if not route.pads} == {FLASH, EFFICIENT}
-
-
 @pytest.mark.parametrize(
     ("head_dim", "value_dim", "fused"),
     [(64, 64, True), (32, 1024, True), (8, 8, True), (20, 24, False), (64, 20, False), (1032, 64, False)],

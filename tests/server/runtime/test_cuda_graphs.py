@@ -98,27 +98,6 @@ def _batch(*lengths: int) -> PackedBatch:
     return pack([np.arange(1, 1 + length, dtype=np.int64) for length in lengths])
 
 
-def test_batches_of_different_shapes_have_graphs_of_their_own(session: Session) -> None:
-    graphs = _graphs(session)
-    assert graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits) == (2, 32, 32)
-    assert graphs.capture(_batch(21, 2), INPUTS, OUTPUTS, _other_bits) == (4, 32, 32)
-    assert graphs.capture(_batch(19), INPUTS, OUTPUTS, _other_bits) == (2, 32, 32)
-    assert sorted(session.captured) == [1, 2]
-    for lengths in ((3,), (7, 8, 9), (32,), (1, 30), (17,)):
-        upload = graphs.upload(_batch(*lengths), INPUTS)
-        total = sum(length * (length + 1) // 2 for length in lengths)
-        assert upload is None or upload.run()["pooled"].tolist() == [total]
-
-
-def test_a_batch_without_a_graph_is_not_laid_out(session: Session) -> None:
-    graphs = _graphs(session)
-    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
-    assert graphs.upload(_batch(20), INPUTS) is not None
-    assert graphs.upload(_batch(20, 2), INPUTS) is None
-    assert graphs.upload(_batch(3000), INPUTS) is None
-    assert graphs.capture(_batch(3000), INPUTS, OUTPUTS, _other_bits) is None
-
-
 def test_a_replay_refuses_inputs_of_another_shape(session: Session) -> None:
     inputs: Arrays = {"input_ids": np.arange(4), "gather": np.zeros((2, 2), np.int64)}
     replay = Replay(cast(Any, session), 0, 1, inputs, {"pooled": np.zeros(1, np.int64)})
@@ -137,18 +116,6 @@ def test_outputs_stay_valid_while_later_batches_run(session: Session) -> None:
     outputs = first.run()
     second.run()
     assert outputs["pooled"].tolist() == [171]
-
-
-def test_a_graph_with_other_numbers_than_an_ordinary_run_is_refused(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = _graphs(session)
-    # The number of another graph: the session would replay that graph.
-    monkeypatch.setattr(graphs, "_numbers", iter([1, 1]))
-    graphs.capture(_batch(20), INPUTS, OUTPUTS, _other_bits)
-    with pytest.raises(RuntimeError, match="other numbers than an ordinary run: other bits"):
-        graphs.capture(_batch(40), INPUTS, OUTPUTS, _other_bits)
-    assert len(graphs) == 1
 
 
 def test_a_graph_that_reads_parameters_of_the_latest_run_is_noticed(session: Session) -> None:

@@ -96,18 +96,6 @@ def test_changed_weights_with_a_new_checksum_exceed_the_tolerance(text_bundle: P
     assert str(folder / GRAPH) in _refusal(folder, ToleranceExceeded)
 
 
-def test_a_graph_that_onnx_runtime_cannot_load_is_named(text_bundle: Path, tmp_path: Path) -> None:
-    folder = copy(text_bundle, tmp_path)
-    (folder / GRAPH).write_bytes(b"not a graph")
-    sign(folder, [GRAPH])
-    assert str(folder / GRAPH) in _refusal(folder, BundleRefused)
-
-
-@pytest.mark.usefixtures("_without_cuda")
-def test_requested_cuda_that_does_not_work_is_refused(text_bundle: Path) -> None:
-    assert "no CUDA provider" in _refusal(text_bundle, ProviderUnavailable, "cuda")
-
-
 @pytest.mark.usefixtures("_without_cuda")
 def test_auto_falls_back_to_the_cpu_and_logs_the_reason(text_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = open_model(text_bundle, "auto", "auto", 1)
@@ -147,12 +135,6 @@ def test_int8_runs_on_the_cpu_within_tolerance_and_without_a_fallback(
     assert (model.provider, model.precision, model.graph_file) == ("cpu", PRECISION_INT8, "packed-cpu.int8.onnx")
     assert (model.fallback_reason, caplog.messages) == ("", [])
     assert 0.99 <= model.self_check.min_cosine < model.self_check.mean_cosine < 1
-
-
-def test_int8_on_cuda_is_refused_with_the_precisions_of_the_bundle(text_bundle: Path) -> None:
-    message = _refusal(text_bundle, GraphMissing, "cuda", "int8")
-    assert "no int8 graph for cuda" in message
-    assert "fp32, fp16" in message
 
 
 @pytest.mark.usefixtures("_without_cuda")
