@@ -124,12 +124,6 @@ def test_second_texts_become_pairs_and_a_head_gives_scores_by_default() -> None:
     assert refused.value.field == "text_pair"
 
 
-def test_an_output_may_be_asked_for_once() -> None:
-    with pytest.raises(InvalidInput) as refused:
-        read(raw_request("m", ("pooled", "hidden", "pooled"), input_ids=IDS), LIMITS)
-    assert refused.value.field == "outputs"
-
-
 def test_token_types_are_taken_over_unless_all_are_zero() -> None:
     types = np.array([[0, 1, 1], [1, 0, 9]])
     request, _ = read(raw_request("m", input_ids=IDS, token_type_ids=types % 9, attention_mask=MASK), LIMITS)
@@ -202,6 +196,7 @@ def test_parameters_become_options(request_: oip.ModelInferRequest, expected: di
         (twice(raw_request("m", input_ids=IDS)), None, "same name"),
         (with_contents(raw_request("m", input_ids=IDS)), "input_ids", "raw_input_contents"),
         (infer_request(outputs=[{"name": "logits"}]), "outputs", "'logits'"),
+        (raw_request("m", ("pooled", "hidden", "pooled"), input_ids=IDS), "outputs", "same name"),
         (infer_request(inputs=[{"name": "position_ids"}]), "inputs", "'position_ids'"),
         (raw_request("m", texts=["a"], token_type_ids=MASK), "token_type_ids", "leave it out"),
         (raw_request("m", features=np.ones((2, 3, 6), np.float32), token_type_ids=MASK), "token_type_ids", "input_ids"),

@@ -7,36 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
-from numpy.typing import NDArray
 
-from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import InvalidInput
-from headwaiter_server.open_inference.tensors import Input, add_output, kept_positions, pad, read_array, read_texts
-
-DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP16": "<f2"}
-SHAPES = arrays.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=4)
+from headwaiter_server.open_inference.tensors import Input, kept_positions, pad, read_array, read_texts
 
 
 def tensor(datatype: str, shape: Sequence[int], values: Any) -> Input:
     return Input("x", datatype, shape, values)
-
-
-@given(st.data(), st.sampled_from(sorted(DTYPES)), SHAPES)
-def test_raw_numbers_and_numbers_in_order_are_read_alike(
-    data: st.DataObject, datatype: str, shape: tuple[int, ...]
-) -> None:
-    values = data.draw(arrays.arrays(np.dtype(DTYPES[datatype]), shape))
-    for given_values in (values.ravel(), values.tobytes()):
-        np.testing.assert_array_equal(read_array(tensor(datatype, shape, given_values)), values)
-
-
-@given(st.lists(st.text(max_size=5), max_size=5))
-def test_raw_texts_encoded_texts_and_texts_are_read_alike(texts: list[str]) -> None:
-    encoded = [text.encode() for text in texts]
-    raw = b"".join(len(value).to_bytes(4, "little") + value for value in encoded)
-    for values in (texts, encoded, raw):
-        assert read_texts(tensor("BYTES", [len(texts), 1], values)) == texts
 
 
 @pytest.mark.parametrize(
@@ -124,21 +101,3 @@ def test_a_wrong_mask_is_refused_with_its_sequence(mask: Any, words: str) -> Non
         kept_positions(np.array(mask))
     assert (refused.value.sequence, refused.value.field) == (int("sequence 0" not in words), "attention_mask")
     assert words in str(refused.value)
-
-
-@given(arrays.arrays(np.dtype("<f4"), SHAPES), arrays.arrays(np.dtype("<i4"), (3,)))
-def test_outputs_are_written_raw_or_typed(floats: NDArray[np.float32], counts: NDArray[np.int32]) -> None:
-    for raw in (True, False):
-        response = oip.ModelInferResponse()
-        add_output(response, "pooled", "FP32", floats, raw=raw)
-        add_output(response, "token_count", "INT32", counts, raw=raw)
-        response = oip.ModelInferResponse.FromString(response.SerializeToString())
-        assert [tuple(output.shape) for output in response.outputs] == [floats.shape, (3,)]
-        if raw:
-            assert list(response.raw_output_contents) == [floats.tobytes(), counts.tobytes()]
-            assert not any(output.HasField("contents") for output in response.outputs)
-        else:
-            contents = [output.contents for output in response.outputs]
-            np.testing.assert_array_equal(np.array(contents[0].fp32_contents, np.float32), floats.ravel())
-            assert list(contents[1].int_contents) == counts.tolist()
-            assert not response.raw_output_contents

@@ -59,16 +59,7 @@ async def test_loading_and_unloading_need_the_token_of_their_own(method: str, to
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        (),
-        (("authorization", ""),),
-        (("authorization", "s3cret"),),
-        (("authorization", "Bearer s3cre"),),
-        (("authorization", "Bearer s3cret "),),
-        (("authorization", "Bearer grüße"),),
-        (("x-authorization", "Bearer s3cret"),),
-    ],
+    "metadata", [(), (("authorization", "Bearer s3cre"),), (("x-authorization", "Bearer s3cret"),)]
 )
 async def test_a_call_without_the_token_is_unauthenticated(metadata: tuple[tuple[str, str], ...]) -> None:
     recorder, context = Recorder(), Context()

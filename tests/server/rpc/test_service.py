@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, ModelNotFound, Starting
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Starting
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.model_recorder import STAGES
 from headwaiter_server.metrics.recorder import Recorder
@@ -27,12 +27,6 @@ async def test_sequences_are_answered_in_the_order_they_were_sent(service: Servi
     assert reply.model.name == "tiny"
 
 
-async def test_a_request_without_an_id_gets_a_unique_one(service: Service) -> None:
-    first, second = await service.encode(token_request([1])), await service.encode(token_request([1]))
-    assert first.request_id
-    assert first.request_id != second.request_id
-
-
 async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Service) -> None:
     timings = (await service.encode(token_request([1, 1, 1], [2, 2, 2]))).timings
     stages_s = [getattr(timings, f"{stage}_s") for stage in STAGES]
@@ -43,33 +37,6 @@ async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Serv
         labels = {"model": "tiny", "version": "1", "stage": stage}
         assert sample(service.recorder, "stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
         assert sample(service.recorder, "stage_duration_seconds_count", **labels) == 1
-
-
-@pytest.mark.parametrize(
-    ("request_", "error", "field", "value"),
-    [
-        (pb.EncodeRequest(), InvalidInput, None, "no input"),
-        (token_request([1], model="large"), ModelNotFound, "model", "'large'"),
-        (token_request([1], truncation=pb.TRUNCATION_LEFT), InvalidInput, "truncation", "tokens"),
-        (token_request([1], output=pb.OutputOptions(dimensions=3)), InvalidInput, "output.dimensions", "3"),
-        (token_request([1], request_id="\n"), InvalidInput, "request_id", r"'\n'"),
-        (token_request([10]), InvalidInput, "tokens.data", "id 10"),
-        (pb.EncodeRequest(features=pb.FeatureSequences()), InvalidInput, "features", "token ids"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a"], prompt="query")), InvalidInput, "texts.prompt", "'query'"),
-        (pb.EncodeRequest(texts=pb.Texts()), InvalidInput, None, "no sequences"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a"] * 4)), InvalidInput, None, "4 sequences"),
-        (pb.EncodeRequest(texts=pb.Texts(values=["a b c"] * 3)), InvalidInput, None, "9 tokens"),
-    ],
-)
-async def test_a_bad_request_is_refused_before_it_is_queued(
-    service: Service, request_: pb.EncodeRequest, error: type[HeadwaiterError], field: str | None, value: str
-) -> None:
-    with pytest.raises(error) as refusal:
-        await service.encode(request_)
-    assert type(refusal.value) is error
-    assert refusal.value.field == field
-    assert value in str(refusal.value)
-    assert service.queue.queued_sequences == 0
 
 
 async def test_the_model_is_listed_and_described(service: Service) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Overloaded, SequenceTooLong
 from headwaiter_server.requests.call import Call
 from headwaiter_server.requests.request_path import ReserveBytes
 from headwaiter_server.rpc.stream import Quota
@@ -126,32 +126,6 @@ async def test_a_request_runs_only_after_its_answer_bytes_are_reserved() -> None
     assert list(stream.encoding) == ["b"]
     await stream.answer("b")
     await stream.finish()
-
-
-async def test_a_drain_answers_the_requests_that_were_read_and_ends_as_unavailable() -> None:
-    stream = StreamUnderTest()
-    await stream.send("a", "b")
-    stream.encode_stream.drain()
-    await stream.settle()
-    stream.encode_stream.drain()
-    await stream.send("c")
-    assert list(stream.encoding) == ["a", "b"]
-    await stream.answer("a", "b")
-    with pytest.raises(Unavailable, match="another replica"):
-        await stream.served
-    assert stream.ids == ["a", "b"]
-
-
-async def test_the_requests_of_a_cancelled_stream_are_cancelled() -> None:
-    stream = StreamUnderTest()
-    await stream.send("a", "b")
-    stream.served.cancel()
-    with suppress(asyncio.CancelledError):
-        await stream.served
-    await stream.settle()
-    assert sample(stream.recorder, "requests_total", model="", version="", method="EncodeStream", code="CANCELLED") == 2
-    assert sample(stream.recorder, "inflight_requests") == 0
-    assert stream.answers == []
 
 
 async def test_answers_in_order_wait_for_the_earlier_ones_and_an_error_has_its_place() -> None:

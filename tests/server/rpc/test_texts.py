@@ -14,12 +14,6 @@ from headwaiter_server.inputs.tokenizer import TokenizedText
 from tests.support.server.service_under_test import Service, WordLengths, endless_call, pooled_rows, token_request
 
 
-async def test_texts_are_tokenised_by_the_server(service: Service) -> None:
-    reply = await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef"])))
-    assert pooled_rows(reply) == [[4, 2], [2, 1]]
-    assert list(reply.lengths) == [2, 1]
-
-
 async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Callable[..., Service]) -> None:
     answered = threading.Event()
 
@@ -34,13 +28,6 @@ async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Call
     assert pooled_rows(await service.encode(token_request([3]))) == [[3, 1]]
     answered.set()
     assert pooled_rows(await slow) == [[4, 2], [2, 1]]
-
-
-async def test_a_model_without_a_tokenizer_refuses_texts(serve: Callable[..., Service]) -> None:
-    service = serve()
-    with pytest.raises(InvalidInput, match="tokenizer") as refusal:
-        await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a"])))
-    assert refusal.value.field == "texts"
 
 
 async def test_a_model_that_needs_two_tokens_refuses_a_text_of_one(serve: Callable[..., Service]) -> None:
@@ -73,15 +60,6 @@ HALF = b"\xed\xa0\xbc"
 def with_half(request: Message) -> bytes:
     """Return the bytes of a request in which half an emoji stands in the place of each "xxx"."""
     return request.SerializeToString().replace(b"xxx", HALF)
-
-
-async def test_half_an_emoji_fails_alone_in_a_partial_request(service: Service) -> None:
-    request = pb.EncodeRequest(texts=pb.Texts(values=["a bcd", "ef xxx", "ef"]), partial=True)
-    reply = pb.EncodeResponse.FromString(await service.rpc.answer("Encode", with_half(request), endless_call()))
-    assert pooled_rows(reply) == [[4, 2], [0, 0], [2, 1]]
-    (failure,) = reply.failures
-    assert (failure.sequence, failure.reason) == (1, pb.INVALID_INPUT)
-    assert failure.metadata == {"sequence": "1", "field": "texts.values"}
 
 
 @pytest.mark.parametrize(
