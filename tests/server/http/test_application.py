@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +153,6 @@ async def test_errors_have_the_form_that_the_description_gives(path: str, body: 
     Draft202012Validator(schema).validate(reply.json)
 
 
-async def test_rows_of_tokens_are_answered_over_both_interfaces(service: Service) -> None:
-    reply = await send(service, "POST", "/pooling", {"input": "a bb", "task": "token_embed"})
-    assert reply.json["data"][0]["data"] == [[1.0, 1.0], [2.0, 1.0]]
-    assert (await send(service, "POST", "/embed_all", {"inputs": "a bb"})).json == [[[1.0, 1.0], [2.0, 1.0]]]
-
-
 async def test_rows_whose_json_is_too_large_are_refused(service: Service) -> None:
     # Two rows of 2 numbers, of 4 bytes each, and of 12 in JSON.
     for max_reply_bytes, status in ((47, 400), (48, 200)):
@@ -172,22 +166,10 @@ async def test_the_deployment_of_azure_wins_over_the_model_of_the_body(service: 
     assert (await send(service, "POST", "/models/tiny/v1/embeddings", body)).status == 400
 
 
-async def test_an_unknown_field_is_named_as_the_body_has_it(service: Service) -> None:
-    reply = await send(service, "POST", "/v2/embed", {"texts": ["a"], "truncation": "right"})
-    assert (reply.status, reply.json["error"]["param"]) == (400, "truncation")
-
-
 async def test_the_error_names_the_field_that_the_body_has(service: Service) -> None:
     for field in ("prompt", "task"):
         reply = await send(service, "POST", "/v1/embeddings", {"input": "a", field: "none"})
         assert (reply.status, reply.json["error"]["param"]) == (400, field)
-
-
-async def test_the_refusal_of_a_model_names_the_field(service: Service) -> None:
-    reply = await send(service, "POST", "/v1/rerank", {"model": "tiny", "query": "q", "documents": ["a"]})
-    error = reply.json["error"]
-    assert (reply.status, error["param"], error["type"]) == (400, "model", "invalid_request_error")
-    assert "reranks" in error["message"]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
@@ -310,20 +292,6 @@ def test_every_path_reads_empty_texts(path: str) -> None:
     assert texts == [""] * (1 if request.HasField("texts") and path != "/similarity" else 2)
 
 
-class WithSpecialToken(WordLengths):
-    def tokenize(self, texts: Sequence[str], *arguments: Any) -> Generator[None, None, list[TokenizedText]]:
-        return (yield from super().tokenize([f"{text} x" for text in texts], *arguments))
-
-
-@pytest.mark.parametrize("path", VECTORS)
-async def test_an_empty_text_is_answered_if_the_tokenizer_adds_tokens(path: str, serve: Callable[..., Service]) -> None:
-    body = json.loads(json.dumps(VECTORS[path]).replace("a bb", "").replace("bb", ""))
-    answering, refusing = serve(WithSpecialToken()), serve(WordLengths())
-    assert (await send(answering, "POST", path.replace("{model}", "tiny"), body)).status == 200
-    reply = await send(refusing, "POST", path.replace("{model}", "tiny"), body)
-    assert (reply.status, "sequence 0 has no tokens" in reply.body.decode()) == (400, True)
-
-
 class OneWord(WordLengths):
     """A tokenizer that truncates each text to one word."""
 
@@ -360,16 +328,6 @@ async def test_half_an_emoji_is_named_by_every_path(
 
 def test_half_an_emoji_was_sent_to_every_path() -> None:
     assert {path for path, *_ in HALVES} == BODIES.keys()
-
-
-async def test_half_an_emoji_in_a_tensor_is_named(service: Service) -> None:
-    texts = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a", HALF]}
-    reply = await send(service, "POST", "/v2/models/tiny/infer", {"inputs": [texts]})
-    assert (reply.status, "sequence 1 of 'data'" in reply.json["error"], "U+D83C" in reply.json["error"]) == (
-        400,
-        True,
-        True,
-    )
 
 
 async def test_deeply_nested_values_are_refused(service: Service) -> None:
@@ -426,8 +384,3 @@ async def test_a_model_is_not_ready_on_a_server_that_drains(service: Service) ->
     assert (await send(service, "GET", "/v2/models/tiny/ready")).json == {"name": "tiny", "ready": True}
     service.path.drain()
     assert (await send(service, "GET", "/v2/models/tiny/ready")).status == 503
-
-
-async def test_a_body_that_names_another_model_than_the_path_is_refused(service: Service) -> None:
-    for path in ("/v2/repository/models/tiny/unload", "/v2/models/tiny/infer"):
-        assert (await send(service, "POST", path, {"model_name": "other"})).status == 400

@@ -68,13 +68,3 @@ async def test_a_scrape_of_an_engine_that_has_ended_gets_503() -> None:
     pages_of_dead_engine = Starlette(routes=public_routes(engine_has_ended, lambda: False))
     reply = await send_request(pages_of_dead_engine, "GET", "/metrics")
     assert (reply.status, reply.body) == (503, b"a process of the server has ended\n")
-
-
-@pytest.mark.usefixtures("starts_processes")
-def test_a_port_in_use_is_an_error_and_free_again_after_a_stop() -> None:
-    with pages(CollectorRegistry()) as first:
-        port = first.port
-        with pytest.raises(OSError), pages(CollectorRegistry(), port=port):  # noqa: PT011 - the system's message
-            pass
-    with pages(CollectorRegistry(), port=port) as second:
-        assert second.port == port

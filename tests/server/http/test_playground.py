@@ -121,36 +121,11 @@ async def test_the_playground_and_the_api_are_off_unless_asked_for(settings: dic
     assert (await send_request(playground(service), "POST", api, as_json({"input": "a"}), headers=JSON)).status == 404
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/playground/../playground/index.html",
-        "/playground/../../etc/passwd",
-        "/playground//index.html",
-        "/playground/./index.html",
-        "/playground/static/index.html",
-        "/playground/index.html/",
-        "/playground/index.html\0",
-        "/playground/__init__.py",
-        "/playground/..",
-        "/playground/static",
-        "/playground/call",
-        "/playground/call/",
-        "/playground/call/Encode/",
-        "/playground/call/LoadModel",
-        "/playground/call/EncodeStream",
-        "/playground/call/encode",
-        f"/playground/{HTML}",
-    ],
-)
-async def test_no_other_path_under_the_page_has_an_answer(path: str, service: Service) -> None:
-    for method in ("GET", "POST"):
-        reply = await send_request(playground(service), method, path, as_json(TEXT), headers=JSON)
-        assert reply.status in (404, 405, 307), method
-        if reply.status == 307:
-            assert path.endswith("/"), "Starlette takes the slash away"
-        else:
-            assert (reply.headers["content-type"], reply.headers["x-content-type-options"]) == (JSON_TYPE, "nosniff")
+@pytest.mark.parametrize("name", ["", "LoadModel", "EncodeStream", "encode", HTML])
+async def test_no_other_call_has_an_answer(name: str, service: Service) -> None:
+    reply = await post(playground(service), name, TEXT)
+    headers = reply.headers
+    assert (reply.status, headers["content-type"], headers["x-content-type-options"]) == (404, JSON_TYPE, "nosniff")
 
 
 async def test_a_missing_file_does_not_send_to_flags_that_are_on(service: Service) -> None:
@@ -290,43 +265,6 @@ async def test_html_comes_back_only_inside_json_that_no_browser_takes_for_html(
     assert (reply.status, reply.headers["content-type"]) == (status, JSON_TYPE)
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert isinstance(reply.json, dict)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"null",
-        b"[]",
-        b'"text"',
-        b"\x00\xff",
-        b"[" * 100_000,
-        b'{"texts":' * 20_000,
-        b'{"texts": {"values": "a"}}',
-        b'{"texts": {"values": [1]}}',
-        b'{"texts": {"values": [null]}}',
-        b'{"texts": {"values": ["\\ud800"]}}',
-        b'{"texts": {"values": ["a"]}, "timeoutS": "later"}',
-        b'{"texts": {"values": ["a"]}, "timeoutS": NaN}',
-        b'{"texts": {"values": ["a"]}, "timeoutS": -1}',
-        b'{"texts": {"values": ["a"]}, "output": {"dimensions": 1e400}}',
-        b'{"texts": {"values": ["a"]}, "output": {"dimensions": -1}}',
-        b'{"tokens": {"data": "!", "lengths": [1]}}',
-        b'{"tokens": {"lengths": [' + b"1" * 5000 + b"]}}",
-        b'{"texts": {"values": ["a"]}, "tokens": {"lengths": [1]}}',
-        b'{"@type": "type.googleapis.com/headwaiter.v1.EncodeRequest"}',
-    ],
-)
-async def test_a_wrong_body_is_refused(body: bytes, service: Service) -> None:
-    reply = await send_request(playground(service), "POST", ENCODE, body, headers=JSON)
-    assert (reply.status, reply.json["code"], reply.json["reason"]) == (400, "INVALID_ARGUMENT", "INVALID_INPUT")
-
-
-async def test_a_large_body_is_refused(service: Service) -> None:
-    body = as_json({"texts": {"values": ["a" * (256 << 10)]}})
-    reply = await send_request(playground(service), "POST", ENCODE, body, headers=JSON)
-    assert (reply.status, reply.json["metadata"]["limit"]) == (413, str(256 << 10))
 
 
 async def test_a_large_reply_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
@@ -90,12 +89,6 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(path: str, fields: d
     with pytest.raises(InvalidInput) as caught:
         read(path, **fields)
     assert caught.value.field == field
-
-
-def test_the_reply_is_a_list_of_vectors() -> None:
-    vectors = np.array([[0.1, 2.0], [3.0, -4.0]], "<f4")
-    for path in ("/embed", "/"):
-        assert np.array_equal(np.float32(answer(ask(path, {"inputs": ["a", "b"]}), vectors)), vectors)
 
 
 def test_rows_of_tokens_are_lists_for_each_sequence() -> None:
