@@ -45,13 +45,6 @@ def _reference(folder: Path, **settings: Any) -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **settings)
 
 
-def test_ids_equal_those_of_transformers_without_truncation(tokenizer: BundleTokenizer, text_checkpoint: Path) -> None:
-    texts = [*TEXTS, "fresh bread " * 15]
-    encoded = _ids(tokenizer, texts)
-    assert encoded == _reference(text_checkpoint)(texts, truncation=False, padding=False)["input_ids"]
-    assert max(map(len, encoded)) == 32
-
-
 @pytest.mark.parametrize("truncation", SIDES)
 @pytest.mark.parametrize("prompt", ["", "the table: "])
 def test_a_text_that_is_too_long_is_truncated_as_by_transformers(
@@ -128,28 +121,6 @@ def test_a_prompt_fills_up_short_texts_and_limits_long_ones(truncation: Truncati
     else:
         dropped = 1 if truncation is Truncation.LEFT else 6
         assert long.ids.tolist() == whole[2][:dropped] + whole[2][dropped + 1 :]
-
-
-def test_offsets_are_positions_in_the_text_without_its_prompt(tokenizer: BundleTokenizer) -> None:
-    (tokens,) = _tokenize(tokenizer, ["fresh bread"], prompt="rain on a ", offsets=True)
-    assert tokens.offsets is not None
-    # [CLS], the three words of the prompt, the text, [SEP].
-    assert tokens.offsets.tolist() == [[0, 0]] * 4 + [[0, 5], [6, 11], [0, 0]]
-
-
-def test_token_strings_are_spelled_as_in_the_vocabulary(tokenizer: BundleTokenizer) -> None:
-    (tokens,) = _tokenize(tokenizer, ["Tables 雨"])
-    assert tokenizer.token_strings(tokens.ids) == ["[CLS]", "table", "##s", "[UNK]", "[SEP]"]
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
-@pytest.mark.parametrize("prompt", ["", "the table: "])
-def test_an_empty_text_has_the_ids_of_transformers(
-    text: str, prompt: str, tokenizer: BundleTokenizer, text_checkpoint: Path
-) -> None:
-    expected = _reference(text_checkpoint)(["bread", prompt + text])["input_ids"][1]
-    assert _ids(tokenizer, [text], prompt=prompt) == [expected]
-    assert len(expected) >= 2
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("bread " * 31, 33), ("." * 2049, 2051)], ids=["short", "long"])

@@ -9,7 +9,7 @@ from grpc import StatusCode
 
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.metrics.recorder import Recorder
-from headwaiter_server.requests.call import Call, OutcomeRecorder, clock, log_failures
+from headwaiter_server.requests.call import Call, OutcomeRecorder, clock
 from headwaiter_server.settings.tenants import Tenant
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -87,14 +87,6 @@ async def test_a_cancelled_request_has_missed_its_deadline_if_little_of_its_time
         raise asyncio.CancelledError
     (record,) = caplog.records
     assert vars(record)["request"]["code"] == code
-
-
-def test_failed_sequences_of_a_partial_request_name_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    log_failures(call(model=("tiny", "3")), {4: InvalidInput("no")})
-    (record,) = caplog.records
-    assert record.getMessage().startswith("Encode r-7, model tiny version 3, from 10.0.0.7:50123: InvalidInput: 1 seq")
-    assert vars(record)["request"]["code"] == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize(

@@ -64,46 +64,12 @@ def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) ->
     assert list(reply.lengths) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("output", "pooled", "hidden"),
-    [
-        (pb.OutputOptions(), True, False),
-        (pb.OutputOptions(pooled=True), True, False),
-        (pb.OutputOptions(hidden=True), False, True),
-        (pb.OutputOptions(pooled=True, hidden=True), True, True),
-    ],
-)
-def test_a_reply_has_the_requested_outputs_or_else_pooled_vectors(
-    output: pb.OutputOptions, pooled: bool, hidden: bool, tmp_path: Path
-) -> None:
-    reply = _reply(tmp_path, output)
-    assert (reply.HasField("pooled"), reply.HasField("hidden")) == (pooled, hidden)
-
-
 def test_a_model_without_pooling_returns_hidden_rows_by_default(tmp_path: Path) -> None:
     unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
     output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
     reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), served(unpooled))
     assert not reply.HasField("pooled")
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
-
-
-@pytest.mark.parametrize("normalized", [True, False])
-@pytest.mark.parametrize(
-    ("output", "requested"),
-    [
-        (pb.OutputOptions(), None),
-        (pb.OutputOptions(normalize=True), True),
-        (pb.OutputOptions(normalize=False), False),
-    ],
-)
-def test_the_request_or_else_the_model_decides_whether_vectors_have_unit_length(
-    normalized: bool, output: pb.OutputOptions, requested: bool | None, tmp_path: Path
-) -> None:
-    first, second = _values(_reply(tmp_path, output, normalized=normalized).pooled)
-    unit = normalized if requested is None else requested
-    assert first == pytest.approx([0.6, 0.8] if unit else [3, 4])
-    assert second == pytest.approx([0, 1] if unit else [0, 2])
 
 
 def test_hidden_rows_are_never_scaled(tmp_path: Path) -> None:
@@ -126,28 +92,6 @@ def test_a_value_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
         _reply(tmp_path, output, scale=30_000)
     assert refusal.value.field == "output.dtype"
     assert _values(_reply(tmp_path, pb.OutputOptions(normalize=False), scale=30_000).pooled)[0] == [90_000, 120_000]
-
-
-@pytest.mark.parametrize(
-    ("pooling", "vectors"),
-    [
-        (pb.POOLING_MEAN, [[1, 2], [4, 5]]),
-        (pb.POOLING_CLS, [[1, 2], [3, 4]]),
-        (pb.POOLING_MAX, [[1, 2], [5, 6]]),
-        (pb.POOLING_LAST, [[1, 2], [5, 6]]),
-        (pb.POOLING_WEIGHTED_MEAN, [[1, 2], [13 / 3, 16 / 3]]),
-        (pb.POOLING_MEAN_SQRT_LEN, [[1, 2], [8 / 2**0.5, 10 / 2**0.5]]),
-    ],
-)
-def test_a_model_without_pooling_pools_on_request(
-    pooling: pb.Pooling, vectors: list[list[float]], tmp_path: Path
-) -> None:
-    unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
-    output = read_output(pb.OutputOptions(pooling=pooling), unpooled.bundle.manifest)
-    assert output.needs_rows(0)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), served(unpooled))
-    np.testing.assert_allclose(_values(reply.pooled), vectors, rtol=1e-6)
-    assert not reply.HasField("hidden")
 
 
 def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
@@ -215,22 +159,6 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
         )
         for index in failed
     ]
-
-
-def test_a_truncated_text_is_reported_with_its_original_length(tmp_path: Path) -> None:
-    described = model(tmp_path)
-    output = read_output(pb.OutputOptions(), described.bundle.manifest)
-    outcome = Outcome(POOLED, None)
-    reply = encode_reply("r-1", _inputs(1, 2, truncated={1: 7}), output, outcome, served(described))
-    assert list(reply.truncated) == [pb.Truncated(sequence=1, original_tokens=7)]
-
-
-def test_offsets_are_the_begin_and_the_end_of_each_token(tmp_path: Path) -> None:
-    described = model(tmp_path)
-    output = read_output(pb.OutputOptions(), described.bundle.manifest)
-    inputs = _inputs(1, 2, offsets=[np.array([[0, 0]]), np.array([[0, 3], [4, 7]])])
-    reply = encode_reply("r-1", inputs, output, Outcome(POOLED, None), served(described))
-    assert [(list(offsets.begin), list(offsets.end)) for offsets in reply.offsets] == [([0], [0]), ([0, 4], [3, 7])]
 
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_path: Path) -> None:

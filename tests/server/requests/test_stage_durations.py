@@ -8,7 +8,6 @@ from headwaiter_server.requests.stage_durations import stage_durations
 from headwaiter_server.scheduling.job import Interval
 
 REQUEST = Interval(10.0, 20.0)
-NEVER = Interval(0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +71,3 @@ def test_stages_are_never_negative_and_add_up(
     assert min(stages.values()) >= 0.0
     assert sum(stages.values()) == pytest.approx(request.seconds, rel=1e-9, abs=1e-9)
     assert stages["compute"] <= sum(max(0.0, run.seconds) for run in runs) + 1e-6
-
-
-@given(
-    lengths_s=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=8),
-    gaps_s=st.lists(st.floats(0.0, 100.0), min_size=8, max_size=8),
-)
-def test_runs_that_do_not_overlap_all_count(lengths_s: list[float], gaps_s: list[float]) -> None:
-    runs, now_s = [], 0.0
-    for gap_s, length_s in zip(gaps_s, lengths_s, strict=False):
-        runs.append(Interval(now_s + gap_s, now_s + gap_s + length_s))
-        now_s = runs[-1].end_s
-    stages = stage_durations(Interval(0.0, now_s), NEVER, [], runs, NEVER)
-    assert stages["compute"] == pytest.approx(sum(lengths_s), abs=1e-6)

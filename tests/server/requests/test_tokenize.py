@@ -52,21 +52,6 @@ def ids_of(reply: pb.TokenizeResponse) -> list[list[int]]:
     return [each.tolist() for each in np.split(flat, np.cumsum(reply.tokens.lengths)[:-1])]
 
 
-async def test_texts_keep_all_tokens(serve_texts: Callable[..., Service], oracle: Tokenizer) -> None:
-    service = serve_texts(min_tokens=3)
-    reply = await tokenize(service, texts=pb.Texts(values=TEXTS), offsets=True, strings=True, request_id="r")
-    expected = [oracle.encode(text) for text in TEXTS]
-    assert ids_of(reply) == [each.ids for each in expected]
-    assert list(reply.strings) == [token for each in expected for token in each.tokens]
-    assert [[*zip(each.begin, each.end, strict=True)] for each in reply.offsets] == [each.offsets for each in expected]
-    assert list(reply.special) == [special for each in expected for special in each.special_tokens_mask]
-    assert (reply.request_id, reply.max_tokens, reply.model.name) == ("r", 4, "tiny")
-    assert (reply.tokens.dtype, reply.tokens.types) == (pb.DATA_TYPE_INT32, b"")
-    plain = await tokenize(service, texts=pb.Texts(values=TEXTS))
-    assert plain.tokens == reply.tokens
-    assert (len(plain.offsets), len(plain.strings), len(plain.special)) == (0, 0, 0)
-
-
 async def test_a_prompt_comes_before_the_text(serve_texts: Callable[..., Service], oracle: Tokenizer) -> None:
     service = serve_texts(prompts=PROMPTS, default_prompt="other")
     reply = await tokenize(service, texts=pb.Texts(values=["stone", TEXTS[0]], prompt="query"), offsets=True)
@@ -107,14 +92,6 @@ async def test_a_text_of_a_tokenizer_without_special_tokens_may_have_no_tokens(s
     reply = await tokenize(serve(WordLengths()), texts=pb.Texts(values=["", "a bb"]), offsets=True)
     assert ids_of(reply) == [[], [1, 2]]
     assert list(reply.tokens.lengths) == [0, 2]
-
-
-async def test_the_tokens_of_a_request_are_limited(serve_texts: Callable[..., Service]) -> None:
-    service = serve_texts()
-    assert len(ids_of(await tokenize(service, texts=pb.Texts(values=["a " * 498])))[0]) == 500
-    with pytest.raises(InvalidInput) as refused:
-        await tokenize(service, texts=pb.Texts(values=["a " * 499]))
-    assert (refused.value.limit, refused.value.actual) == (500, 501)
 
 
 async def test_the_bytes_of_replies_are_limited(serve_texts: Callable[..., Service]) -> None:

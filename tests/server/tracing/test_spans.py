@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from headwaiter_server.scheduling.job import BatchTimes, Interval, Job
 from headwaiter_server.tracing import spans
-from headwaiter_server.tracing.spans import Tracing, _name_and_attributes, gaps
+from headwaiter_server.tracing.spans import Tracing, gaps
 
 SAMPLED = f"00-{'4b' * 16}-{'f0' * 8}-01"
 
@@ -40,24 +40,6 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 )
 def test_gaps_are_what_no_interval_covers(covered: list[tuple[float, float]], left: list[tuple[float, float]]) -> None:
     assert gaps(Interval(0, 10), [Interval(*each) for each in covered]) == left
-
-
-@pytest.mark.parametrize(
-    ("method", "name", "attributes"),
-    [
-        ("Classify", "headwaiter.v1.Encoder/Classify", {"rpc.method": "headwaiter.v1.Encoder/Classify"}),
-        ("ModelInfer", "inference.GRPCInferenceService/ModelInfer", {"rpc.system.name": "grpc"}),
-        # A method that the server does not have.
-        ("other", "grpc", {"rpc.method": "_OTHER"}),
-        ("POST /", "POST /", {"http.request.method": "POST", "http.route": "/", "url.scheme": "https"}),
-    ],
-)
-def test_the_span_of_a_method_has_the_name_of_the_semantic_conventions(
-    method: str, name: str, attributes: dict[str, str]
-) -> None:
-    found, given = _name_and_attributes("https", method)
-    assert found == name
-    assert given.items() >= attributes.items()
 
 
 @pytest.mark.parametrize(("batches", "stages"), [(3, 8), (63, 128), (64, 0)])
