@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.manifest_pb2 import Graph, Manifest
-from headwaiter_proto.rules.attend import check_supported, select
-from headwaiter_proto.rules.errors import InvalidInput, Unimplemented
+from headwaiter_proto.manifest_pb2 import Manifest
+from headwaiter_proto.rules.attend import select
+from headwaiter_proto.rules.errors import InvalidInput
 
 MODEL = Manifest(name="tiny", layers=3, heads=4)
 # The weights of 5 tokens take 4 heads · 25 · 4 bytes = 400 bytes per layer.
@@ -31,7 +31,6 @@ def test_all_layers_and_heads_are_selected_by_default() -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "limit", "actual"),
     [
-        ({"layers": [0, 3]}, "layers", 2, 3),
         ({"layers": [1, 0, 1]}, "layers", None, None),
         ({"heads": [2, 2]}, "heads", None, None),
         ({"layers": [9] * 4}, "layers", 3, 4),
@@ -70,9 +69,3 @@ def test_weights_up_to_the_limit_are_computed_and_an_error_names_what_would_fit(
     with pytest.raises(InvalidInput, match="4 tokens"):  # The longest sequence if one layer is already too large.
         _select(LAYER_BYTES - 1, layers=[0])
     assert select(pb.AttendRequest(layers=[0]), 4, MODEL, LAYER_BYTES - 1)[0] == [0]
-
-
-def test_a_bundle_without_the_graph_does_not_support_attend() -> None:
-    check_supported(Manifest(attend=Graph(file="attend.fp32.onnx")))
-    with pytest.raises(Unimplemented, match="tiny"):
-        check_supported(MODEL)

@@ -123,13 +123,6 @@ def test_weights_of_tokens_come_alone_or_beside_other_outputs(
     assert not output.sparse
 
 
-@pytest.mark.parametrize("manifest", [POOLED, PROJECTED, UNPOOLED])
-def test_only_a_model_that_weighs_tokens_makes_sparse_vectors_of_weights(manifest: Manifest) -> None:
-    with pytest.raises(InvalidInput) as refusal:
-        _read(manifest, sparse=True)
-    assert refusal.value.field == "model"
-
-
 SPARSE = Manifest(width=8, vocabulary_size=8, pooling=pb.POOLING_MAX, fixed_pooling=True, sparse=True)
 
 

@@ -30,12 +30,6 @@ def test_an_option_that_is_unknown_or_does_not_fit_is_refused(fields: dict[str, 
     assert value in str(refusal.value)
 
 
-def test_bytes_that_are_not_a_message_are_invalid_input() -> None:
-    for raw in (b"\x0a\x05abc", b"not a message"):
-        with pytest.raises(InvalidInput, match=r"headwaiter\.v1\.EncodeRequest"):
-            requests.parse(raw, pb.EncodeRequest())
-
-
 @pytest.mark.parametrize(
     ("request_id", "value"), [("7" * 257, "257"), ("7\nERROR forged", r"'\n'"), ("\x1b[2J", r"'\x1b'")]
 )

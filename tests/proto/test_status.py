@@ -63,14 +63,6 @@ def test_the_status_of_an_error_has_its_code_its_reason_and_the_request_id(
     assert request.request_id == "r-1"
 
 
-def test_the_metadata_hold_the_facts_that_are_known() -> None:
-    error = errors.SequenceTooLong("too long", sequence=0, field="tokens.lengths", limit=4, actual=5)
-    (info,) = _details(status_of(error, "r"), details.ErrorInfo)
-    assert dict(info.metadata) == {"sequence": "0", "field": "tokens.lengths", "limit": "4", "actual": "5"}
-    (info,) = _details(status_of(errors.Unavailable("starting"), "r"), details.ErrorInfo)
-    assert dict(info.metadata) == {}
-
-
 def test_invalid_input_names_the_field_in_a_bad_request() -> None:
     (found,) = _details(status_of(errors.InvalidInput("no", field="output.dtype"), "r"), details.BadRequest)
     (violation,) = found.field_violations
@@ -92,13 +84,6 @@ def test_the_facts_of_an_error_survive_each_way_over_the_wire() -> None:
     for metadata in (info.metadata, stream_error(error).metadata, failure(0, error).metadata):
         read = error_from_metadata(errors.ERROR_BY_REASON[info.reason], str(error), metadata)
         assert (type(read), str(read), vars(read)) == (errors.SequenceTooLong, "sequence 0 too long", vars(error))
-
-
-@pytest.mark.parametrize(("retry_after_s", "sent_s"), [(0.25, 0.25), (None, 0.0)])
-def test_a_stream_error_has_the_code_and_the_delay(retry_after_s: float | None, sent_s: float) -> None:
-    message = stream_error(errors.Overloaded("full", retry_after_s=retry_after_s))
-    assert (message.code, message.reason, message.message) == (8, pb.OVERLOADED, "full")
-    assert message.retry_after_s == sent_s
 
 
 @pytest.mark.parametrize("character", ["a", "é", "😀", "\n"])

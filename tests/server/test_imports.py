@@ -115,16 +115,13 @@ def test_a_package_imports_only_the_packages_below_it(package: str, allowed: tup
             assert any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed), f"{file} imports {name}"
 
 
-def test_no_layer_and_no_module_of_the_server_imports_upwards() -> None:
+def test_no_layer_and_no_module_of_the_server_imports_upwards_and_each_has_a_rule() -> None:
+    names = set()
     for file in PACKAGES["server"].rglob("*.py"):
         name = file.relative_to(PACKAGES["server"]).parts[0].removesuffix(".py")
+        names.add(name)
         imported = {each.split(".")[1] for each in _headwaiter_imports(file) if each.startswith(f"{SERVER}.")}
         assert imported <= ({name, *LAYERS[name]} if name in LAYERS else MODULES.get(name, set())), file
-
-
-def test_every_folder_and_module_of_the_server_has_an_import_rule() -> None:
-    files = PACKAGES["server"].rglob("*.py")
-    names = {file.relative_to(PACKAGES["server"]).parts[0].removesuffix(".py") for file in files}
     assert names == {"__init__", *LAYERS, *MODULES}
 
 
@@ -184,22 +181,9 @@ def test_lower_layers_import_neither_grpc_nor_other_packages(folder: Path, allow
 
 def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
     """A session with other options gives wrong results in int8 on processors without VNNI."""
-    folders = (
-        "proto",
-        "playground",
-        "server",
-        "export",
-        "serve",
-        "client",
-        "testbed",
-        "bench",
-        "examples",
-        "tests",
-        "docs",
-    )
     calls = {
         file.relative_to(ROOT).as_posix()
-        for folder in folders
+        for folder in (*PACKAGES, "testbed", "bench", "examples", "tests", "docs")
         for file in (ROOT / folder).rglob("*.py")
         if "InferenceSession" in (text := file.read_text())
         for node in ast.walk(ast.parse(text))
@@ -209,6 +193,10 @@ def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
     # the portable graph in float32, and import nothing of this server. A study compares with ONNX Runtime alone.
     others = {"tests/support/cuda_double/sessions.py", "bench/peers/model.py", "bench/studies/onnx_files.py"}
     assert calls == {"server/headwaiter_server/runtime/graph.py", *others}
+
+
+def test_the_rules_import_only_what_the_bare_client_has() -> None:
+    assert _third_party(PACKAGES["proto"] / "rules") == {"google", "grpc", "numpy"}
 
 
 def test_only_the_export_imports_torch_or_onnx() -> None:
