@@ -167,13 +167,6 @@ async def test_a_large_body_is_refused(
     assert reply.json["error"]["limit"] == 10
 
 
-async def test_a_slow_body_is_refused_at_the_time_limit(service: Service) -> None:
-    application = endpoint(service, answer_yes, timeout_s=0.05)
-    reply = await send_request(application, "POST", "/test", b"{", complete=False)
-    assert (reply.status, reply.headers["connection"]) == (408, "close")
-    assert counted(service, "DEADLINE_EXCEEDED") == 1
-
-
 async def test_incomplete_bodies_of_a_host_leave_room_for_those_of_others(service: Service) -> None:
     gone = asyncio.Event()
     application = endpoint(service, answer_yes, bodies=Bodies(10, 40))
@@ -214,12 +207,6 @@ async def test_a_caller_that_disconnects_cancels_its_request(during_the_body: bo
             await asyncio.sleep(0)
         assert counted(service, "CANCELLED") == 1
     assert sample(service.recorder, "inflight_requests") == 0
-
-
-async def test_a_request_ends_at_its_own_time_limit_or_at_that_of_the_server(service: Service) -> None:
-    late = as_json({"input": "a", "timeout_s": 1e-9})
-    assert (await send_request(api(service), "POST", URL, late)).status == 504
-    assert (await send_request(api(service, http_timeout_s=1e-6), "POST", URL, TEXT)).status in (408, 504)
 
 
 async def test_an_answer_that_takes_too_long_is_cancelled(service: Service) -> None:

@@ -123,15 +123,6 @@ def test_a_request_is_in_flight_until_it_finishes_then_counted_and_timed(recorde
     assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
 
 
-def test_refused_and_failed_requests_are_counted_but_not_timed(recorder: Recorder) -> None:
-    for code in ("OK", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "INTERNAL"):
-        recorder.received()
-        recorder.finished(("tiny", "1"), "Encode", code, 0.25 if code == "OK" else 0.001)
-    assert sample(recorder, "request_duration_seconds_count", **TINY, method="Encode") == 1
-    assert sample(recorder, "request_duration_seconds_sum", **TINY, method="Encode") == 0.25
-    assert sample(recorder, "requests_total", **TINY, method="Encode", code="RESOURCE_EXHAUSTED") == 2
-
-
 def test_the_codes_of_alerts_start_at_zero_with_the_first_request(recorder: Recorder) -> None:
     recorder.received()
     recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)

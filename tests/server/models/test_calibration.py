@@ -29,18 +29,84 @@ from headwaiter_server.runtime.model import Model, Resources
 from headwaiter_server.runtime.packing import PackedBatch, pack
 from headwaiter_server.runtime.shape_buckets import GraphShape, graph_shape, round_up_to_buckets
 from headwaiter_server.scheduling.cost import CostModel, LearntCost, Shape
-from tests.support.server.simulated_graph import GATHERED, VARYING, SimulatedGraph, simulated_model
 from tests.support.server.stand_ins import model as stand_in
 from tests.support.server.stand_ins import served
+
+GATHERED = CostModel(launch_s=2e-4, token_s=1e-5, padded_s=4e-7, cell_s=2e-8)
+VARYING = CostModel(launch_s=2e-3, token_s=1e-6, padded_s=0.0, cell_s=2e-9, variable_length=True)
+
+
+class SimulatedGraph:
+    """A graph with its own clocks, on which a batch takes the time that a cost model predicts.
+
+    Attributes:
+        now_s: CPU time of the thread that runs the graph.
+        stolen_s: seconds in which other programs held the core of the thread.
+        next_stolen_s: returns how long other programs hold the core during the next batch.
+        ran: shapes of the batches that ran.
+        most_tokens: batches with more tokens fail.
+        most_sequences: batches with more sequences fail, after rounding as on a GPU.
+    """
+
+    hidden_is_optional = True
+    cuda_graphs = None
+    turn = staticmethod(at_once)
+    on_gpu = False
+
+    def __init__(self, cost: CostModel) -> None:
+        self.now_s = self.stolen_s = 0.0
+        self.next_stolen_s: Callable[[], float] = lambda: 0.0
+        self.ran: list[Shape] = []
+        self.most_tokens = 1 << 20
+        self.most_sequences: int | None = None
+        self._cost = cost
+        self.variable_length = cost.variable_length
+
+    def thread_time(self) -> float:
+        return self.now_s
+
+    def perf_counter(self) -> float:
+        return self.now_s + self.stolen_s
+
+    def prepare(self, batch: PackedBatch) -> PackedBatch:
+        return batch
+
+    def run(self, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
+        if batch.tokens > self.most_tokens:
+            raise RuntimeError("out of memory")
+        if self.most_sequences is not None and round_up_to_buckets(batch).sequences > self.most_sequences:
+            raise RuntimeError("invalid configuration argument")
+        self.ran.append(Shape.of(batch.lengths.tolist(), hidden=hidden))
+        self.now_s += self._cost.seconds(*self.ran[-1])
+        self.stolen_s += self.next_stolen_s()
+        return GraphOutputs(None, None)
+
+
+Simulate = Callable[..., tuple[Model, SimulatedGraph]]
+
+
+@pytest.fixture
+def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """Make models on simulated graphs with a cost; the clock is that of the latest one."""
+
+    def make(
+        cost: CostModel, *, max_tokens: int = 512, heads: int = 12, width: int = 2, **changes: Any
+    ) -> tuple[Model, SimulatedGraph]:
+        graph: Any = SimulatedGraph(cost)
+        graph.on_gpu = changes.get("provider") == "cuda"
+        monkeypatch.setattr("headwaiter_server.runtime.batch_timing.time", graph)
+        model = stand_in(tmp_path, max_tokens=max_tokens, heads=heads, width=width)
+        return replace(model, graph=graph, **changes), graph
+
+    return make
 
 
 @pytest.mark.parametrize(("cost", "provider"), [(GATHERED, "cpu"), (VARYING, "cuda")])
 def test_calibration_recovers_the_cost_and_its_budget_is_within_three_percent_of_the_fastest(
-    cost: CostModel, provider: str, tmp_path: Path
+    cost: CostModel, provider: str, simulate: Simulate
 ) -> None:
-    model, graph = simulated_model(tmp_path, cost, provider=provider)
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        measured = measure_cost(model)
+    model, _ = simulate(cost, provider=provider)
+    measured = measure_cost(model)
     for lengths in ((1,), (512,), (64,) * 8, (128, 8, 8, 8)):
         shape = len(lengths), sum(lengths), max(lengths), sum(length**2 for length in lengths)
         assert measured.cost.seconds(*shape) == pytest.approx(cost.seconds(*shape), rel=1e-3)
@@ -51,23 +117,21 @@ def test_calibration_recovers_the_cost_and_its_budget_is_within_three_percent_of
     assert _rate(cost, measured.limits.tokens // 2) < 0.97 * _rate(cost, largest)
 
 
-def test_other_programs_on_the_cores_change_neither_the_cost_of_a_cpu_nor_its_budget(tmp_path: Path) -> None:
-    alone, beside = (simulated_model(tmp_path, GATHERED) for _ in range(2))
+def test_other_programs_on_the_cores_change_neither_the_cost_of_a_cpu_nor_its_budget(simulate: Simulate) -> None:
     random = Random(0)
-    beside[1].next_stolen_s = lambda: random.expovariate(1 / 0.1)
     measured = []
-    for model, graph in (alone, beside):
-        with patch("headwaiter_server.runtime.batch_timing.time", graph):
-            measured.append(measure_cost(model))
-    assert beside[1].stolen_s > alone[1].now_s
+    for stolen_s in (lambda: 0.0, lambda: random.expovariate(1 / 0.1)):
+        model, graph = simulate(GATHERED)
+        graph.next_stolen_s = stolen_s
+        measured.append(measure_cost(model))
+    assert graph.stolen_s > graph.now_s
     assert measured[1] == measured[0]
 
 
-def test_a_gpu_is_timed_by_the_clock_because_its_batches_take_no_cpu_time(tmp_path: Path) -> None:
-    model, graph = simulated_model(tmp_path, GATHERED, provider="cuda")
+def test_a_gpu_is_timed_by_the_clock_because_its_batches_take_no_cpu_time(simulate: Simulate) -> None:
+    model, graph = simulate(GATHERED, provider="cuda")
     graph.next_stolen_s = lambda: 1e-3
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        launch_s = measure_cost(model).cost.launch_s
+    launch_s = measure_cost(model).cost.launch_s
     assert launch_s == pytest.approx(GATHERED.launch_s + 1e-3, rel=1e-3)
 
 
@@ -149,16 +213,15 @@ def test_cuda_graphs_are_used_for_as_many_tokens_as_they_are_faster(
 
 
 @pytest.mark.parametrize(("pools", "hidden_row_s"), [(True, 5e-6), (False, 0.0)])
-def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, tmp_path: Path) -> None:
-    model, graph = simulated_model(tmp_path, replace(GATHERED, hidden_row_s=5e-6))
+def test_calibration_recovers_the_cost_of_hidden_rows(pools: bool, hidden_row_s: float, simulate: Simulate) -> None:
+    model, graph = simulate(replace(GATHERED, hidden_row_s=5e-6))
     graph.hidden_is_optional = pools
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
+    assert measure_cost(model).cost.hidden_row_s == pytest.approx(hidden_row_s, rel=1e-3)
 
 
 @pytest.mark.parametrize(("cap", "budgets"), [(100, {100}), (300, {128, 256}), (128, {128})])
-def test_a_cap_bounds_the_budget(cap: int, budgets: set[int], simulated: tuple[Model, SimulatedGraph]) -> None:
-    model, _ = simulated
+def test_a_cap_bounds_the_budget(cap: int, budgets: set[int], simulate: Simulate) -> None:
+    model, _ = simulate(GATHERED)
     measured = measure_cost(model, cap)
     assert measured.limits.tokens in budgets
 
@@ -167,12 +230,10 @@ def test_a_cap_bounds_the_budget(cap: int, budgets: set[int], simulated: tuple[M
     ("heads", "max_tokens", "cells"), [(12, 512, (64 << 20) // 48), (1, 4096, 1 << 24), (16, 4096, 1 << 24)]
 )
 def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
-    heads: int, max_tokens: int, cells: int, tmp_path: Path
+    heads: int, max_tokens: int, cells: int, simulate: Simulate
 ) -> None:
-    graph: Any = SimulatedGraph(GATHERED)
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=heads), graph=graph)
-        assert measure_cost(model).limits.cells == cells
+    model, _ = simulate(GATHERED, max_tokens=max_tokens, heads=heads)
+    assert measure_cost(model).limits.cells == cells
 
 
 @pytest.mark.parametrize("provider", ["cpu", "cuda"])
@@ -185,12 +246,11 @@ def test_attention_scores_take_64_mib_on_the_cpu_unless_one_sequence_needs_more(
     ],
 )
 def test_only_batches_that_may_run_are_timed_and_planned(
-    isolation: pb.Isolation, allowed: Callable[[Shape], bool], provider: Provider, tmp_path: Path
+    isolation: pb.Isolation, allowed: Callable[[Shape], bool], provider: Provider, simulate: Simulate
 ) -> None:
-    model, graph = simulated_model(tmp_path, GATHERED, provider=provider)
+    model, graph = simulate(GATHERED, provider=provider)
     model.bundle.manifest.padding.CopyFrom(Padding(isolation=isolation, token_values=3072, cell_values=12))
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        limits = calibrate(model, 0).limits
+    limits = calibrate(model, 0).limits
     assert graph.ran
     assert all(map(allowed, graph.ran))
     assert limits.one_length == (isolation == pb.ISOLATION_ONE_LENGTH)
@@ -198,8 +258,8 @@ def test_only_batches_that_may_run_are_timed_and_planned(
     assert any(shape.sequences > 1 for shape in graph.ran) == (isolation != pb.ISOLATION_ONE_SEQUENCE)
 
 
-def test_largest_arrays_of_padded_graphs_limit_batches(tmp_path: Path) -> None:
-    model, _ = simulated_model(tmp_path, GATHERED)
+def test_largest_arrays_of_padded_graphs_limit_batches(simulate: Simulate) -> None:
+    model, _ = simulate(GATHERED)
     model.bundle.manifest.padding.CopyFrom(Padding(isolation=pb.ISOLATION_MIXED, token_values=3072, cell_values=24))
     limits = batch_limits(model, 512)
     assert 4 * limits.cells * 24 <= 64 << 20 < 4 * (limits.cells + 1) * 24
@@ -208,10 +268,9 @@ def test_largest_arrays_of_padded_graphs_limit_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vocabulary", [30_522, 250_002])
 def test_vectors_of_the_whole_vocabulary_and_their_logits_take_64_mib_on_the_cpu(
-    vocabulary: int, tmp_path: Path
+    vocabulary: int, simulate: Simulate
 ) -> None:
-    graph: Any = SimulatedGraph(GATHERED)
-    model = replace(stand_in(tmp_path, max_tokens=512, heads=12, width=384), graph=graph)
+    model, _ = simulate(GATHERED, width=384)
     usual = batch_limits(model, 512)
     manifest = model.bundle.manifest
     manifest.sparse, manifest.width, manifest.hidden_width = True, vocabulary, 384
@@ -224,19 +283,17 @@ def test_vectors_of_the_whole_vocabulary_and_their_logits_take_64_mib_on_the_cpu
 
 @pytest.mark.parametrize(("cost", "heads", "scores_bytes"), [(GATHERED, 12, 8), (GATHERED, 1, 8), (VARYING, 12, 0)])
 def test_attention_scores_take_2_gib_on_a_gpu_if_attention_computes_padding_and_nothing_otherwise(
-    cost: CostModel, heads: int, scores_bytes: int, tmp_path: Path
+    cost: CostModel, heads: int, scores_bytes: int, simulate: Simulate
 ) -> None:
-    graph: Any = SimulatedGraph(cost)
-    model = replace(stand_in(tmp_path, max_tokens=512, heads=heads), graph=graph, provider="cuda")
+    model, _ = simulate(cost, heads=heads, provider="cuda")
     cells = batch_limits(model, 1024).cells
     assert cells == ((2 << 30) // (heads * scores_bytes) if scores_bytes else sys.maxsize)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 12, 32])
 @pytest.mark.parametrize("length", [9, 17, 513, 1025, 7001])
-def test_no_gathered_batch_on_a_gpu_has_2_to_the_31_scores(heads: int, length: int, tmp_path: Path) -> None:
-    graph: Any = SimulatedGraph(GATHERED)
-    model = replace(stand_in(tmp_path, max_tokens=32_768, heads=heads), graph=graph, provider="cuda")
+def test_no_gathered_batch_on_a_gpu_has_2_to_the_31_scores(heads: int, length: int, simulate: Simulate) -> None:
+    model, _ = simulate(GATHERED, max_tokens=32_768, heads=heads, provider="cuda")
     limits = batch_limits(model, 1 << 20)
     # One sequence may always run; `most_padded_tokens` limits its length.
     sequences = max(1, limits.cells // limits.padded_length(length) ** 2)
@@ -247,20 +304,19 @@ def test_no_gathered_batch_on_a_gpu_has_2_to_the_31_scores(heads: int, length: i
 @pytest.mark.parametrize("cost", [GATHERED, VARYING])
 @pytest.mark.parametrize("max_tokens", [1, 512])
 def test_a_narrow_model_keeps_its_limits_because_no_batch_has_too_many_sequences_for_a_gpu(
-    cost: CostModel, max_tokens: int, tmp_path: Path
+    cost: CostModel, max_tokens: int, simulate: Simulate
 ) -> None:
-    graph: Any = SimulatedGraph(cost)
+    model, graph = simulate(cost, max_tokens=max_tokens, heads=2, width=8, provider="cuda")
     graph.most_sequences = 65_535
-    model = replace(stand_in(tmp_path, max_tokens=max_tokens, heads=2, width=8), graph=graph, provider="cuda")
     limits = batch_limits(model, 65_536)
     assert warm_up(model, limits) == limits
     assert max(shape.sequences for shape in graph.ran) <= limits.sequences == 65_535
 
 
 def test_a_gpu_on_which_the_longest_sequence_does_not_run_is_refused_with_the_length_and_the_flag(
-    tmp_path: Path,
+    simulate: Simulate,
 ) -> None:
-    model, graph = simulated_model(tmp_path, VARYING, provider="cuda")
+    model, graph = simulate(VARYING, provider="cuda")
     graph.most_tokens = 511
     with pytest.raises(LongestSequenceRefused) as refused:
         check_longest_sequence(model)
@@ -268,8 +324,8 @@ def test_a_gpu_on_which_the_longest_sequence_does_not_run_is_refused_with_the_le
         assert fact in str(refused.value)
 
 
-def test_a_known_cost_is_not_measured_again(simulated: tuple[Model, SimulatedGraph]) -> None:
-    model, graph = simulated
+def test_a_known_cost_is_not_measured_again(simulate: Simulate) -> None:
+    model, graph = simulate(GATHERED)
     measured = calibrate(model, 0)
     assert not measured.remembered
     measuring_runs = len(graph.ran)
@@ -283,49 +339,48 @@ def test_a_known_cost_is_not_measured_again(simulated: tuple[Model, SimulatedGra
 
 
 @pytest.mark.parametrize(("provider", "tokens"), [("cpu", 256), ("cuda", 1024)])
-def test_only_on_a_cpu_a_version_inherits_a_budget_that_was_lowered(provider: str, tokens: int, tmp_path: Path) -> None:
-    model, graph = simulated_model(tmp_path, VARYING, provider=provider)
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        known = replace(calibrate(model, 0), limits=batch_limits(model, 256), measured_budget_tokens=1024)
-        assert calibrate(model, 0, known).limits.tokens == tokens
+def test_only_on_a_cpu_a_version_inherits_a_budget_that_was_lowered(
+    provider: str, tokens: int, simulate: Simulate
+) -> None:
+    model, _ = simulate(VARYING, provider=provider)
+    known = replace(calibrate(model, 0), limits=batch_limits(model, 256), measured_budget_tokens=1024)
+    assert calibrate(model, 0, known).limits.tokens == tokens
 
 
 @pytest.mark.parametrize("cost", [replace(VARYING, variable_length=False), VARYING])
 def test_on_a_gpu_every_start_runs_batches_that_reach_the_limits_of_tokens_padding_and_cells(
-    cost: CostModel, tmp_path: Path
+    cost: CostModel, simulate: Simulate
 ) -> None:
-    model, graph = simulated_model(tmp_path, cost, provider="cuda", width=768)
+    model, graph = simulate(cost, provider="cuda", width=768)
     calibration = None
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        for remembered in (False, True):
-            graph.ran.clear()
-            calibration = calibrate(model, 0, calibration)
-            assert calibration.remembered is remembered
-            # Batches that are timed run before the last three.
-            limits, ran = calibration.limits, graph.ran[-3:]
-            padded = [shape.sequences * shape.longest_tokens for shape in ran]
-            cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
-            for largest, most in (
-                (max(shape.tokens for shape in ran), limits.tokens),
-                (max(padded), limits.padded_tokens),
-                (max(cells), limits.cells),
-            ):
-                # Fused kernels store no scores, so nothing limits the cells.
-                assert most == sys.maxsize or 0.99 * most <= largest <= most
-            assert (limits.cells == sys.maxsize) is cost.variable_length
-            # One batch has nearly the most cells that sequences can need.
-            assert max(shape.needed_cells for shape in ran) >= 0.99 * min(limits.tokens * 512, limits.cells)
+    for remembered in (False, True):
+        graph.ran.clear()
+        calibration = calibrate(model, 0, calibration)
+        assert calibration.remembered is remembered
+        # Batches that are timed run before the last three.
+        limits, ran = calibration.limits, graph.ran[-3:]
+        padded = [shape.sequences * shape.longest_tokens for shape in ran]
+        cells = [shape.sequences * shape.longest_tokens**2 for shape in ran]
+        for largest, most in (
+            (max(shape.tokens for shape in ran), limits.tokens),
+            (max(padded), limits.padded_tokens),
+            (max(cells), limits.cells),
+        ):
+            # Fused kernels store no scores, so nothing limits the cells.
+            assert most == sys.maxsize or 0.99 * most <= largest <= most
+        assert (limits.cells == sys.maxsize) is cost.variable_length
+        # One batch has nearly the most cells that sequences can need.
+        assert max(shape.needed_cells for shape in ran) >= 0.99 * min(limits.tokens * 512, limits.cells)
 
 
 @pytest.mark.parametrize("provider", ["cpu", "cuda"])
 def test_limits_are_halved_until_the_largest_batches_fit_in_memory(
-    provider: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    provider: str, simulate: Simulate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, graph = simulated_model(tmp_path, VARYING, provider=provider)
-    with patch("headwaiter_server.runtime.batch_timing.time", graph):
-        measured = calibrate(model, 0)
-        graph.most_tokens = measured.limits.tokens // 3
-        halved = calibrate(model, 0, measured).limits
+    model, graph = simulate(VARYING, provider=provider)
+    measured = calibrate(model, 0)
+    graph.most_tokens = measured.limits.tokens // 3
+    halved = calibrate(model, 0, measured).limits
     assert halved == measured.limits.scaled(0.5).scaled(0.5)
     warnings = [message for message in caplog.messages if "out of memory" in message]
     assert len(warnings) == 2
@@ -333,10 +388,8 @@ def test_limits_are_halved_until_the_largest_batches_fit_in_memory(
         assert str(tokens) in message
 
 
-def test_a_model_that_cannot_run_is_an_error_with_and_without_a_known_cost(
-    simulated: tuple[Model, SimulatedGraph],
-) -> None:
-    model, graph = simulated
+def test_a_model_that_cannot_run_is_an_error_with_and_without_a_known_cost(simulate: Simulate) -> None:
+    model, graph = simulate(GATHERED)
     measured = calibrate(model, 0)
     graph.most_tokens = 0
     for known in (measured, None):
@@ -357,9 +410,9 @@ def test_a_model_that_cannot_run_is_an_error_with_and_without_a_known_cost(
     ids=lambda change: "".join(change),
 )
 def test_only_a_version_with_the_same_graph_and_the_same_resources_costs_as_much(
-    change: dict[str, Any], simulated: tuple[Model, SimulatedGraph]
+    change: dict[str, Any], simulate: Simulate
 ) -> None:
-    model, _ = simulated
+    model, _ = simulate(GATHERED)
     same = "digest" in change
     if "max_tokens" in change:
         changed = Manifest.FromString(model.bundle.manifest.SerializeToString())
@@ -370,10 +423,8 @@ def test_only_a_version_with_the_same_graph_and_the_same_resources_costs_as_much
     assert (model.cost_conditions == replace(model, **change).cost_conditions) is same
 
 
-def test_a_new_version_inherits_what_the_batches_have_taught(
-    simulated: tuple[Model, SimulatedGraph], tmp_path: Path
-) -> None:
-    model, _ = simulated
+def test_a_new_version_inherits_what_the_batches_have_taught(simulate: Simulate) -> None:
+    model, _ = simulate(GATHERED)
     running = served(model)
     cost = running.calibration.cost
     queue: Any = running.queue

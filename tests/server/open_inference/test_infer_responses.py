@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_proto.rules.errors import Failures, InvalidInput
 from headwaiter_proto.rules.outputs import read_output
 from headwaiter_proto.rules.responses import fill
@@ -16,8 +15,6 @@ from headwaiter_server.open_inference.infer_requests import WantedReply
 from headwaiter_server.open_inference.infer_responses import (
     infer_response,
     padded_answer_bytes,
-    stream_failure,
-    stream_response,
 )
 from tests.support.e2e.open_inference_caller import arrays
 from tests.support.server.stand_ins import model
@@ -62,15 +59,6 @@ def test_rows_of_some_tokens_are_not_at_the_places_of_the_tokens() -> None:
 def test_a_request_without_outputs_gets_the_default_output(parts: dict[str, Any], name: str) -> None:
     reply = infer_response(response(**parts), WantedReply("", (), raw=True))
     assert [output.name for output in reply.outputs] == [name]
-
-
-def test_replies_of_streams_are_final_and_name_their_request() -> None:
-    good = stream_response(infer_response(response(), WantedReply("r-1", (), raw=True)))
-    assert good.infer_response.parameters["triton_final_response"].bool_param
-    bad = stream_failure(oip.ModelInferRequest(id="r-2", model_name="m"), "too long")
-    assert bad.error_message == "[request id: r-2] too long"
-    assert (bad.infer_response.id, bad.infer_response.model_name) == ("r-2", "m")
-    assert stream_failure(oip.ModelInferRequest(), "too long").error_message == "too long"
 
 
 def test_vectors_and_rows_of_different_widths_count_by_their_own_width(tmp_path: Path) -> None:

@@ -102,9 +102,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_front_end_that_joins_while_a_model_is_announced_knows_the_model_first(
-    engine: Engine,
-) -> None:
+async def test_a_front_end_that_joins_while_a_model_is_announced_knows_the_model_first(engine: Engine) -> None:
     early, late = FrontEnd(), FrontEnd()
     await engine.links.join(await engine.add(early))
     await engine.links.prepare(facts(1), None)

@@ -117,16 +117,6 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_wa
     assert refused == ([reason] if reason else [])
 
 
-async def test_the_cause_of_an_error_is_logged_and_not_sent_to_the_caller(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    error, context = InferenceFailed("the model failed"), Context()
-    error.__cause__ = RuntimeError("Gemm:\n  no memory")
-    await _call(_raising(error), Recorder(), context)
-    assert caplog.messages == [f"{REQUEST}: InferenceFailed: the model failed (Gemm: no memory)"]
-    assert "memory" not in context.message + str(context.status)
-
-
 async def test_an_unexpected_exception_is_logged_with_its_traceback_and_not_sent_to_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -182,9 +172,7 @@ async def test_a_call_over_the_limit_is_refused_and_a_later_one_is_answered() ->
     assert await answer(None, Context(raw=b"third")) == b"third"
 
 
-async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_stream_that_fails_ends_in_a_status_and_counts_once(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(context: object, call: Call) -> None:
         raise ZeroDivisionError("secret")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, ModelNotFound, Starting
+from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, Starting
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.model_recorder import STAGES
 from headwaiter_server.metrics.recorder import Recorder
@@ -16,7 +16,7 @@ from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
-from tests.support.server.stand_ins import CALIBRATION, sample
+from tests.support.server.stand_ins import sample
 
 
 async def test_sequences_are_answered_in_the_order_they_were_sent(service: Service) -> None:
@@ -37,38 +37,6 @@ async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Serv
         labels = {"model": "tiny", "version": "1", "stage": stage}
         assert sample(service.recorder, "stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
         assert sample(service.recorder, "stage_duration_seconds_count", **labels) == 1
-
-
-async def test_the_model_is_listed_and_described(service: Service) -> None:
-    listed = pb.ListModelsResponse.FromString(await service.rpc.answer("ListModels", b"", endless_call()))
-    assert [(model.name, model.digest) for model in listed.models] == [("tiny", "ab" * 32)]
-    for name in ("", "tiny"):
-        request = pb.GetModelRequest(name=name).SerializeToString()
-        described = pb.GetModelResponse.FromString(await service.rpc.answer("GetModel", request, endless_call()))
-        assert described.model == listed.models[0]
-        assert described.execution.token_budget == CALIBRATION.limits.tokens
-        assert described.attends
-
-
-async def test_the_batches_of_a_model_are_listed(service: Service) -> None:
-    await service.encode(token_request([1, 2], [3, 4]))
-    for name in ("", "tiny"):
-        request = pb.ListBatchesRequest(model=name).SerializeToString()
-        (batch,) = pb.ListBatchesResponse.FromString(
-            await service.rpc.answer("ListBatches", request, endless_call())
-        ).batches
-        assert (batch.model, batch.version) == ("tiny", "1")
-        assert list(batch.lengths) == [2, 2]
-        assert list(batch.requests) == [0, 0]
-        assert 0 <= batch.ended_s_ago < 60
-        assert batch.predicted_s > 0
-        assert batch.measured_s > 0
-    for method, unknown in (
-        ("ListBatches", pb.ListBatchesRequest(model="x")),
-        ("GetModel", pb.GetModelRequest(name="x")),
-    ):
-        with pytest.raises(ModelNotFound):
-            await service.rpc.answer(method, unknown.SerializeToString(), endless_call())
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:

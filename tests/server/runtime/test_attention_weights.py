@@ -38,17 +38,6 @@ def test_without_a_query_there_is_no_context(graph: AttentionWeightsGraph) -> No
     assert attention.weights.tolist() == [[[[1.0]]]]
 
 
-def test_the_weighted_sum_of_the_values_is_the_context(graph: AttentionWeightsGraph) -> None:
-    attention = graph.run(_features(5), AttentionSelection([1], [2], 3, vectors=True))
-    vectors, weights = attention.vectors, attention.weights[0, 0, 3]
-    assert vectors is not None
-    assert attention.context is not None
-    assert (vectors.query.shape, vectors.keys.shape, vectors.values.shape) == ((8,), (5, 8), (5, 8))
-    np.testing.assert_allclose(weights @ vectors.values, attention.context[0, 0], rtol=0, atol=1e-6)
-    raw = np.exp(vectors.keys @ vectors.query / np.sqrt(8))
-    np.testing.assert_allclose(raw / raw.sum(), weights, rtol=0, atol=1e-6)
-
-
 def test_a_graph_of_an_older_version_has_no_vectors(feature_bundle: Path, tmp_path: Path) -> None:
     old = onnx.load(feature_bundle / "attend.fp32.onnx", load_external_data=False)
     outputs = [each for each in old.graph.output if each.name.startswith(("weights", "context"))]

@@ -1,81 +1,27 @@
-"""The driver tells the compute capability and the memory of a GPU; the kernel tells the processor's instructions."""
+"""Without a driver nothing is known of a GPU; the kernel tells the processor's instructions.
+
+What a driver tells is in tests/cuda_double.
+"""
 
 import ctypes
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from headwaiter_server.runtime.hardware import compute_capability, gpu_memory, processor_flags
 
-_SUCCESS, _INVALID_DEVICE, _NO_DEVICE = 0, 101, 100
-_CAPABILITIES = [{75: 8, 76: 9}, {75: 12, 76: 0}]
-
-
-def _driver(init_status: int = _SUCCESS, memory_status: int = _SUCCESS) -> SimpleNamespace:
-    """Return a stand-in for the driver's library, with two GPUs."""
-
-    def get(handle: Any, device: int) -> int:
-        handle._obj.value = 40 + device
-        return _SUCCESS if device < len(_CAPABILITIES) else _INVALID_DEVICE
-
-    def get_attribute(value: Any, attribute: int, handle: Any) -> int:
-        value._obj.value = _CAPABILITIES[handle.value - 40][attribute]
-        return _SUCCESS
-
-    def get_state(handle: Any, flags: Any, active: Any) -> int:
-        active._obj.value = handle.value == 41
-        return _SUCCESS
-
-    def retain(context: Any, handle: Any) -> int:
-        context._obj.value = 1000 + handle.value
-        return _SUCCESS
-
-    current: list[int] = []
-
-    def push(context: Any) -> int:
-        current.append(context.value)
-        return _SUCCESS
-
-    def get_memory(free: Any, total: Any) -> int:
-        assert current == [1041]
-        free._obj.value, total._obj.value = 3 << 30, 24 << 30
-        return memory_status
-
-    return SimpleNamespace(
-        cuInit=lambda flags: init_status,
-        cuDeviceGet=get,
-        cuDeviceGetAttribute=get_attribute,
-        cuDevicePrimaryCtxGetState=get_state,
-        cuDevicePrimaryCtxRetain=retain,
-        cuDevicePrimaryCtxRelease_v2=lambda handle: _SUCCESS,
-        cuCtxPushCurrent_v2=push,
-        cuCtxPopCurrent_v2=lambda context: current.pop(),
-        cuMemGetInfo_v2=get_memory,
-    )
-
-
-def test_the_driver_tells_the_compute_capability_of_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver())
-    assert [compute_capability(device) for device in range(3)] == [(8, 9), (12, 0), None]
+_NO_DEVICE = 100
 
 
 def test_without_a_driver_or_a_gpu_the_compute_capability_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(_NO_DEVICE))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=lambda flags: _NO_DEVICE))
     assert (compute_capability(0), gpu_memory(0)) == (None, None)
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert (compute_capability(0), gpu_memory(0)) == (None, None)
-
-
-def test_the_driver_tells_the_memory_of_a_gpu_that_the_process_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver())
-    assert [gpu_memory(device) for device in range(3)] == [None, (21 << 30, 24 << 30), None]
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(memory_status=_NO_DEVICE))
-    assert gpu_memory(1) is None
 
 
 def test_the_instructions_of_a_processor_are_words_of_its_first_line_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,12 +102,6 @@ def test_the_token_offset_equals_the_example_in_the_operators_documentation() ->
 
 
 @given(lengths=lengths_lists)
-def test_sizes_count_sequences_and_tokens(lengths: list[int]) -> None:
-    batch = _batch(lengths)
-    assert (batch.sequences, batch.tokens, batch.longest_tokens) == (len(lengths), sum(lengths), max(lengths))
-
-
-@given(lengths=lengths_lists)
 def test_splitting_undoes_packing_and_dropping_padding_undoes_gathering(lengths: list[int]) -> None:
     sequences: list[NDArray[np.generic]] = [
         np.full((length, 3), index, np.float32) + np.arange(length, dtype=np.float32)[:, None] / 16

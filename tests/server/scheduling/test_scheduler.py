@@ -110,9 +110,7 @@ async def test_a_request_larger_than_the_queue_is_invalid_input(harness: Harness
     assert (error.value.limit, error.value.actual) == (64, 65)
 
 
-async def test_a_batch_is_planned_just_before_the_device_is_done_also_after_a_late_batch(
-    harness: Harness,
-) -> None:
+async def test_a_batch_is_planned_just_before_the_device_is_done_also_after_a_late_batch(harness: Harness) -> None:
     held, second = await harness.submit_behind_held_batch([[2]])
     await asyncio.sleep(0.01)
     assert harness.planned == []

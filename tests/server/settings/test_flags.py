@@ -146,16 +146,13 @@ def test_unknown_variables_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "facts"),
     [
-        ([], {}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
         (["b", "--models", "FOLDER"], {}, ["headwaiter-server BUNDLE", "--models"]),
         (["b", "--watch-s", "1"], {}, ["--watch-s", "--models"]),
         (["b", "--models", "FILE"], {}, ["--models", "'FILE'", "folder"]),
         ([], {"HEADWAITER_BUNDLE": ""}, ["headwaiter-server BUNDLE", "HEADWAITER_BUNDLE", "headwaiter-export"]),
-        (["b", "--provider", "tpu"], {}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
         (["b"], {"HEADWAITER_PROVIDER": "tpu"}, ["--provider", "'tpu'", "auto", "cuda", "cpu"]),
         (["b", "--precision", "int4"], {}, ["--precision", "'int4'", "auto", "fp32", "fp16", "int8"]),
         (["--models", "FOLDER", "--model-name", "tiny"], {}, ["--model-name tiny", "--models"]),
-        (["b", "--address", "50051"], {}, ["--address", "'50051'", "HOST:PORT"]),
         (["b", "--http-origins", "*"], {}, ["--http-origins", "'*'", "https://"]),
         (["b", "--trusted-proxies", "*"], {}, ["--trusted-proxies", "'*'", "10.0.0.7"]),
         (["b", "--address", ":50051"], {}, ["--address", "':50051'", "HOST:PORT"]),

@@ -4,11 +4,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from google.protobuf import json_format
 
 from headwaiter_proto.manifest_pb2 import Manifest
-from headwaiter_server.runtime.bundle import GOLDEN, MANIFEST, sha256_of
+from headwaiter_server.runtime.bundle import MANIFEST, sha256_of
 
 
 def copy(bundle: Path, destination: Path) -> Path:
@@ -39,11 +38,3 @@ def flip_byte(path: Path, position: float = 0.5) -> None:
     content = bytearray(path.read_bytes())
     content[int(position * (len(content) - 1))] ^= 0xFF
     path.write_bytes(content)
-
-
-def shift_golden(folder: Path, output: str, error: float) -> None:
-    """Add an error to the first value of the last row of a golden output."""
-    with np.load(folder / GOLDEN) as stored:
-        arrays = dict(stored)
-    arrays[output][-1, 0] += error
-    np.savez(folder / GOLDEN, **arrays)
