@@ -231,23 +231,18 @@ async def test_a_caller_without_a_token_learns_no_name_of_a_model_and_no_reason_
     assert (await send_request(locked, "GET", "/v2/models/tiny/ready")).status == 200
 
 
-async def test_the_open_inference_protocol_is_answered_over_http(service: Service) -> None:
-    ids = {key: value for key, value in IDS.items() if key != "data"}
-    for path in ("/v2/models/tiny/infer", "/v2/models/tiny/versions/1/infer"):
-        reply = await send(service, "POST", path, {"inputs": [IDS]})
-        (output,) = reply.json["outputs"]
-        assert (output["name"], output["shape"], output["data"]) == ("pooled", [1, 2], [3.0, 2.0])
+async def test_the_tensors_of_the_open_inference_protocol_may_follow_the_json(service: Service) -> None:
+    path, ids = "/v2/models/tiny/infer", {key: value for key, value in IDS.items() if key != "data"}
+    (output,) = (await send(service, "POST", path, {"inputs": [IDS]})).json["outputs"]
+    assert (output["name"], output["shape"], output["data"]) == ("pooled", [1, 2], [3.0, 2.0])
     content = as_json({"inputs": [{**ids, "parameters": {"binary_data_size": 16}}]})
-    values = (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
-    headers = {"Inference-Header-Content-Length": str(len(content))}
-    assert (await send(service, "POST", path, content + values, headers=headers)).json["outputs"] == [output]
-    assert (await send(service, "POST", path, content + values, headers={"Inference-Header-Content-Length": "x"})).json[
-        "error"
-    ]
-    for path, status in {"/v2": 200, "/v2/models/tiny/ready": 200, "/v2/models/other/ready": 404}.items():
-        assert (await send(service, "GET", path)).status == status
-    assert (await send(service, "GET", "/v2/models/tiny/versions/7")).status == 404
-    assert (await send(service, "POST", "/v2/repository/index", {})).json == []
+    body = content + (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
+    for length, status in ((str(len(content)), 200), ("x", 400)):
+        reply = await send(service, "POST", path, body, headers={"Inference-Header-Content-Length": length})
+        assert reply.status == status
+        assert reply.json["outputs"] == [output] if status == 200 else reply.json["error"]
+    for path in ("/v2/models/other/ready", "/v2/models/tiny/versions/7"):
+        assert (await send(service, "GET", path)).status == 404
 
 
 async def test_loading_a_model_needs_the_token_of_administrators(service: Service) -> None:
@@ -351,14 +346,13 @@ async def test_a_path_with_a_control_character_is_unknown(path: str, service: Se
     assert (await send(service, "GET", path)).status == 404
 
 
-async def test_a_model_is_not_ready_on_a_server_that_starts(service: Service) -> None:
-    service.path.engine.directory.started = False
-    reply = await send(service, "GET", "/v2/models/tiny/ready")
+async def test_a_model_is_not_ready_on_a_server_that_starts_or_drains(service: Service) -> None:
+    directory, path = service.path.engine.directory, "/v2/models/tiny/ready"
+    directory.started = False
+    reply = await send(service, "GET", path)
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     assert sample(service.recorder, "refused_total", reason="STARTING") == 1
-
-
-async def test_a_model_is_not_ready_on_a_server_that_drains(service: Service) -> None:
-    assert (await send(service, "GET", "/v2/models/tiny/ready")).json == {"name": "tiny", "ready": True}
+    directory.started = True
+    assert (await send(service, "GET", path)).json == {"name": "tiny", "ready": True}
     service.path.drain()
-    assert (await send(service, "GET", "/v2/models/tiny/ready")).status == 503
+    assert (await send(service, "GET", path)).status == 503

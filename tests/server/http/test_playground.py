@@ -235,17 +235,6 @@ async def test_without_a_token_a_foreign_name_of_the_server_gets_no_answer(
     assert (await post(signed_in, "Encode", TEXT, {**headers, "Authorization": "Bearer s3cret"})).status == 200
 
 
-async def test_a_foreign_page_does_not_get_the_consent_of_the_server(service: Service) -> None:
-    asked = {
-        "Origin": "https://evil.example",
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "content-type",
-    }
-    reply = await send_request(playground(service), "OPTIONS", ENCODE, headers=asked)
-    assert (reply.status, reply.headers["allow"]) == (405, "POST")
-    assert not [name for name in reply.headers if name.startswith("access-control-")]
-
-
 @pytest.mark.parametrize(
     ("fields", "status"),
     [

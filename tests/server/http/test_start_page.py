@@ -75,18 +75,6 @@ async def test_the_examples_have_a_model_that_gives_vectors_of_texts(service: Se
     assert b"/v1/embeddings" not in page
 
 
-@pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer s3cret"}])
-async def test_the_examples_have_a_token_if_requests_need_one(given: dict[str, str], service: Service) -> None:
-    for token in ("s3cret", None):
-        shown = unescape((await get(service, {**HTML, **given}, token, http_api="on")).body.decode())
-        for part in (
-            '-H "Authorization: Bearer $HEADWAITER_TOKEN"',
-            'api_key=os.environ["HEADWAITER_TOKEN"]',
-            "import os",
-        ):
-            assert (part in shown) == (token is not None), part
-
-
 async def test_the_port_of_the_metrics_has_a_page_without_names(service: Service) -> None:
     page = await send_request(metrics_application(service.path), "GET", "/", headers=HTML)
     assert "<p>A server for attention encoders.</p>" in page.body.decode()
@@ -94,9 +82,3 @@ async def test_the_port_of_the_metrics_has_a_page_without_names(service: Service
     assert json.loads(reply.body) == {
         "links": {"metrics": "metrics for Prometheus", "health/ready": "whether the server takes requests"}
     }
-
-
-async def test_before_a_model_is_loaded_the_page_says_so(service: Service) -> None:
-    service.path.engine.directory.update([], {})
-    assert b"none that answers requests at present" in (await get(service, HTML)).body
-    assert (await get(service, {})).json["models"] == []

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.http.api.ollama import TAGS
 from headwaiter_server.http.api.operations import ServerFacts
 from headwaiter_server.models.served_model import ModelFacts
@@ -31,11 +30,6 @@ def test_vectors_have_unit_length_and_texts_are_truncated(fields: dict[str, Any]
         truncation=truncation,
     )
     assert answer(asked, [[1, 2]]) == {"model": "m", "embeddings": [[1, 2]], "prompt_eval_count": 3}
-
-
-def test_token_ids_are_refused() -> None:
-    with pytest.raises(InvalidInput):
-        ask("/api/embed", {"input": [1, 2]})
 
 
 def test_the_older_path_returns_one_vector_as_the_model_gives_it() -> None:

@@ -102,10 +102,7 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
         ({"inputs": [], "input": []}, b"", "input", "unknown"),
         ({}, b"", "inputs", "absent"),
         ({"inputs": {}}, b"", "inputs", "a list"),
-        ({"inputs": [GIVEN, 1]}, b"", "inputs[1]", "an object"),
-        ({"inputs": [{**IDS, "dtype": "INT64"}]}, b"", "inputs[0]", "'dtype' is unknown"),
         ({"inputs": [IDS]}, b"", "input_ids", "no data"),
-        ({"inputs": [{**IDS, "data": 1}]}, b"", "inputs[0].data", "a list"),
         ({"inputs": [{**IDS, "data": [1, 1.5]}]}, b"", "input_ids", "whole numbers"),
         ({"inputs": [{**IDS, "data": [1, True]}]}, b"", "input_ids", "whole numbers"),
         ({"inputs": [{**IDS, "data": [1, 2**63]}]}, b"", "input_ids", "cannot hold"),
@@ -117,8 +114,6 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
             "no numbers",
         ),
         ({"inputs": [{**TEXT, "data": [1]}]}, b"", "text", "no texts"),
-        ({"inputs": [{**IDS, "shape": [1, -1], "data": [1]}]}, b"", "inputs[0].shape", "-1"),
-        ({"inputs": [{**IDS, "shape": [1, True], "data": [1]}]}, b"", "inputs[0].shape", "True"),
         ({"inputs": [{**IDS, "parameters": {"binary_data_size": 9}}]}, bytes(8), "input_ids", "8 bytes follow"),
         (
             {"inputs": [{**IDS, "parameters": {"binary_data_size": -1}}]},
@@ -126,30 +121,16 @@ def test_texts_names_and_parameters_are_taken_over() -> None:
             "inputs[0].parameters.binary_data_size",
             "-1",
         ),
-        (
-            {"inputs": [{**IDS, "parameters": {"binary_data_size": "8"}}]},
-            bytes(8),
-            "inputs[0].parameters.binary_data_size",
-            "'8'",
-        ),
         ({"inputs": [{**GIVEN, "parameters": {"binary_data_size": 8}}]}, bytes(8), "input_ids", "data too"),
         ({"inputs": [{**IDS, "parameters": {"binary_data_size": 8}}]}, bytes(9), "inputs", "1 bytes after"),
-        ({"inputs": [{**GIVEN, "parameters": {"x": 1}}]}, b"", "inputs[0].parameters", "'x' is unknown"),
         ({"inputs": [GIVEN], "parameters": 1}, b"", "parameters", "an object"),
         ({"inputs": [GIVEN], "parameters": {"a": [1]}}, b"", "parameters", "'a'"),
         ({"inputs": [GIVEN], "parameters": {"timeout": 2**64}}, b"", "parameters.timeout", "1.8"),
-        (
-            {"inputs": [GIVEN], "parameters": {"binary_data_output": 1}},
-            b"",
-            "parameters.binary_data_output",
-            "true or false",
-        ),
         ({"inputs": [GIVEN], "outputs": [{"name": 1}]}, b"", "outputs[0].name", "a text"),
         ({"inputs": [GIVEN], "id": 7}, b"", "id", "a text"),
         ({"inputs": [{**IDS, "data": [[1], [2]]}]}, b"", "input_ids", "nested"),
         ({"inputs": [{**IDS, "data": [[1, 2, 3]]}]}, b"", "input_ids", "nested"),
         ({"inputs": [{**IDS, "data": [[1, [2]]]}]}, b"", "input_ids", "nested"),
-        ({"inputs": [{**IDS, "data": [[1], 2]}]}, b"", "input_ids", "nested"),
         ({"inputs": [{**IDS, "data": [DEEP, *[1] * 60_000]}]}, b"", "input_ids", "nested"),
         ({"inputs": [GIVEN], "model_name": "other"}, b"", "model_name", "path"),
         ({"inputs": [GIVEN], "model_version": "1"}, b"", "model_version", "path"),
@@ -164,23 +145,10 @@ def test_a_wrong_body_is_refused_with_the_name_of_the_field(
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        (
-            {"inputs": [{**IDS, "parameters": {"shared_memory_region": "r"}}]},
-            "inputs[0].parameters.shared_memory_region",
-        ),
-        (
-            {"inputs": [GIVEN], "outputs": [{"name": "pooled", "parameters": {"classification": 2}}]},
-            "outputs[0].parameters.classification",
-        ),
-    ],
-)
-def test_extensions_that_the_server_lacks_are_named(fields: dict[str, Any], field: str) -> None:
+def test_classification_which_the_server_lacks_is_named() -> None:
     with pytest.raises(Unimplemented) as refused:
-        read(fields)
-    assert refused.value.field == field
+        read({"inputs": [GIVEN], "outputs": [{"name": "pooled", "parameters": {"classification": 2}}]})
+    assert refused.value.field == "outputs[0].parameters.classification"
 
 
 PARAMETERS: dict[str, list[Any]] = {
@@ -200,43 +168,46 @@ PARAMETERS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in PARAMETERS for value in PARAMETERS[name]])
-def test_the_description_accepts_the_parameters_that_are_read(name: str, value: Any) -> None:
+def test_the_description_accepts_the_parameters_that_are_read_and_others_are_named(name: str, value: Any) -> None:
     body = {"inputs": [TEXT], "parameters": {name: value}}
+    field = None
     try:
         meaning(read(body))
-        accepted = True
-    except InvalidInput:
-        accepted = False
+    except InvalidInput as error:
+        field = error.field
+    assert field in (None, "parameters" if name == "unknown" else f"parameters.{name}")
     assert INFER.fields is not None
-    assert Draft202012Validator(object_schema(INFER.fields)).is_valid(body) == accepted
+    assert Draft202012Validator(object_schema(INFER.fields)).is_valid(body) == (field is None)
 
 
-TENSORS: list[Any] = [
-    GIVEN,
-    {**GIVEN, "data": [[1, 2]]},
-    {**GIVEN, "parameters": None},
-    {**GIVEN, "parameters": {"x": None}},
-    {**GIVEN, "parameters": {"x": 1}},
-    {**GIVEN, "parameters": {"shared_memory_region": "r"}},
-    {**GIVEN, "shape": [1, -2]},
-    {**GIVEN, "shape": 2},
-    {**GIVEN, "datatype": 1},
-    {**GIVEN, "dtype": "INT64"},
-    {**GIVEN, "data": 1},
-    {"name": "input_ids"},
-    1,
-]
-
-
-@pytest.mark.parametrize("tensor", TENSORS)
-def test_the_description_accepts_the_tensors_that_are_read(tensor: Any) -> None:
-    try:
-        read({"inputs": [tensor]})
-        accepted = True
-    except HeadwaiterError:
-        accepted = False
+@pytest.mark.parametrize(
+    ("tensor", "field"),
+    [
+        (GIVEN, None),
+        ({**GIVEN, "data": [[1, 2]]}, None),
+        ({**GIVEN, "parameters": None}, None),
+        ({**GIVEN, "parameters": {"x": None}}, None),
+        ({**GIVEN, "parameters": {"x": 1}}, "inputs[0].parameters"),
+        ({**GIVEN, "parameters": {"shared_memory_region": "r"}}, "inputs[0].parameters.shared_memory_region"),
+        ({**GIVEN, "shape": [1, -2]}, "inputs[0].shape"),
+        ({**GIVEN, "shape": 2}, "inputs[0].shape"),
+        ({**GIVEN, "datatype": 1}, "inputs[0].datatype"),
+        ({**GIVEN, "dtype": "INT64"}, "inputs[0]"),
+        ({**GIVEN, "data": 1}, "inputs[0].data"),
+        ({"name": "input_ids"}, "inputs[0].shape"),
+        (1, "inputs[0]"),
+    ],
+)
+def test_the_description_accepts_the_tensors_that_are_read_and_others_are_named(tensor: Any, field: str | None) -> None:
+    body = {"inputs": [tensor]}
     assert INFER.fields is not None
-    assert Draft202012Validator(object_schema(INFER.fields)).is_valid({"inputs": [tensor]}) == accepted
+    assert Draft202012Validator(object_schema(INFER.fields)).is_valid(body) == (field is None)
+    if field is None:
+        read(body)
+    else:
+        with pytest.raises(HeadwaiterError) as refused:
+            read(body)
+        assert refused.value.field == field
 
 
 @pytest.mark.parametrize("header", ["-1", "11", "1.5", "x", "", "9" * 5000, "١"])
