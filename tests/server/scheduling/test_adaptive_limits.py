@@ -51,16 +51,6 @@ def test_only_batches_of_half_the_limits_raise_them(tokens: int, raised: bool) -
     assert limits.current.tokens == (707 if raised else 500)
 
 
-def test_each_failure_doubles_the_batches_that_must_succeed_before_a_raise() -> None:
-    limits = AdaptiveLimits(LARGEST)
-    for patience in (16, 32, 64, 128, 256, 512, 1024, 1024):
-        limits.note_memory_failure(batch_of(1000), MemoryError())
-        for _ in range(patience):
-            assert limits.current.tokens == 500
-            limits.note_success(batch_of(500))
-        assert limits.current.tokens == 707
-
-
 def test_a_batch_that_was_planned_before_the_limits_were_lowered_does_not_raise_them() -> None:
     limits = AdaptiveLimits(LARGEST)
     limits.note_memory_failure(batch_of(400), MemoryError())

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from headwaiter_server.scheduling.batch_wait import BatchWait
 from headwaiter_server.scheduling.job import Outcome
 from tests.support.server.fakes import LIMITS, Harness
 
@@ -26,15 +25,6 @@ async def test_the_device_is_not_held_for_long_without_another_request(harness: 
     await _answer_two_together(harness)
     await asyncio.gather(*await _submit_in_sequence(harness, [4], [5], turns=50))
     assert harness.device.batches == [[[4]], [[5]]]
-
-
-async def test_the_device_is_held_until_six_sequences_wait(harness: Harness) -> None:
-    await _answer_two_together(harness)
-    harness.device.hold()
-    tasks = await _submit_in_sequence(harness, *([token] for token in range(7)), turns=3)
-    harness.device.release()
-    await asyncio.gather(*tasks)
-    assert harness.device.batches == [[[token] for token in range(6)], [[6]]]
 
 
 @pytest.mark.parametrize(("tokens", "planned"), [(LIMITS.tokens, True), (1, False)], ids=["full", "not full"])
@@ -70,15 +60,6 @@ async def test_the_device_is_not_held_if_another_process_takes_the_core(
     (task,) = await _submit_in_sequence(harness, [1], turns=3)
     assert len(harness.observer.close_reasons) > before
     await task
-
-
-def test_turns_are_counted_from_the_latest_arrival() -> None:
-    batch_wait = BatchWait()
-    batch_wait.note_batch(several_requests=True)
-    batch_wait.note_arrival()
-    assert [batch_wait.holds_device(1) for _ in range(10)] == [True] * 8 + [False] * 2
-    batch_wait.note_arrival()
-    assert batch_wait.holds_device(2)
 
 
 async def _answer_two_together(harness: Harness) -> None:

@@ -36,32 +36,11 @@ def test_one_disturbed_batch_changes_a_prediction_by_five_percent_at_most(factor
     assert learnt.error_ratio == pytest.approx(abs(1 - factor) / factor)
 
 
-def _ratio_after(*ratios: float) -> float:
-    """Return the ratio after batches that took these multiples of their predicted times."""
+def test_a_coarse_clock_that_measures_no_time_changes_nothing() -> None:
     learnt = LearntCost(COST)
-    for ratio in ratios:
-        learnt.note_batch(UNEVEN, ratio * UNEVEN_S)
-    return learnt.ratio
-
-
-@pytest.mark.parametrize(
-    ("ratios", "median"),
-    [
-        ([], 1.0),
-        ([50.0], 1.0),
-        ([2.0] * 15, 1.0),
-        ([2.0] * 16, 2.0),
-        ([2.0] * 40 + [50.0], 2.0),
-        ([2.0] * 40 + [1.0] * 16, 1.0),
-        ([0.5] * 31, 0.5),
-        # A coarse clock measures no time.
-        ([0.0] * 31, 1.0),
-    ],
-)
-def test_one_slow_batch_changes_nothing_and_sixteen_slow_batches_change_the_ratio(
-    ratios: list[float], median: float
-) -> None:
-    assert _ratio_after(*ratios) == pytest.approx(median)
+    for _ in range(31):
+        learnt.note_batch(UNEVEN, 0.0)
+    assert learnt.ratio == 1.0
 
 
 @given(
@@ -73,7 +52,10 @@ def test_a_minority_of_batches_does_not_change_the_ratio(
     steady: float, ratios: list[float], positions: list[int]
 ) -> None:
     disturbed = dict(zip(positions, ratios, strict=True))
-    assert _ratio_after(*(disturbed.get(position, steady) for position in range(31))) == pytest.approx(steady)
+    learnt = LearntCost(COST)
+    for position in range(31):
+        learnt.note_batch(UNEVEN, disturbed.get(position, steady) * UNEVEN_S)
+    assert learnt.ratio == pytest.approx(steady)
 
 
 # What a disturbed start measured, and what is true.
@@ -171,13 +153,6 @@ def test_however_the_kinds_of_batches_change_predictions_keep_their_scale(
         assert 0.25 < learnt.cost.seconds(*shape) / true.seconds(*shape) < 4
     full_s = true.in_full_batches_s(4000, 20, 256) + 4000 * hidden_row_s
     assert 0.25 < (learnt.cost.in_full_batches_s(4000, 20, 256) + 4000 * learnt.cost.hidden_row_s) / full_s < 4
-
-
-def test_many_small_batches_do_not_displace_what_large_batches_have_taught() -> None:
-    learnt = LearntCost(DISTURBED)
-    for shape in (*batches(200, 1), *[Shape.of([8])] * 2000):
-        learnt.note_batch(shape, TRUE.seconds(*shape))
-    assert median_error(learnt, TRUE) < 0.05
 
 
 def test_the_cost_of_hidden_rows_is_learnt() -> None:

@@ -2,7 +2,6 @@
 
 from itertools import count
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -10,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from headwaiter_server.scheduling.fair_start import Priority
 from headwaiter_server.scheduling.pending import Pending
 from headwaiter_server.scheduling.queued_request import Sequence
-from tests.support.server.sequences import pending_of, waiting, waiting_in
+from tests.support.server.sequences import waiting, waiting_in
 
 
 class PendingBehavesLikeAList(RuleBasedStateMachine):
@@ -80,12 +79,3 @@ class PendingBehavesLikeAList(RuleBasedStateMachine):
 
 TestPending = PendingBehavesLikeAList.TestCase
 TestPending.settings = settings(max_examples=50, stateful_step_count=20)
-
-
-def test_removing_an_absent_sequence_raises_a_key_error_and_changes_nothing() -> None:
-    present, absent = waiting(2, 0), waiting(2, 1)
-    pending = pending_of([present])
-    with pytest.raises(KeyError):
-        pending.remove(absent)
-    assert waiting_in(pending) == [present]
-    assert pending.tokens == 2

@@ -241,11 +241,6 @@ def test_a_long_sequence_and_many_short_ones_cost_at_most_one_extra_launch(long:
     assert taken_s <= _seconds([long], CPU) + _seconds([1] * 150, CPU) + CPU.launch_s
 
 
-def test_shorter_and_longer_sequences_than_the_leader_join_its_batch() -> None:
-    queue = [waiting(length, order) for order, length in enumerate([30, 28, 31, 29, 32, 27, 33])]
-    assert _lengths(plan(pending_of(queue), NOW_S, CPU, LIMITS).batch) == [27, 28, 29, 30, 31, 32, 33]
-
-
 @pytest.mark.parametrize(
     ("limits", "most"),
     [
@@ -263,13 +258,6 @@ def test_shorter_and_longer_sequences_than_the_leader_join_its_batch() -> None:
 def test_a_batch_of_equal_lengths_is_filled_up_to_its_limit(limits: BatchLimits, most: int) -> None:
     queue = [waiting(10, order) for order in range(20)]
     assert plan(pending_of(queue), NOW_S, CPU, limits).batch == tuple(queue[:1] + queue[1:most])
-
-
-@pytest.mark.parametrize(("shorter", "longer", "first"), [(28, 40, 28), (10, 31, 31)])
-def test_the_sequence_that_costs_least_per_token_joins_first(shorter: int, longer: int, first: int) -> None:
-    queue = [waiting(30, 0), waiting(shorter, 1), waiting(longer, 2)]
-    room_for_two = BatchLimits(tokens=70, cells=10**6)
-    assert _lengths(plan(pending_of(queue), NOW_S, CPU, room_for_two).batch) == sorted([30, first])
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,14 @@
-"""Each admitted request gets its own answer in time, and the latest batches are remembered without their contents."""
+"""Each admitted request gets its own answer in time."""
 
 import asyncio
 import math
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from headwaiter_proto.rules.errors import InvalidInput, Overloaded
 from headwaiter_server.scheduling.cost import Shape
 from headwaiter_server.scheduling.fair_start import Priority
-from headwaiter_server.scheduling.worker import Session, Worker
-from tests.support.server.fakes import INFINITE, POISON, PROBE, QUEUE, FakeDevice, Harness, ManualClock, halves, sums
+from tests.support.server.fakes import QUEUE, Harness, halves, sums
 
 
 async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of_its_sequences(
@@ -28,37 +23,6 @@ async def test_a_request_is_split_over_batches_and_its_answers_keep_the_order_of
     assert len(outcome.batches) == len(harness.device.batches) > 1
     assert sorted(sequence for batch in harness.device.batches for sequence in batch) == sorted(sequences)
     assert harness.observer.ran_tokens == [sum(map(len, batch)) for batch in harness.device.batches]
-
-
-async def test_in_a_shared_batch_only_requests_for_hidden_rows_get_them(harness: Harness) -> None:
-    (held,) = await harness.submit_behind_held_batch()
-    with_rows, without = harness.submit([2, 4], hidden=True), harness.submit([6], hidden=False)
-    await asyncio.sleep(0)
-    harness.device.release()
-    await held
-    assert halves(await with_rows) == [[1.0, 2.0]]
-    assert (await without).hidden is None
-    assert len(harness.device.batches) == 2
-
-
-async def test_a_model_without_pooling_answers_with_hidden_rows_only(harness: Harness) -> None:
-    harness.device.pools = False
-    outcome = await harness.submit([2], [4, 6], hidden=True)
-    assert outcome.pooled is None
-    assert halves(outcome) == [[1.0], [2.0, 3.0]]
-
-
-async def test_an_outcome_has_the_times_of_all_batches_and_ends_with_the_last_one(harness: Harness) -> None:
-    harness.device.hold()
-    task = harness.submit([1] * 8, [2] * 8)
-    for _ in range(2):
-        await harness.device.busy()
-        harness.clock.now_s += 2.0
-        harness.device.release(1)
-    outcome = await task
-    assert sorted(times.run for times in outcome.batches) == [(0.0, 2.0), (2.0, 4.0)]
-    assert all(times.packing.seconds == 0.0 for times in outcome.batches)
-    assert outcome.completed_s(9.0) == 4.0
 
 
 async def test_the_next_batch_is_prepared_while_a_batch_runs(harness: Harness) -> None:
@@ -76,17 +40,6 @@ async def test_the_next_batch_is_prepared_while_a_batch_runs(harness: Harness) -
     harness.device.release()
     assert [sums(outcome) for outcome in await asyncio.gather(*tasks)] == [[8], [14]]
     assert harness.device.prepared_tokens == [8, 7]
-
-
-async def test_a_request_with_a_failed_sequence_ends_with_its_answer(harness: Harness) -> None:
-    harness.device.hold()
-    task = harness.submit([1] * 8, [INFINITE] * 8, failures={})
-    await harness.device.busy()
-    harness.device.release()
-    outcome = await task
-    assert outcome.completed_s(9.0) == 9.0
-    # The sequence whose output is not finite ran too.
-    assert len(outcome.batches) == 2
 
 
 async def test_a_full_queue_refuses_a_request_and_says_when_to_try_again(harness: Harness) -> None:
@@ -140,21 +93,6 @@ async def test_a_batch_is_planned_just_before_the_device_is_done_also_after_a_la
     assert [sums(outcome) for outcome in await asyncio.gather(second, third)] == [[2], [3]]
 
 
-async def test_the_batch_behind_a_large_batch_is_planned_earlier_because_planning_and_packing_take_longer() -> None:
-    clock, device = ManualClock(), FakeDevice()
-    device.hold()
-    worker = Worker(clock)
-    sequence: Any = SimpleNamespace(
-        values=np.arange(50_000), length_tokens=50_000, is_wanted=lambda _: False, request=Mock()
-    )
-    ran = worker.run(Session(device, PROBE), (sequence,), predicted_s=1.0)
-    # 2 ms, and 0.1 µs for each token.
-    assert worker.wants_batch_in_s(0.0) == pytest.approx(1.0 - 0.002 - 0.005)
-    assert worker.wants_batch_in_s(0.994) == 0.0
-    assert await ran is None
-    worker.close()
-
-
 async def test_a_server_that_was_slow_for_a_while_accepts_deadlines_again(harness: Harness) -> None:
     harness.device.hold()
     for _ in range(20):
@@ -186,33 +124,3 @@ async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(har
     harness.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
     assert harness.device.batches[1] == [[3]]
-
-
-async def test_a_batch_is_remembered_with_the_lengths_and_the_requests_of_its_sequences(harness: Harness) -> None:
-    tasks = await harness.submit_behind_held_batch([[1, 1], [2, 2]], [[3, 3, 3]])
-    harness.clock.now_s = 4.0
-    harness.device.release()
-    await asyncio.gather(*tasks)
-    held, batch = harness.queue.recent_batches
-    assert list(held.lengths) == [1]
-    by_request: dict[int, list[int]] = {}
-    for length, number in zip(batch.lengths, batch.request_numbers, strict=True):
-        by_request.setdefault(number, []).append(length)
-    assert sorted(by_request.values()) == [[2, 2], [3]]
-    assert not by_request.keys() & set(held.request_numbers)
-    assert (batch.end_s, batch.measured_s) == (4.0, 0.0)
-    # The costs of a launch and of 7 tokens, which one slow batch changes by at most 5 %.
-    assert batch.predicted_s == pytest.approx(0.5 + 7 * 0.25, rel=0.05)
-
-
-async def test_only_the_latest_64_batches_are_remembered(harness: Harness) -> None:
-    for number in range(70):
-        await harness.submit([number] * (1 + number % 7))
-    assert [len(batch.lengths) for batch in harness.queue.recent_batches] == [1] * 64
-    assert [list(batch.lengths) for batch in harness.queue.recent_batches] == [[1 + n % 7] for n in range(6, 70)]
-
-
-async def test_only_the_part_of_a_failed_batch_that_ran_is_remembered(harness: Harness) -> None:
-    outcome = await harness.submit([POISON], [2, 2], failures={})
-    assert list(outcome.failures) == [0]
-    assert [list(batch.lengths) for batch in harness.queue.recent_batches] == [[2]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, HeadwaiterError, InferenceFailed, Unavailable
+from headwaiter_proto.rules.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, Unavailable
 from headwaiter_server.runtime.graph import GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling.cost import Shape
@@ -13,51 +13,33 @@ from headwaiter_server.scheduling.job import Outcome
 from tests.support.server.fakes import COST, KILL, FakeDevice, Harness
 
 
-async def encode(harness: Harness, *sequences: list[int], **options: Any) -> Outcome | HeadwaiterError:
-    """Submit a request, and return its outcome or its error."""
-    try:
-        return await harness.submit(*sequences, **options)
-    except HeadwaiterError as error:
-        return error
-
-
-async def encode_together(
-    harness: Harness, *requests: list[list[int]], **options: Any
-) -> list[Outcome | HeadwaiterError]:
-    return await asyncio.gather(*(encode(harness, *request, **options) for request in requests))
-
-
-def kinds(answers: list[Outcome | HeadwaiterError]) -> list[type]:
-    return [type(answer) for answer in answers]
+async def kinds(*requests: asyncio.Task[Outcome]) -> list[type]:
+    """Return the type of the outcome or of the error of each request."""
+    return [type(answer) for answer in await asyncio.gather(*requests, return_exceptions=True)]
 
 
 async def test_the_requests_of_a_batch_that_killed_a_device_may_run_on_another_replica(harness: Harness) -> None:
-    assert kinds(await encode_together(harness, [[KILL]], [[2]], [[3]])) == [DeviceFailed] * 3
+    assert await kinds(*(harness.submit([value]) for value in (KILL, 2, 3))) == [DeviceFailed] * 3
 
 
 @pytest.mark.parametrize("suspect_comes_first", [True, False])
 async def test_a_suspect_runs_alone_whether_it_leads_its_batch_or_not(
     suspect_comes_first: bool, harness: Harness
 ) -> None:
-    harness.device.hold()
-    tasks = [asyncio.create_task(encode(harness, [1]))]
-    await harness.device.busy()
-    requests = [([2], {"device_failures": 1}), ([4], {}), ([5], {})]
-    for values, options in requests if suspect_comes_first else reversed(requests):
-        tasks.append(asyncio.create_task(encode(harness, values, **options)))
+    tasks = await harness.submit_behind_held_batch()
+    requests = [([2], 1), ([4], 0), ([5], 0)]
+    for values, device_failures in requests if suspect_comes_first else reversed(requests):
+        tasks.append(harness.submit(values, device_failures=device_failures))
         await asyncio.sleep(0)
         harness.clock.now_s += 1.0
     harness.device.release()
-    assert kinds(await asyncio.gather(*tasks)) == [Outcome] * 4
+    assert await kinds(*tasks) == [Outcome] * 4
     assert [batch for batch in harness.batches if [2] in batch] == [[[2]]]
 
 
 async def test_batches_count_as_they_ran_not_as_they_were_planned(harness: Harness) -> None:
-    harness.device.hold()
-    held = asyncio.create_task(encode(harness, [1]))
-    await harness.device.busy()
-    waiting = [encode(harness, [2], device_failures=1), encode(harness, [4]), encode(harness, [5])]
-    tasks = [asyncio.create_task(each) for each in waiting]
+    (held,) = await harness.submit_behind_held_batch()
+    tasks = [harness.submit([2], device_failures=1), harness.submit([4]), harness.submit([5])]
     await asyncio.sleep(0)
     harness.device.release()
     await asyncio.gather(held, *tasks)
@@ -82,8 +64,8 @@ async def test_only_one_suspect_at_a_time_is_on_a_device(workers: int, monkeypat
             running.pop()
 
     monkeypatch.setattr(FakeDevice, "run", note_run)
-    answers = await encode_together(harness, *([[value]] for value in range(1, 9)), device_failures=1)
-    assert kinds(answers) == [Outcome] * 8
+    requests = [harness.submit([value], device_failures=1) for value in range(1, 9)]
+    assert await kinds(*requests) == [Outcome] * 8
     assert most_running == 1
     assert sorted(harness.batches) == [[[value]] for value in range(1, 9)]
     await harness.scheduler.drain(5.0)
@@ -91,36 +73,37 @@ async def test_only_one_suspect_at_a_time_is_on_a_device(workers: int, monkeypat
 
 @pytest.mark.parametrize("options", [{}, {"failures": {}}], ids=["whole", "partial"])
 async def test_a_failure_on_another_server_counts_as_the_first(options: dict[str, Any], harness: Harness) -> None:
-    killed = await encode(harness, [2], [KILL], [3], device_failures=1, **options)
-    assert isinstance(killed, InferenceFailed)
-    assert killed.sequence == 1
+    with pytest.raises(InferenceFailed) as killed:
+        await harness.submit([2], [KILL], [3], device_failures=1, **options)
+    assert killed.value.sequence == 1
     assert all(len(batch) == 1 for batch in harness.batches)
 
 
 async def test_a_sequence_may_expire_while_a_suspect_runs(harness: Harness) -> None:
     harness.device.hold()
-    suspect = asyncio.create_task(encode(harness, [1], device_failures=1))
+    suspect = harness.submit([1], device_failures=1)
     await harness.device.busy()
-    late = asyncio.create_task(encode(harness, [2], deadline_s=3.0))
+    late = harness.submit([2], deadline_s=3.0)
     await asyncio.sleep(0)
     harness.clock.now_s = 3.0
     harness.scheduler._wake_up.set()
-    assert isinstance(await late, DeadlineExceeded)
+    with pytest.raises(DeadlineExceeded):
+        await late
     harness.device.release()
-    assert isinstance(await suspect, Outcome)
+    await suspect
 
 
 async def test_a_suspect_that_was_cancelled_while_it_waited_does_not_run(harness: Harness) -> None:
     harness.device.hold()
-    first = asyncio.create_task(encode(harness, [1], device_failures=1))
+    first = harness.submit([1], device_failures=1)
     await harness.device.busy()
-    second = asyncio.create_task(encode(harness, [2], device_failures=1))
+    second = harness.submit([2], device_failures=1)
     await asyncio.sleep(0.01)
     second.cancel()
     await asyncio.sleep(0)
     harness.device.release()
-    assert isinstance(await first, Outcome)
-    assert isinstance(await encode(harness, [3], device_failures=1), Outcome)
+    await first
+    await harness.submit([3], device_failures=1)
     assert harness.batches == [[[1]], [[3]]]
 
 
@@ -132,5 +115,4 @@ async def test_a_sequence_of_a_batch_that_never_ran_did_not_kill_the_device(harn
     assert len(harness.planned) == 1
     harness.device.dead = True
     harness.device.release()
-    errors = await asyncio.gather(held, planned, return_exceptions=True)
-    assert [type(error) for error in errors] == [DeviceFailed, Unavailable]
+    assert await kinds(held, planned) == [DeviceFailed, Unavailable]

@@ -37,7 +37,6 @@ class FakeDevice:
     Attributes:
         batches: the sequences of each batch that ran, without probes.
         prepared_tokens: the tokens of each batch that was prepared.
-        pools: whether the device returns pooled vectors.
         dead: whether the device fails every batch and every probe.
         fails_batches: whether the device fails every batch but no probe.
         most_tokens: the device fails batches of more tokens, because they do not fit in its memory.
@@ -49,7 +48,6 @@ class FakeDevice:
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []
         self.prepared_tokens: list[int] = []
-        self.pools = True
         self.dead = self.fails_batches = self.hangs_on_probe = False
         self.resumed = threading.Event()
         self.most_tokens = UNLIMITED
@@ -99,7 +97,7 @@ class FakeDevice:
         rows[rows == INFINITE] = np.inf
         pooled = np.array([[part.sum()] for part in batch.split(rows)], np.float32)
         rows[rows == INFINITE_HIDDEN] = np.inf
-        return GraphOutputs(pooled if self.pools else None, rows[:, None] / 2 if hidden else None)
+        return GraphOutputs(pooled, rows[:, None] / 2 if hidden else None)
 
 
 class FakeObserver:
