@@ -36,12 +36,6 @@ def chunk(kind: bytes, data: bytes = b"") -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def with_orientation(number: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = number
-    return exif
-
-
 JPEGS = {
     "plain": saved("JPEG"),
     "progressive": saved("JPEG", progressive=True, quality=95),
@@ -59,14 +53,6 @@ def test_the_parts_decide_the_pixels(file: bytes) -> None:
     np.testing.assert_array_equal(decoded(parts), decoded(file))
     # A film after a photograph, for example.
     assert decisive_parts(file + np.random.default_rng(0).bytes(1 << 20))[1] == parts
-
-
-@pytest.mark.parametrize(("file_format", "kind"), [("JPEG", "JPEG"), ("PNG", "PNG")])
-def test_the_orientation_stays(file_format: str, kind: str) -> None:
-    file = saved(file_format, exif=with_orientation(6))
-    found, parts, _ = decisive_parts(file)
-    assert found == kind
-    assert Image.open(BytesIO(parts)).getexif()[0x0112] == 6
 
 
 METADATA = [

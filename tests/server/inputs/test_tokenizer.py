@@ -367,14 +367,6 @@ def test_a_bundle_whose_template_cannot_be_used_is_refused(text_bundle: Path, tm
     assert "pair_template has 32 tokens" in _refusal(Bundle.open(folder))
 
 
-def test_slices_count_the_template(tokenizer: BundleTokenizer) -> None:
-    # One slice has the texts of about 65,536 characters.
-    template = PairTemplate(before="rain and bread " * 500, between="", after="")
-    templated = BundleTokenizer(tokenizer.file, 9999, template)
-    steps = templated.tokenize([("", "")] * 100, TokenizeOptions(), Failures(), 1 << 40)
-    assert 5 < len(list(steps)) < 20
-
-
 def _with_line_breaks() -> tokenizers.Tokenizer:
     """Return a tokenizer that, as that of Qwen, joins a full stop with the line breaks after it."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())

@@ -135,6 +135,17 @@ def test_a_gpu_is_timed_by_the_clock_because_its_batches_take_no_cpu_time(simula
     assert launch_s == pytest.approx(GATHERED.launch_s + 1e-3, rel=1e-3)
 
 
+def test_the_wait_for_a_turn_on_the_device_does_not_count(simulate: Simulate) -> None:
+    model, graph = simulate(GATHERED, provider="cuda")
+
+    def wait(run: Callable[[], float]) -> float:
+        graph.now_s += 100.0
+        return run()
+
+    with patch.object(graph, "turn", wait):
+        assert measure_cost(model).cost.launch_s == pytest.approx(GATHERED.launch_s, rel=1e-3)
+
+
 def _rate(cost: CostModel, tokens: int) -> float:
     sequences = tokens // 48
     return sequences * 48 / cost.seconds(sequences, sequences * 48, 48, sequences * 48**2)

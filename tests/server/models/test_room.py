@@ -95,18 +95,3 @@ def test_a_storm_over_more_models_than_fit_loads_them_in_turn() -> None:
     assert shortest_stay >= 1
     assert longest_wait_s <= sum(load_s.values())
     assert loads <= 600 / min(load_s.values())
-
-
-def test_the_models_that_callers_use_most_stay() -> None:
-    """Two of three places hold models that callers use all the time; the third one serves four others in turn."""
-    hot = [Resident(name, 10, INFINITY, 0, 2) for name in ("hot 1", "hot 2")]
-    others = [f"rare {number}" for number in range(4)]
-    last, now_s = Resident(others[0], 10, 2, 2, 2), 2.0
-    for turn in range(1, 20):
-        room = make_room(10, 30, [*hot, last], now_s)
-        if not room.evict:
-            now_s += room.wait_s
-            room = make_room(10, 30, [*hot, last], now_s)
-        assert room.evict == (last.name,)
-        now_s += 2
-        last = Resident(others[turn % 4], 10, now_s, now_s, 2)

@@ -25,7 +25,6 @@ BATCH = pack([np.array([[1.0]], np.float32), np.array([[2.0], [3.0]], np.float32
 
 def _save(path: Path, nodes: list[onnx.NodeProto], inputs: dict[str, list[str | int]], outputs: list[str]) -> Path:
     types = {"features": TensorProto.FLOAT, "attention_mask": TensorProto.INT64}
-    types |= dict.fromkeys(("lengths", "cu_seqlens"), TensorProto.INT32)
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -58,16 +57,6 @@ def padded(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("runs_graphs")
-@pytest.mark.parametrize("hidden", [True, False])
-def test_a_graph_without_pooling_always_returns_hidden_rows(unpooled: Path, hidden: bool) -> None:
-    graph = EncoderGraph.open(unpooled, "cpu", threads=1)
-    outputs = graph.run(BATCH, hidden=hidden)
-    assert not graph.hidden_is_optional
-    assert outputs.pooled is None
-    assert outputs.hidden is not None
-
-
-@pytest.mark.usefixtures("runs_graphs")
 def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Path) -> None:
     graph = EncoderGraph.open(padded, "cpu")
     outputs = graph.run(BATCH, hidden=True)
@@ -77,16 +66,6 @@ def test_a_padded_graph_gets_padded_cells_and_its_padding_is_dropped(padded: Pat
     assert outputs.hidden is not None
     assert outputs.hidden.tolist() == [[-1.0], [-2.0], [-3.0]]
     assert graph.run(BATCH, hidden=False).hidden is None
-
-
-@pytest.mark.usefixtures("runs_graphs")
-def test_a_graph_without_rows_gives_only_its_vectors(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Identity", ["features"], ["pooled"])]
-    graph = EncoderGraph.open(_save(tmp_path / "vectors.onnx", nodes, {"features": ["tokens", 1]}, ["pooled"]), "cpu")
-    outputs = graph.run(BATCH, hidden=True)
-    assert not graph.hidden_is_optional
-    assert outputs.hidden is None
-    assert outputs.pooled is not None
 
 
 @pytest.mark.usefixtures("runs_graphs")
@@ -140,35 +119,33 @@ def test_cuda_runs_without_tf32_with_all_fused_kernels_and_with_the_memory_limit
         assert opened == {"CUDAExecutionProvider": options | {"arena_extend_strategy": "kNextPowerOfTwo"}}
 
 
-@pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize(
-    ("axes", "attention", "route", "variable_length"),
+    ("inputs", "attention", "capability", "route"),
     [
-        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 64, 64), Route.MEMORY_EFFICIENT, True),
-        ({"cu_seqlens": ["batch + 1"]}, PackedAttention(False, 20, 20), Route.UNFUSED, False),
-        ({"cu_seqlens": ["batch + 1"]}, None, Route.UNFUSED, False),
-        ({"lengths": ["batch"]}, PackedAttention(False, 64, 64), Route.GATHERED, False),
+        (["cu_seqlens"], PackedAttention(False, 64, 64), None, Route.MEMORY_EFFICIENT),
+        (["cu_seqlens"], PackedAttention(False, 20, 20), None, Route.UNFUSED),
+        (["cu_seqlens"], None, None, Route.UNFUSED),
+        (["lengths"], PackedAttention(False, 64, 64), None, Route.GATHERED),
+        # `cu_seqlens` belongs to the operator of packed attention, and `scatter` to layers that gather their attention.
+        (["cu_seqlens", "scatter"], PackedAttention(True, 64, 64), None, Route.GATHERED),
+        (["cu_seqlens"], PackedAttention(True, 64, 64), None, Route.MEMORY_EFFICIENT),
+        (["cu_seqlens"], PackedAttention(True, 64, 64), (7, 5), Route.MEMORY_EFFICIENT),
+        (["cu_seqlens"], PackedAttention(True, 64, 64), (8, 0), Route.FLASH),
     ],
 )
-def test_only_a_graph_whose_attention_is_fused_has_variable_length_attention(
-    axes: dict[str, list[str | int]],
+def test_the_route_follows_the_inputs_the_attention_and_the_compute_capability(
+    inputs: list[str],
     attention: PackedAttention | None,
+    capability: tuple[int, int] | None,
     route: Route,
-    variable_length: bool,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    nodes = [helper.make_node("Cast", [*axes], ["hidden"], to=TensorProto.FLOAT)]
-    path = _save(tmp_path / "graph.onnx", nodes, axes, ["hidden"])
-    graph = EncoderGraph.open(path, "cpu", 1, attention=attention)
-    assert (graph.route, graph.variable_length) == (route, variable_length)
-
-
-def test_a_graph_that_gathers_the_attention_of_some_layers_computes_padding() -> None:
-    # `cu_seqlens` belongs to the operator of packed attention, and `scatter` to gathered layers.
-    inputs = [SimpleNamespace(name=name) for name in ("cu_seqlens", "scatter")]
-    session = SimpleNamespace(get_inputs=lambda: inputs, get_outputs=list)
-    graph = EncoderGraph(cast(Any, session), None, PackedAttention(True, 64, 64))
-    assert (graph.route, graph.variable_length) == (Route.GATHERED, False)
+    monkeypatch.setattr(graph_module, "compute_capability", {3: capability}.__getitem__)
+    nodes = [SimpleNamespace(name=name) for name in inputs]
+    session: Any = SimpleNamespace(get_inputs=lambda: nodes, get_outputs=list)
+    graph = EncoderGraph(session, 3, attention)
+    assert graph.route is route
+    assert graph.variable_length == (route in (Route.MEMORY_EFFICIENT, Route.FLASH))
 
 
 @pytest.mark.parametrize(
@@ -221,15 +198,6 @@ def test_cudas_libraries_are_loaded_before_the_first_session_on_cuda(monkeypatch
     monkeypatch.setattr(graph_module, "_open_on_provider", lambda *_: calls.append("session"))
     open_session(b"graph", "cuda", session_options(1))
     assert calls == ["libraries", "session", "session"]
-
-
-def test_a_graph_on_a_gpu_takes_the_route_of_its_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="cu_seqlens")], get_outputs=list)
-    routes = []
-    for capability in ((8, 0), (7, 5), None):
-        monkeypatch.setattr(graph_module, "compute_capability", {3: capability}.__getitem__)
-        routes.append(EncoderGraph(cast(Any, session), 3, PackedAttention(True, 64, 64)).route)
-    assert routes == [Route.FLASH, Route.MEMORY_EFFICIENT, Route.MEMORY_EFFICIENT]
 
 
 def test_a_variable_that_would_send_short_batches_to_the_unfused_kernel_is_ignored(

@@ -12,7 +12,6 @@ import pytest
 from headwaiter_proto.encoder_pb2 import ISOLATION_MIXED
 from headwaiter_proto.manifest_pb2 import Manifest, Padding
 from headwaiter_server.runtime.memory import available_bytes, longest_sequence_bytes
-from headwaiter_server.runtime.packing import BLOCK_CELLS
 
 
 def _padding(width: int) -> Padding:
@@ -63,16 +62,6 @@ def test_the_prediction_for_gated_blocks_covers_the_measured_memory(gated_width:
     manifest = Manifest(max_tokens=8192, width=256, heads=4, gated_width=gated_width)
     predicted_mib = longest_sequence_bytes(manifest, attends_in_blocks=True) / 2**20
     assert measured_mib < predicted_mib < 1.3 * measured_mib
-
-
-def test_in_blocks_the_memory_grows_with_the_tokens_and_otherwise_with_their_square() -> None:
-    short, long = (Manifest(max_tokens=tokens, width=768, heads=12) for tokens in (4096, 8192))
-    in_blocks, whole = (
-        [longest_sequence_bytes(manifest, attends_in_blocks=blocks) for manifest in (short, long)]
-        for blocks in (True, False)
-    )
-    assert in_blocks[1] - in_blocks[0] == 16 * 4 * 768 * 4096
-    assert whole[1] - in_blocks[1] == 4 * 12 * (2 * 8192**2 - 3 * BLOCK_CELLS)
 
 
 def test_the_memory_depends_on_the_width_of_the_rows_and_not_on_that_of_the_pooled_vector() -> None:

@@ -91,15 +91,6 @@ def test_changed_golden_outputs_are_damage_and_with_a_new_checksum_exceed_the_to
         assert fact in message
 
 
-def test_changed_weights_with_a_new_checksum_exceed_the_tolerance(text_bundle: Path, tmp_path: Path) -> None:
-    folder = copy(text_bundle, tmp_path)
-    weights = folder / "weights.fp32.bin"
-    content = weights.read_bytes()
-    weights.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
-    sign(folder, [weights.name])
-    assert str(folder / GRAPH) in _refusal(folder, ToleranceExceeded)
-
-
 @pytest.mark.usefixtures("_without_cuda")
 def test_auto_falls_back_to_the_cpu_and_logs_the_reason(text_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = open_model(text_bundle, "auto", "auto", 1)

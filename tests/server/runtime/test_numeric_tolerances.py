@@ -49,11 +49,6 @@ def test_vectors_of_a_model_without_normalization_stay_the_same() -> None:
     assert normalize_pooled(pooled, normalized=False) is pooled
 
 
-def test_equal_outputs_have_no_difference() -> None:
-    outputs = _outputs([[3, 4], [1, 0]], [[1, 2], [3, 4], [5, 6]])
-    assert difference(outputs, outputs) == pytest.approx(_difference())
-
-
 def test_differences_are_the_largest_over_all_vectors() -> None:
     measured = difference(
         _outputs([[0.5, 0.0], [0.0, 0.75]], [[0.0, 0.0], [0.0, 0.125]]),

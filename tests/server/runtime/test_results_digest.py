@@ -16,28 +16,14 @@ from headwaiter_server.runtime.bundle import GOLDEN, PARITY, TOKENIZER, Bundle
 from headwaiter_server.runtime.results_digest import DECIDING_FIELDS, deciding_fields, results_digest, summary
 from tests.support.server.bundles import copy, read_manifest, sign, write_manifest
 
-GRAPH, WEIGHTS = "packed-cpu.fp32.onnx", "weights.fp32.bin"
+WEIGHTS = "weights.fp32.bin"
 # Limits, names, what follows from the weights and the computation, and what was measured.
 DESCRIBING_FIELDS = {
-    "convolution_values",
-    *("schema_version", "name", "versions", "files", "graphs", "attend"),
+    *("schema_version", "name", "versions", "files", "graphs", "attend", "padding", "without_rows"),
     *("vocabulary_size", "feature_width", "min_tokens", "max_tokens", "fixed_length", "class_row", "prefix_rows"),
-    *("width", "hidden_width", "layers", "heads", "head_dim", "value_dim", "gated_width", "bias_heads"),
-    *(
-        "distance_products",
-        "first_row_layers",
-        "sparse_entries",
-        "row_width",
-        "token_types",
-        "takes_pairs",
-        "largest_magnitude",
-        "residual_norm_ratio",
-        "reference_module",
-        "reference_source",
-        "source",
-        "padding",
-        "without_rows",
-    ),
+    *("width", "hidden_width", "layers", "heads", "head_dim", "value_dim", "gated_width", "bias_heads", "row_width"),
+    *("distance_products", "first_row_layers", "convolution_values", "sparse_entries", "token_types", "takes_pairs"),
+    *("largest_magnitude", "residual_norm_ratio", "reference_module", "reference_source", "source"),
 }
 
 
