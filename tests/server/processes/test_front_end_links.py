@@ -145,20 +145,6 @@ async def test_a_front_end_that_ends_while_it_joins_does_not_count(engine: Engin
     assert engine.links._joined == set()
 
 
-async def test_a_front_end_that_cannot_open_a_tokenizer_is_closed(engine: Engine) -> None:
-    front_end = FrontEnd()
-
-    async def fail(*_: object) -> None:
-        raise HeadwaiterError("no tokenizer")
-
-    front_end.link._methods["prepare"] = fail
-    link = await engine.add(front_end)
-    await engine.links.join(link)
-    await engine.links.prepare(facts(1), None)
-    async with asyncio.timeout(10):
-        await link.closed
-
-
 async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,14 +168,21 @@ async def test_a_front_end_that_hangs_is_closed_and_a_slow_one_is_not(
     assert not slow_link.closed.done()
 
 
-async def test_a_front_end_that_opens_no_tokenizer_in_time_is_closed(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [True, False], ids=["fails", "takes too long"])
+async def test_a_front_end_that_opens_no_tokenizer_is_closed(
+    fails: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front_end_link, "_PREPARE_S", 0.05)
+    async def fail(*_: object) -> None:
+        raise HeadwaiterError("no tokenizer")
+
     front_end = FrontEnd()
     link = await engine.add(front_end)
     await engine.links.join(link)
-    front_end.opens.clear()
+    if fails:
+        front_end.link._methods["prepare"] = fail
+    else:
+        monkeypatch.setattr(front_end_link, "_PREPARE_S", 0.05)
+        front_end.opens.clear()
     async with asyncio.timeout(10):
         await engine.links.prepare(facts(1), None)
         await link.closed

@@ -33,21 +33,6 @@ async def pair(methods: Methods | None = None, **options: Any) -> AsyncIterator[
         await asyncio.wait({asks.closed, answers.closed})
 
 
-async def test_calls_are_answered_as_they_end_each_with_its_own_result() -> None:
-    async def wait_for(seconds: float, result: str) -> str:
-        await asyncio.sleep(seconds)
-        return result
-
-    async with pair({"wait_for": wait_for}) as (asks, _):
-        order: list[str] = []
-
-        async def ask(seconds: float, result: str) -> None:
-            order.append(await asks.call("wait_for", seconds, result))
-
-        await asyncio.gather(ask(0.05, "late"), ask(0.0, "soon"))
-        assert order == ["soon", "late"]
-
-
 async def test_an_error_keeps_its_class_and_tells_whether_the_request_was_refused() -> None:
     async def fail(kind: str) -> None:
         raise ModelNotFound("no such model") if kind == "failed" else Refused(Overloaded("full", retry_after_s=1.0))
@@ -58,24 +43,6 @@ async def test_an_error_keeps_its_class_and_tells_whether_the_request_was_refuse
         with pytest.raises(Refused) as refused:
             await asks.call("fail", "refused")
         assert repr(refused.value.error) == repr(Overloaded("full", retry_after_s=1.0))
-
-
-async def test_a_cancelled_call_is_cancelled_at_the_other_end() -> None:
-    started, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def hang() -> None:
-        started.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    async with pair({"hang": hang}) as (asks, _), asyncio.timeout(10):
-        call = asyncio.create_task(asks.call("hang"))
-        await started.wait()
-        call.cancel()
-        await cancelled.wait()
 
 
 async def test_requests_and_their_cancellations_reach_the_other_end_by_number() -> None:

@@ -20,7 +20,6 @@ from headwaiter_server.processes.messages import (
     read_vectors,
     split_messages,
     write_error,
-    write_objects,
     write_outcome,
     write_request,
 )
@@ -121,15 +120,6 @@ def test_an_error_keeps_its_class_its_fields_and_the_text_of_its_cause() -> None
     assert repr(read) == repr(error)
     assert str(read.__cause__) == "why"
     assert read_error(joined(write_error(DeviceFailed("dead")))).__cause__ is None
-
-
-def test_the_bytes_of_arrays_are_not_pickled() -> None:
-    array = np.arange(10_000)
-    parts = write_objects("attend", array)
-    assert sum(len(part) for part in parts if isinstance(part, bytes)) < 1_000
-    name, read = read_objects(joined(parts))
-    assert name == "attend"
-    assert (read == array).all()
 
 
 @given(

@@ -26,30 +26,6 @@ def fail(failing: Call) -> None:
         raise InvalidInput("no")
 
 
-def test_a_failure_names_the_model_the_version_the_address_and_the_name_of_the_token(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    failing = call(tenant=Tenant("search"), model=("tiny", "3"), traceparent=f"00-{TRACE}-00f067aa0ba902b7-01")
-    with pytest.raises(InvalidInput):
-        fail(failing)
-    (record,) = caplog.records
-    line = "Encode r-7, model tiny version 3, from 10.0.0.7:50123 with the token of search: InvalidInput: no"
-    assert record.getMessage() == line
-    fields: dict[str, Any] = vars(record)["request"]
-    assert 0 <= fields.pop("duration_s") < 10
-    assert fields == {
-        "request_id": "r-7",
-        "method": "Encode",
-        "model": "tiny",
-        "version": "3",
-        "caller": "10.0.0.7:50123",
-        "tenant": "search",
-        "trace_id": TRACE,
-        "code": "INVALID_ARGUMENT",
-    }
-
-
 def test_what_is_not_known_of_a_request_is_missing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(InvalidInput):

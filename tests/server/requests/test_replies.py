@@ -64,26 +64,9 @@ def test_a_reply_has_the_request_id_the_model_and_the_lengths(tmp_path: Path) ->
     assert list(reply.lengths) == [1, 2]
 
 
-def test_a_model_without_pooling_returns_hidden_rows_by_default(tmp_path: Path) -> None:
-    unpooled = model(tmp_path, pooling=pb.POOLING_NONE)
-    output = read_output(pb.OutputOptions(), unpooled.bundle.manifest)
-    reply = encode_reply("r-1", _inputs(1, 2), output, Outcome(None, HIDDEN), served(unpooled))
-    assert not reply.HasField("pooled")
-    assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
-
-
 def test_hidden_rows_are_never_scaled(tmp_path: Path) -> None:
     reply = _reply(tmp_path, pb.OutputOptions(hidden=True, normalize=True))
     assert _values(reply.hidden) == [[1, 2], [3, 4], [5, 6]]
-
-
-def test_float16_is_returned_on_request(tmp_path: Path) -> None:
-    output = pb.OutputOptions(pooled=True, hidden=True, dtype=pb.DATA_TYPE_FLOAT16, normalize=False)
-    reply = _reply(tmp_path, output)
-    assert reply.pooled.dtype == reply.hidden.dtype == pb.DATA_TYPE_FLOAT16
-    assert (list(reply.pooled.shape), list(reply.hidden.shape)) == ([2, 2], [3, 2])
-    assert len(reply.pooled.data) == 2 * 2 * 2
-    assert _values(reply.pooled) == [[3, 4], [0, 2]]
 
 
 def test_a_value_that_float16_cannot_hold_is_an_error(tmp_path: Path) -> None:
@@ -102,13 +85,6 @@ def test_pooling_leaves_out_the_rows_of_a_prompt(tmp_path: Path) -> None:
     reply = encode_reply("r-1", _inputs(1, 2, skipped_tokens=1), output, outcome, served(described))
     # No row of the first sequence is left.
     assert _values(reply.pooled) == [[0, 0], [5, 6]]
-
-
-def test_vectors_of_fewer_dimensions_are_scaled_to_unit_length_again(tmp_path: Path) -> None:
-    assert _values(_reply(tmp_path, pb.OutputOptions(dimensions=1)).pooled) == [[1], [0]]
-    raw = pb.OutputOptions(dimensions=1, normalize=False, hidden=True, pooled=True)
-    assert _values(_reply(tmp_path, raw).pooled) == [[3], [0]]
-    assert _values(_reply(tmp_path, raw).hidden) == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_int8_values_times_the_scale_of_their_row_are_the_answer(tmp_path: Path) -> None:
@@ -163,7 +139,7 @@ def test_a_failed_sequence_has_a_vector_of_zeros_no_rows_and_an_error(
 
 def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_path: Path) -> None:
     settings = Settings(
-        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=97, max_attend_bytes=8
+        bundle=tmp_path, max_request_sequences=5, max_request_tokens=6, max_request_bytes=95, max_attend_bytes=8
     )
     prompts = [pb.Prompt(name="query", text="query: ", tokens=3)]
     described = model(
@@ -178,7 +154,7 @@ def test_a_model_is_described_by_its_manifest_its_limits_and_its_execution(tmp_p
     assert (reply.min_tokens, reply.max_tokens, reply.max_text_tokens, reply.width) == (1, 4, 3, 2)
     assert (reply.layers, reply.heads, reply.pooling, reply.normalized) == (2, 1, pb.POOLING_MEAN, True)
     assert reply.limits == pb.RequestLimits(
-        max_sequences=5, max_tokens=6, max_message_bytes=97, max_attend_bytes=8, max_text_bytes=6 * 16
+        max_sequences=5, max_tokens=6, max_message_bytes=95, max_attend_bytes=8, max_text_bytes=95
     )
     assert not reply.attends
     assert (list(reply.prompts), reply.default_prompt) == (prompts, "query")

@@ -9,7 +9,7 @@ import pytest
 
 from headwaiter_proto.rules.errors import Overloaded
 from headwaiter_server.requests.shares import InputLimit
-from headwaiter_server.requests.threads import PriorityThreads, finish
+from headwaiter_server.requests.threads import PriorityThreads
 from headwaiter_server.scheduling.fair_start import Priority
 
 _INTERACTIVE, _BULK = Priority.INTERACTIVE, Priority.BULK
@@ -100,15 +100,6 @@ async def test_a_cancelled_call_does_not_run_and_gives_its_thread_to_the_next() 
     await asyncio.gather(next_one, *running)
     assert ran == ["next"]
     assert cancelled.cancelled()
-
-
-def test_the_error_of_a_step_ends_the_work() -> None:
-    def steps() -> Generator[None, None, int]:
-        yield
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        finish(steps())
 
 
 def test_one_connection_holds_at_most_as_many_bytes_of_inputs_as_are_free() -> None:

@@ -1,4 +1,4 @@
-"""The methods of the Encoder service, from message bytes to message bytes."""
+"""The methods of both services, from message bytes to message bytes."""
 
 import logging
 from pathlib import Path
@@ -7,36 +7,18 @@ import numpy as np
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import DeadlineExceeded, InvalidInput, Starting
+from headwaiter_proto import open_inference_pb2 as oip
+from headwaiter_proto.rules.errors import InvalidInput, Starting
 from headwaiter_server.engine.local import LocalEngine
 from headwaiter_server.metrics.model_recorder import STAGES
 from headwaiter_server.metrics.recorder import Recorder
+from headwaiter_server.open_inference.methods import OpenInferenceMethods
 from headwaiter_server.requests.request_path import RequestPath
+from headwaiter_server.rpc.open_inference.service import OpenInferenceService
 from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
-from tests.support.server.stand_ins import sample
-
-
-async def test_sequences_are_answered_in_the_order_they_were_sent(service: Service) -> None:
-    reply = await service.encode(token_request([1, 2], [3], [4, 5, 6], request_id="r-1"))
-    assert pooled_rows(reply) == [[3, 2], [3, 1], [15, 3]]
-    assert list(reply.lengths) == [2, 1, 3]
-    assert reply.request_id == "r-1"
-    assert reply.model.name == "tiny"
-
-
-async def test_the_stages_add_up_to_the_total_time_and_are_counted(service: Service) -> None:
-    timings = (await service.encode(token_request([1, 1, 1], [2, 2, 2]))).timings
-    stages_s = [getattr(timings, f"{stage}_s") for stage in STAGES]
-    assert sum(stages_s) == pytest.approx(timings.total_s)
-    assert min(stages_s) >= 0
-    assert timings.batches == 2
-    for stage, seconds in zip(STAGES, stages_s, strict=True):
-        labels = {"model": "tiny", "version": "1", "stage": stage}
-        assert sample(service.recorder, "stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
-        assert sample(service.recorder, "stage_duration_seconds_count", **labels) == 1
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
@@ -46,17 +28,23 @@ async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) 
     for method in ("Encode", "Classify", "Tokenize", "Attend", "GetModel", "ListModels", "ListBatches"):
         with pytest.raises(Starting):
             await starting.answer(method, b"", endless_call())
+    inference, call = OpenInferenceMethods(path), endless_call()
+    assert (await inference.server_live(oip.ServerLiveRequest(), call)).live
+    assert not (await inference.server_ready(oip.ServerReadyRequest(), call)).ready
+    assert not (await inference.model_ready(oip.ModelReadyRequest(), call)).ready
+    for refused in (
+        inference.model_metadata(oip.ModelMetadataRequest(), call),
+        inference.repository_index(oip.RepositoryIndexRequest(), call),
+        OpenInferenceService(path, calls_of(path), OpenStreams(path)).model_infer(b"", call),
+    ):
+        with pytest.raises(Starting):
+            await refused
 
 
 async def test_every_method_refuses_bytes_that_are_not_a_message(service: Service) -> None:
     for method in ("Encode", "Classify", "Tokenize", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
             await service.rpc.answer(method, b"\xff", endless_call())
-
-
-async def test_the_time_out_of_a_request_may_be_shorter_than_the_deadline_of_its_call(service: Service) -> None:
-    with pytest.raises(DeadlineExceeded):
-        await service.encode(token_request([1], timeout_s=1e-9))
 
 
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
@@ -99,3 +87,17 @@ async def test_a_partial_request_with_too_many_sequences_is_refused(service: Ser
     with pytest.raises(InvalidInput) as refusal:
         await service.encode(token_request([1], [1], [1], [1], partial=True))
     assert (refusal.value.limit, refusal.value.actual) == (3, 4)
+
+
+async def test_attention_weights_of_a_text_come_with_its_tokens_and_the_context_of_the_query(service: Service) -> None:
+    texts = pb.Texts(values=["a bcd"])
+    reply = await service.attend(pb.AttendRequest(texts=texts, layers=[1, 0], heads=[2], query=1, request_id="r-1"))
+    assert (reply.request_id, reply.model.name, list(reply.tokens)) == ("r-1", "tiny", ["<1>", "<3>"])
+    assert (list(reply.weights.shape), list(reply.context.shape)) == ([2, 1, 2, 2], [2, 1, 1])
+    assert np.frombuffer(reply.weights.data, "<f4").tolist() == [1] * 4 + [0] * 4
+    assert np.frombuffer(reply.context.data, "<f4").tolist() == [2, 2]
+
+
+async def test_attention_weights_of_ids_come_without_tokens(service: Service) -> None:
+    reply = await service.attend(pb.AttendRequest(tokens=token_request([1, 2, 3]).tokens))
+    assert (list(reply.weights.shape), list(reply.tokens), reply.HasField("context")) == ([2, 3, 3, 3], [], False)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
 
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.inputs.tokenizer import TokenizedText
-from tests.support.server.service_under_test import Service, WordLengths, endless_call, pooled_rows, token_request
+from tests.support.server.service_under_test import Service, WordLengths, pooled_rows, token_request
 
 
 async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Callable[..., Service]) -> None:
@@ -52,27 +51,6 @@ async def test_a_text_without_tokens_is_refused_with_the_reason(service: Service
     with pytest.raises(InvalidInput, match="sequence 1 has no tokens: send a text of at least one word") as refusal:
         await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a", ""])))
     assert (refusal.value.sequence, refusal.value.field) == (1, "texts")
-
-
-HALF = b"\xed\xa0\xbc"
-
-
-def with_half(request: Message) -> bytes:
-    """Return the bytes of a request in which half an emoji stands in the place of each "xxx"."""
-    return request.SerializeToString().replace(b"xxx", HALF)
-
-
-@pytest.mark.parametrize(
-    ("method", "request_", "index"),
-    [
-        ("Encode", pb.EncodeRequest(texts=pb.Texts(values=["a", "xxx"])), 1),
-        ("Attend", pb.AttendRequest(texts=pb.Texts(values=["a xxx"])), 0),
-    ],
-)
-async def test_half_an_emoji_is_named(method: str, request_: Message, index: int, service: Service) -> None:
-    with pytest.raises(InvalidInput, match=f"sequence {index} .*D83C") as refused:
-        await service.rpc.answer(method, with_half(request_), endless_call())
-    assert (refused.value.sequence, refused.value.field) == (index, "texts.values")
 
 
 PROMPTS = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]

@@ -64,7 +64,6 @@ def test_a_file_holds_one_token_or_a_name_and_a_token_on_each_line(
         (b"search: s3cret\ns3cret-2", "line 2, .*a name, a colon"),
         (b"a: 1 share=0", "line 1, .*'share=0'"),
         (b"a: 1 share=inf", "line 1, .*'share=inf'"),
-        (b"a: 1 share=x", "line 1, .*'share=x'"),
         (b"a: 1 share=1 share=1", "line 1, .*'share=1'"),
         (b"a: 1 share=1e-300", "line 1, .*'share=1e-300'.*0.01 to 100"),
         (b"a: 1 tokens_per_s=0.5", "line 1, .*'tokens_per_s=0.5'.*from 1 to"),
@@ -141,13 +140,6 @@ def test_a_changed_file_is_read_once_it_stays_the_same_between_two_looks(changin
     assert not changing.files.refresh(at_once=False)
 
 
-def test_a_look_at_once_reads_a_file_that_has_just_changed(changing: Changing) -> None:
-    assert not changing.files.refresh(at_once=True)
-    changing.write("new: 2")
-    assert changing.files.refresh(at_once=True)
-    assert changing.names == ["new"]
-
-
 @pytest.mark.parametrize("content", ["", "two words", None])
 def test_a_file_that_cannot_be_used_is_logged_once_and_the_tokens_before_stay(
     content: str | None, changing: Changing, caplog: pytest.LogCaptureFixture
@@ -186,21 +178,6 @@ def test_a_bad_file_does_not_hold_up_the_change_of_another(folder: Path, caplog:
     assert files.current == Credentials(Tokens.of((Tenant("new"), "2")), Tokens.of((Tenant("new"), "2")), before)
     (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert f"--tls-cert {folder}/chain.pem" in error
-
-
-def test_the_swapped_link_of_a_kubernetes_secret_counts_as_a_change(tmp_path: Path) -> None:
-    # Kubernetes mounts tokens -> ..data/tokens, ..data -> a folder, and replaces ..data by renaming another link.
-    for number in (1, 2):
-        (tmp_path / f"..{number}").mkdir()
-        (tmp_path / f"..{number}" / "tokens").write_text(f"caller-{number}: {number}")
-    (tmp_path / "..data").symlink_to("..1")
-    (tmp_path / "tokens").symlink_to("..data/tokens")
-    files = CredentialFiles(Settings(bundle=tmp_path, token_file=tmp_path / "tokens"))
-    assert not files.refresh(at_once=False)
-    (tmp_path / "..data_tmp").symlink_to("..2")
-    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-    assert [files.refresh(at_once=False) for _ in range(3)] == [False, True, False]
-    assert files.current.tokens == Tokens.of((Tenant("caller-2"), "2"))
 
 
 @pytest.fixture(scope="module")

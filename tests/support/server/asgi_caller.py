@@ -32,18 +32,7 @@ async def send_request(
     disconnect: asyncio.Event | None = None,
     host: str = "192.0.2.1",
 ) -> Reply:
-    """Send a request whose body has these parts, and return the reply.
-
-    Args:
-        application: the application.
-        method: the HTTP method.
-        path: the path.
-        parts: the parts of the body.
-        headers: the headers, besides Host.
-        complete: whether the caller finishes the body.
-        disconnect: set when the caller closes its connection.
-        host: the address of the caller.
-    """
+    """Send a request whose body has these parts; the caller closes its connection when `disconnect` is set."""
     pairs = [
         (name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **(headers or {})}.items()
     ]

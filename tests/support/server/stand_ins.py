@@ -91,16 +91,7 @@ def served(described: ModelDescription) -> RunningModel:
 
 
 class Context:
-    """The context of a gRPC call.
-
-    Attributes:
-        remaining_s: seconds until the deadline; None without a deadline.
-        raw: the message of the call.
-        code: the code that the call was aborted with.
-        message: the message that the call was aborted with.
-        metadata: the metadata that the caller sent.
-        status: the status details that the call was aborted with.
-    """
+    """The context of a gRPC call; `code`, `message` and `status` are those that the call was aborted with."""
 
     def __init__(self, remaining_s: float | None = None, raw: bytes = b"raw") -> None:
         self.remaining_s, self.raw = remaining_s, raw
