@@ -21,6 +21,16 @@ from tests.support.tiers import exhaustive
 LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 2, MAX_TOKENS - 1, 9, 1, 5, 9, 2)
 
 
+async def test_a_model_of_logits_alone_scores_tokens(tmp_path: Path) -> None:
+    make, takes, _, _ = PADDED["token_logits"]
+    module, sequences = random_module(make), draw_sequences(takes, LENGTHS)
+    export_module(module, tmp_path / "bundle", max_tokens=MAX_TOKENS, plans=PADDED_GRAPHS[:1], **takes)
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        scores = await client.classify(sequences, raw_scores=True)
+    for given, sequence in zip(scores.token_scores, sequences, strict=True):
+        assert_close_to_scale(given, own_outputs(module, sequence), 1e-6)
+
+
 @pytest.mark.parametrize(
     "name",
     ["masked", "convolution", "scaled_by_batch", *exhaustive("static", "masked_mixer", "positions_from_the_end")],

@@ -188,7 +188,7 @@ def test_float16_vectors_equal_sentence_transformers_after_rounding(pair: Served
 
 
 def test_valid_texts_of_a_partial_request_equal_sentence_transformers(pair: ServedAndReference) -> None:
-    texts = [pair.texts[0], pair.long, pair.texts[1]]
+    texts = [pair.texts[0], pair.long, "\u3000 "]
     reply = pair.encode(texts, partial=True)
     assert_near(values(reply.pooled)[[0, 2]], pair.reference.encode([texts[0], texts[2]]))
     assert not values(reply.pooled)[1].any()

@@ -39,6 +39,7 @@ def _read(manifest: Manifest, **options: Any) -> WantedOutput:
         (POOLED, {"hidden_dtype": pb.DATA_TYPE_INT64}, "output.hidden_dtype", None, None, "INT64"),
         (PROJECTED, {"dimensions": 5}, "output.dimensions", 4, 5, "5"),
         (PROJECTED, {"pooling": pb.POOLING_CLS}, "output.pooling", None, None, "CLS"),
+        (POOLED, {"sparse": True}, "model", None, None, "sparse"),
         (WEIGHING, {"sparse": True, "dtype": pb.DATA_TYPE_INT8}, "output.dtype", None, None, "INT8"),
         (WEIGHING, {"sparse": True, "pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "MEAN"),
         (VECTORS, {"pooling": pb.POOLING_MEAN}, "output.pooling", None, None, "OWN"),

@@ -162,6 +162,7 @@ async def test_the_page_attends_and_lists_models_and_batches_as_grpc_does(servic
     assert [model["name"] for model in (await post(application, "ListModels", {})).json["models"]] == ["tiny"]
     await service.encode(token_request([1, 2]))
     assert [batch["lengths"] for batch in (await post(application, "ListBatches", {})).json["batches"]] == [[2]]
+    assert (await post(application, "ListBatches", {"model": "x"})).json["reason"] == "MODEL_NOT_FOUND"
 
 
 async def test_calls_need_the_token_and_files_do_not(service: Service) -> None:
@@ -254,6 +255,11 @@ async def test_html_comes_back_only_inside_json_that_no_browser_takes_for_html(
     assert (reply.status, reply.headers["content-type"]) == (status, JSON_TYPE)
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert isinstance(reply.json, dict)
+
+
+async def test_a_large_body_is_refused(service: Service) -> None:
+    reply = await post(playground(service), "Encode", {"texts": {"values": ["a" * (256 << 10)]}})
+    assert (reply.status, reply.json["metadata"]["limit"]) == (413, str(256 << 10))
 
 
 async def test_a_large_reply_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

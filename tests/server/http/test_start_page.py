@@ -75,6 +75,18 @@ async def test_the_examples_have_a_model_that_gives_vectors_of_texts(service: Se
     assert b"/v1/embeddings" not in page
 
 
+async def test_before_a_model_is_loaded_the_page_says_so(service: Service) -> None:
+    service.path.engine.directory.update([], {})
+    assert b"none that answers requests at present" in (await get(service, HTML)).body
+
+
+async def test_the_examples_have_a_token_if_requests_need_one(service: Service) -> None:
+    parts = ('-H "Authorization: Bearer $HEADWAITER_TOKEN"', 'api_key=os.environ["HEADWAITER_TOKEN"]', "import os")
+    for token in ("s3cret", None):
+        shown = unescape((await get(service, HTML, token, http_api="on")).body.decode())
+        assert [part in shown for part in parts] == [token is not None] * 3
+
+
 async def test_the_port_of_the_metrics_has_a_page_without_names(service: Service) -> None:
     page = await send_request(metrics_application(service.path), "GET", "/", headers=HTML)
     assert "<p>A server for attention encoders.</p>" in page.body.decode()

@@ -74,6 +74,21 @@ def test_before_the_first_request_the_model_its_queue_and_every_counter_are_expo
     assert [sample(recorder, "refused_total", reason=reason) for reason in reasons] == [0] * len(reasons)
 
 
+def test_histogram_buckets_cover_the_usual_range(recorder: Recorder) -> None:
+    recorder.received()
+    recorder.finished(("tiny", "1"), "Encode", "OK", 0.25)
+    for name, labels, smallest, largest in (
+        ("request_duration_seconds", {"method": "Encode"}, "0.0005", "70.0"),
+        ("stage_duration_seconds", {"stage": "compute"}, "0.0005", "70.0"),
+        ("batch_run_seconds", {}, "0.0005", "70.0"),
+        ("batch_tokens", {}, "1.0", "131072.0"),
+        ("batch_sequences", {}, "1.0", "4096.0"),
+        ("batch_cost_error_ratio", {}, "0.05", "2.0"),
+    ):
+        for bound in (smallest, largest):
+            assert sample(recorder, f"{name}_bucket", le=bound, **TINY, **labels) is not None, (name, bound)
+
+
 def test_refusals_expired_sequences_and_close_reasons_are_counted(recorder: Recorder, batches: ModelRecorder) -> None:
     recorder.refused("OVERLOADED")
     batches.expired(3)

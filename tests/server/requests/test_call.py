@@ -26,28 +26,28 @@ def fail(failing: Call) -> None:
         raise InvalidInput("no")
 
 
-def test_what_is_not_known_of_a_request_is_missing(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with pytest.raises(InvalidInput):
-        fail(call())
-    (record,) = caplog.records
-    assert record.getMessage() == "Encode r-7, from 10.0.0.7:50123: InvalidInput: no"
-    assert set(vars(record)["request"]) == {"request_id", "method", "caller", "code", "duration_s"}
-
-
 @pytest.mark.parametrize(
-    ("name", "beginning"),
-    [("", "Encode r-7: "), ("billing", "Encode r-7, with the token of billing: ")],
+    ("failing", "line", "fields"),
+    [
+        (
+            call(tenant=Tenant("search"), model=("tiny", "3")),
+            "Encode r-7, model tiny version 3, from 10.0.0.7:50123 with the token of search: InvalidInput: no",
+            {"model", "version", "caller", "tenant"},
+        ),
+        (call(), "Encode r-7, from 10.0.0.7:50123: InvalidInput: no", {"caller"}),
+        (call("", tenant=Tenant("billing")), "Encode r-7, with the token of billing: InvalidInput: no", {"tenant"}),
+        (call(""), "Encode r-7: InvalidInput: no", set()),
+    ],
 )
-def test_a_caller_whose_address_is_not_known_is_left_out(
-    name: str, beginning: str, caplog: pytest.LogCaptureFixture
+def test_a_failure_names_what_is_known_of_its_request(
+    failing: Call, line: str, fields: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(InvalidInput):
-        fail(call("", tenant=Tenant(name)))
+        fail(failing)
     (record,) = caplog.records
-    assert record.getMessage().startswith(beginning)
-    assert "caller" not in vars(record)["request"]
+    assert record.getMessage() == line
+    assert set(vars(record)["request"]) == {"request_id", "method", "code", "duration_s"} | fields
 
 
 # With 60 s left of 10,000 s, gRPC may have rounded the deadline; with 60 s left of 70 s, the caller has cancelled.

@@ -94,6 +94,12 @@ async def test_a_text_of_a_tokenizer_without_special_tokens_may_have_no_tokens(s
     assert list(reply.tokens.lengths) == [0, 2]
 
 
+async def test_the_tokens_of_a_request_are_limited(serve_texts: Callable[..., Service]) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await tokenize(serve_texts(), texts=pb.Texts(values=["a " * 499]))
+    assert (refused.value.limit, refused.value.actual) == (500, 501)
+
+
 async def test_the_bytes_of_replies_are_limited(serve_texts: Callable[..., Service]) -> None:
     service = serve_texts()
     request = pb.TokenizeRequest(texts=pb.Texts(values=["a"])).SerializeToString()

@@ -89,7 +89,7 @@ async def test_a_method_gets_the_raw_message_and_the_deadline_and_its_reply_is_r
         (DeadlineExceeded("late"), False, "DEADLINE_EXCEEDED", None, logging.WARNING),
     ],
 )
-async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_was_not_queued(
+async def test_an_error_becomes_a_status_without_its_cause_and_a_refusal_if_its_request_was_not_queued(
     error: HeadwaiterError,
     queued: bool,
     code: str,
@@ -99,13 +99,15 @@ async def test_an_error_becomes_a_status_and_counts_as_refused_if_its_request_wa
 ) -> None:
     caplog.set_level(logging.INFO)
     recorder, context = Recorder(), Context()
+    error.__cause__ = RuntimeError("Gemm:\n  no memory")
     await _call(_raising(error, queued=queued), recorder, context)
     assert (context.code, context.message) == (grpc.StatusCode[code], str(error))
+    assert "memory" not in str(context.status)
     (request_info,) = [
         detail for detail in context.status.details if detail.Is(error_details_pb2.RequestInfo.DESCRIPTOR)
     ]
     assert error_details_pb2.RequestInfo.FromString(request_info.value).request_id == "r-7"
-    line = f"{REQUEST}: {type(error).__name__}: {error}"
+    line = f"{REQUEST}: {type(error).__name__}: {error} (Gemm: no memory)"
     assert caplog.record_tuples == [("headwaiter_server.requests.call", level, line)]
     assert _counted(recorder, code)
     refused = [

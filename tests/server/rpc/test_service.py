@@ -19,6 +19,7 @@ from headwaiter_server.rpc.open_streams import OpenStreams
 from headwaiter_server.rpc.service import EncoderService
 from headwaiter_server.settings.flags import Settings
 from tests.support.server.service_under_test import Service, calls_of, endless_call, pooled_rows, token_request
+from tests.support.server.stand_ins import sample
 
 
 async def test_a_server_is_unavailable_until_its_model_is_ready(tmp_path: Path) -> None:
@@ -45,6 +46,11 @@ async def test_every_method_refuses_bytes_that_are_not_a_message(service: Servic
     for method in ("Encode", "Classify", "Tokenize", "Attend", "GetModel", "ListModels", "ListBatches", "LoadModel"):
         with pytest.raises(InvalidInput, match=r"headwaiter\.v1\."):
             await service.rpc.answer(method, b"\xff", endless_call())
+
+
+async def test_a_request_without_an_id_gets_a_unique_one(service: Service) -> None:
+    first, second = await service.encode(token_request([1])), await service.encode(token_request([1]))
+    assert "" != first.request_id != second.request_id
 
 
 async def test_a_large_reply_is_written_in_a_thread_and_is_the_same(
@@ -98,6 +104,19 @@ async def test_attention_weights_of_a_text_come_with_its_tokens_and_the_context_
     assert np.frombuffer(reply.context.data, "<f4").tolist() == [2, 2]
 
 
-async def test_attention_weights_of_ids_come_without_tokens(service: Service) -> None:
+async def test_attention_weights_of_ids_come_without_tokens_and_their_stages_count_apart(service: Service) -> None:
     reply = await service.attend(pb.AttendRequest(tokens=token_request([1, 2, 3]).tokens))
     assert (list(reply.weights.shape), list(reply.tokens), reply.HasField("context")) == ([2, 3, 3, 3], [], False)
+    stages_s = [getattr(reply.timings, f"{stage}_s") for stage in STAGES]
+    assert (sum(stages_s), reply.timings.batches) == (pytest.approx(reply.timings.total_s), 1)
+    assert min(stages_s) >= 0
+    for stage, seconds in zip(STAGES, stages_s, strict=True):
+        labels = {"model": "tiny", "version": "1", "stage": stage}
+        assert sample(service.recorder, "attend_stage_duration_seconds_sum", **labels) == pytest.approx(seconds)
+        assert not sample(service.recorder, "stage_duration_seconds_count", **labels)
+
+
+async def test_attention_weights_of_too_many_bytes_are_refused(service: Service) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        await service.attend(pb.AttendRequest(tokens=token_request([1, 2, 3, 4]).tokens))
+    assert (refusal.value.field, refusal.value.limit, refusal.value.actual) == ("layers", 383, 384)

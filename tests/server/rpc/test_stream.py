@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded, SequenceTooLong
+from headwaiter_proto.rules.errors import HeadwaiterError, InvalidInput, Overloaded, SequenceTooLong, Unavailable
 from headwaiter_server.metrics.recorder import Recorder
 from headwaiter_server.requests.call import Call, clock
 from headwaiter_server.requests.request_path import ReserveBytes
@@ -224,6 +224,20 @@ async def test_a_request_runs_only_after_its_answer_bytes_are_reserved() -> None
     assert list(stream.encoding) == ["b"]
     await stream.answer("b")
     await stream.finish()
+
+
+async def test_a_drain_answers_the_requests_that_were_read_and_ends_as_unavailable() -> None:
+    stream = StreamUnderTest()
+    await stream.send("a", "b")
+    stream.encode_stream.drain()
+    await stream.settle()
+    stream.encode_stream.drain()
+    await stream.send("c")
+    assert list(stream.encoding) == ["a", "b"]
+    await stream.answer("a", "b")
+    with pytest.raises(Unavailable, match="another replica"):
+        await stream.served
+    assert stream.ids == ["a", "b"]
 
 
 async def test_answers_in_order_reserve_their_bytes_in_order() -> None:

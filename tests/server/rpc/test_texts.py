@@ -10,7 +10,7 @@ import pytest
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import InvalidInput
 from headwaiter_server.inputs.tokenizer import TokenizedText
-from tests.support.server.service_under_test import Service, WordLengths, pooled_rows, token_request
+from tests.support.server.service_under_test import Service, WordLengths, endless_call, pooled_rows, token_request
 
 
 async def test_other_requests_are_answered_while_texts_are_tokenised(serve: Callable[..., Service]) -> None:
@@ -51,6 +51,22 @@ async def test_a_text_without_tokens_is_refused_with_the_reason(service: Service
     with pytest.raises(InvalidInput, match="sequence 1 has no tokens: send a text of at least one word") as refusal:
         await service.encode(pb.EncodeRequest(texts=pb.Texts(values=["a", ""])))
     assert (refusal.value.sequence, refusal.value.field) == (1, "texts")
+
+
+async def test_half_an_emoji_fails_alone_in_a_partial_request_and_is_otherwise_named(service: Service) -> None:
+    texts = pb.Texts(values=["a bcd", "ef xxx", "ef"])
+    whole, partial = (
+        pb.EncodeRequest(texts=texts, partial=partial).SerializeToString().replace(b"xxx", b"\xed\xa0\xbc")
+        for partial in (False, True)
+    )
+    reply = pb.EncodeResponse.FromString(await service.rpc.answer("Encode", partial, endless_call()))
+    assert pooled_rows(reply) == [[4, 2], [0, 0], [2, 1]]
+    (failure,) = reply.failures
+    assert (failure.sequence, failure.reason) == (1, pb.INVALID_INPUT)
+    assert failure.metadata == {"sequence": "1", "field": "texts.values"}
+    with pytest.raises(InvalidInput, match=r"sequence 1 .*D83C") as refusal:
+        await service.rpc.answer("Encode", whole, endless_call())
+    assert (refusal.value.sequence, refusal.value.field) == (1, "texts.values")
 
 
 PROMPTS = [pb.Prompt(name="query", text="ab ", tokens=1), pb.Prompt(name="none")]

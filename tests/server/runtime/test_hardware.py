@@ -1,17 +1,52 @@
-"""Without a driver nothing is known of a GPU; the kernel tells the processor's instructions.
-
-What a driver tells is in tests/cuda_double.
-"""
+"""The driver tells the compute capability and the memory of a GPU; the kernel tells the processor's instructions."""
 
 import ctypes
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headwaiter_server.runtime.hardware import compute_capability, gpu_memory, processor_flags
 
-_NO_DEVICE = 100
+_SUCCESS, _NO_DEVICE, _INVALID_DEVICE = 0, 100, 101
+_CAPABILITIES = [{75: 8, 76: 9}, {75: 12, 76: 0}]
+
+
+def _driver(memory_status: int = _SUCCESS) -> SimpleNamespace:
+    """Return a stand-in for the driver's library, with two GPUs, of which the process uses the second."""
+    current: list[int] = []
+
+    def write(reference: Any, value: int, status: int = _SUCCESS) -> int:
+        reference._obj.value = value
+        return status
+
+    def get_memory(free: Any, total: Any) -> int:
+        assert current == [1041]
+        write(free, 3 << 30)
+        return write(total, 24 << 30, memory_status)
+
+    return SimpleNamespace(
+        cuInit=lambda flags: _SUCCESS,
+        cuDeviceGet=lambda handle, device: write(handle, 40 + device, _SUCCESS if device < 2 else _INVALID_DEVICE),
+        cuDeviceGetAttribute=lambda value, name, handle: write(value, _CAPABILITIES[handle.value - 40][name]),
+        cuDevicePrimaryCtxGetState=lambda handle, flags, active: write(active, handle.value == 41),
+        cuDevicePrimaryCtxRetain=lambda context, handle: write(context, 1000 + handle.value),
+        cuDevicePrimaryCtxRelease_v2=lambda handle: _SUCCESS,
+        cuCtxPushCurrent_v2=lambda context: current.append(context.value),
+        cuCtxPopCurrent_v2=lambda context: current.pop(),
+        cuMemGetInfo_v2=get_memory,
+    )
+
+
+def test_the_driver_tells_the_capability_of_each_gpu_and_the_memory_of_a_gpu_that_the_process_uses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver())
+    assert [compute_capability(device) for device in range(3)] == [(8, 9), (12, 0), None]
+    assert [gpu_memory(device) for device in range(3)] == [None, (21 << 30, 24 << 30), None]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(memory_status=_NO_DEVICE))
+    assert gpu_memory(1) is None
 
 
 def test_without_a_driver_or_a_gpu_the_compute_capability_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,3 +240,11 @@ async def test_a_batch_that_fails_while_its_halves_run_lowers_the_limits(
     await asyncio.sleep(0.01)
     assert harness.observer.failure_causes == [cause]
     assert harness.queue.limits.current.tokens == tokens_limit
+
+
+async def test_after_a_memory_failure_full_batches_fit(harness: Harness) -> None:
+    harness.device.most_tokens = 4
+    outcome = await harness.submit(*([value] for value in range(48)))
+    assert sums(outcome) == list(range(48))
+    # Of six full batches, the first fails, and perhaps those that were planned before its halves had run.
+    assert 1 <= sum(len(batch) > 4 for batch in harness.device.batches) <= 3

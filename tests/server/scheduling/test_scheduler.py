@@ -1,4 +1,4 @@
-"""Each admitted request gets its own answer in time."""
+"""Each admitted request gets its own answer in time, and the latest batches are remembered without their contents."""
 
 import asyncio
 import math
@@ -124,3 +124,26 @@ async def test_an_urgent_request_is_admitted_ahead_of_requests_that_can_wait(har
     harness.device.release()
     assert sums((await asyncio.gather(*tasks))[-1]) == [3]
     assert harness.device.batches[1] == [[3]]
+
+
+async def test_a_batch_is_remembered_with_the_lengths_and_the_requests_of_its_sequences(harness: Harness) -> None:
+    tasks = await harness.submit_behind_held_batch([[1, 1], [2, 2]], [[3, 3, 3]])
+    harness.clock.now_s = 4.0
+    harness.device.release()
+    await asyncio.gather(*tasks)
+    held, batch = harness.queue.recent_batches
+    assert list(held.lengths) == [1]
+    by_request: dict[int, list[int]] = {}
+    for length, number in zip(batch.lengths, batch.request_numbers, strict=True):
+        by_request.setdefault(number, []).append(length)
+    assert sorted(by_request.values()) == [[2, 2], [3]]
+    assert not by_request.keys() & set(held.request_numbers)
+    assert (batch.end_s, batch.measured_s) == (4.0, 0.0)
+    # The costs of a launch and of 7 tokens, which one slow batch changes by at most 5 %.
+    assert batch.predicted_s == pytest.approx(0.5 + 7 * 0.25, rel=0.05)
+
+
+async def test_only_the_latest_64_batches_are_remembered(harness: Harness) -> None:
+    for number in range(70):
+        await harness.submit([number] * (1 + number % 7))
+    assert [list(batch.lengths) for batch in harness.queue.recent_batches] == [[1 + n % 7] for n in range(6, 70)]
