@@ -95,6 +95,14 @@ def test_tokens_for_models_are_those_of_most_calls_unless_there_is_a_file_for_th
     assert CredentialFiles(Settings(bundle=tmp_path)).current == Credentials()
 
 
+def test_changed_tokens_for_models_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "admin").write_text("ops: 4dmin")
+    files = CredentialFiles(Settings(models=tmp_path, model_control="on", admin_token_file=tmp_path / "admin"))
+    (tmp_path / "admin").write_text("night: n3w-token")
+    assert files.refresh(at_once=True)
+    assert files.current.admin_tokens == Tokens.of((Tenant("night"), "n3w-token"))
+
+
 def test_secrets_are_not_in_the_representation_of_credentials(folder: Path) -> None:
     (folder / "tokens").write_text("search: s3cret")
     settings = Settings(bundle=folder, token_file=folder / "tokens", **tls(folder, "cert.pem", "key.pem"))
