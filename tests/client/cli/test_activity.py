@@ -25,99 +25,65 @@ def of_m(before: dict[str, float], now: dict[str, float]) -> VersionActivity:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "field", "expected"),
+    ("series", "field", "expected"),
     [
-        pytest.param(
-            {"requests_total{model=m,method=Encode,code=OK}": 10, "requests_total{model=m,method=Attend,code=OK}": 1},
-            {"requests_total{model=m,method=Encode,code=OK}": 16, "requests_total{model=m,method=Attend,code=OK}": 3},
+        # The methods are added up.
+        (
+            {
+                "requests_total{model=m,method=Encode,code=OK}": (10, 16),
+                "requests_total{model=m,method=Attend,code=OK}": (1, 3),
+            },
             "requests_per_s",
             4.0,
-            id="the methods are added up",
         ),
-        pytest.param(
-            {"requests_total{model=m,code=OK}": 5, "requests_total{model=m,code=CANCELLED}": 5},
-            {"requests_total{model=m,code=OK}": 6, "requests_total{model=m,code=CANCELLED}": 5},
-            "errors_per_s",
-            {},
-            id="answers are no errors, nor are codes that did not occur",
-        ),
-        pytest.param(
-            {"requests_total{model=m,code=UNAVAILABLE}": 5},
-            {"requests_total{model=m,code=UNAVAILABLE}": 8, "requests_total{model=m,code=INTERNAL}": 1},
+        # A counter that became smaller began at 0.
+        ({"requests_total{model=m,code=OK}": (100, 4)}, "requests_per_s", 2.0),
+        # Answers are no errors, nor are codes that did not occur. A series that is new began at 0.
+        (
+            {
+                "requests_total{model=m,code=OK}": (5, 6),
+                "requests_total{model=m,code=CANCELLED}": (5, 5),
+                "requests_total{model=m,code=UNAVAILABLE}": (5, 8),
+                "requests_total{model=m,code=INTERNAL}": (0, 1),
+            },
             "errors_per_s",
             {"UNAVAILABLE": 1.5, "INTERNAL": 0.5},
-            id="a series that is new began at 0",
         ),
-        pytest.param(
-            {"requests_total{model=m,code=OK}": 100},
-            {"requests_total{model=m,code=OK}": 4},
-            "requests_per_s",
-            2.0,
-            id="a counter that became smaller began at 0",
-        ),
-        pytest.param(
+        (
             {
-                "stage_duration_seconds_sum{model=m,stage=queue}": 1,
-                "stage_duration_seconds_sum{model=m,stage=compute}": 1,
-            },
-            {
-                "stage_duration_seconds_sum{model=m,stage=queue}": 4,
-                "stage_duration_seconds_sum{model=m,stage=compute}": 2,
+                "stage_duration_seconds_sum{model=m,stage=queue}": (1, 4),
+                "stage_duration_seconds_sum{model=m,stage=compute}": (1, 2),
             },
             "stage_shares",
             {"queue": 0.75, "compute": 0.25},
-            id="shares of the stages",
         ),
-        pytest.param(
-            {"queue_tokens{model=m}": 90}, {"queue_tokens{model=m}": 30}, "queue_tokens", 30, id="what waits is no rate"
-        ),
-        pytest.param({}, {"estimated_wait_seconds{model=m}": 0.25}, "estimated_wait_s", 0.25, id="the wait estimate"),
-        pytest.param(
-            {"batch_tokens_sum{model=m}": 100, "batch_tokens_count{model=m}": 1},
-            {"batch_tokens_sum{model=m}": 400, "batch_tokens_count{model=m}": 3},
-            "tokens_per_s",
-            150.0,
-            id="tokens",
-        ),
-        pytest.param(
-            {"batch_tokens_sum{model=m}": 100, "batch_tokens_count{model=m}": 1},
-            {"batch_tokens_sum{model=m}": 400, "batch_tokens_count{model=m}": 3},
-            "batch_tokens",
-            150.0,
-            id="tokens of a batch",
-        ),
-        pytest.param(
-            {"batch_sequences_sum{model=m}": 8, "batch_tokens_count{model=m}": 1},
-            {"batch_sequences_sum{model=m}": 9, "batch_tokens_count{model=m}": 3},
-            "batch_sequences",
-            0.5,
-            id="sequences of a batch",
-        ),
-        pytest.param(
-            {"batch_padding_ratio_sum{model=m}": 0.5, "batch_tokens_count{model=m}": 1},
-            {"batch_padding_ratio_sum{model=m}": 1.0, "batch_tokens_count{model=m}": 3},
-            "padding",
-            0.25,
-            id="padding",
-        ),
-        pytest.param(
-            {"device_busy_seconds_total{model=m,device=0}": 7.0},
-            {"device_busy_seconds_total{model=m,device=0}": 8.5, "device_busy_seconds_total{model=m,device=1}": 1.5},
+        # What waits is no rate.
+        ({"queue_tokens{model=m}": (90, 30)}, "queue_tokens", 30),
+        ({"estimated_wait_seconds{model=m}": (0, 0.25)}, "estimated_wait_s", 0.25),
+        ({"batch_tokens_sum{model=m}": (100, 400)}, "tokens_per_s", 150.0),
+        ({"batch_tokens_sum{model=m}": (100, 400), "batch_tokens_count{model=m}": (1, 4)}, "batch_tokens", 100.0),
+        ({"batch_sequences_sum{model=m}": (8, 9), "batch_tokens_count{model=m}": (1, 3)}, "batch_sequences", 0.5),
+        ({"batch_padding_ratio_sum{model=m}": (0.5, 1.0), "batch_tokens_count{model=m}": (1, 3)}, "padding", 0.25),
+        # The shares of the devices are added up.
+        (
+            {
+                f"device_busy_seconds_total{{model=m,device={device}}}": (7 * device, 8.5 * device)
+                for device in (0, 1, 2)
+            },
             "device_share",
-            1.5,
-            id="the shares of the devices are added up",
+            2.25,
         ),
-        pytest.param(
-            {},
-            {"version_state{model=m,state=ready}": 1, "version_state{model=m,state=loading}": 1}
-            | {"version_state{model=m,state=failed}": 0},
+        # A version that is loaded again.
+        (
+            {"version_state{model=m,state=loading}": (0, 1), "version_state{model=m,state=failed}": (1, 0)},
             "states",
             ["ready", "loading"],
-            id="a version that is loaded again",
         ),
     ],
 )
-def test_the_activity_of_a_version(before: dict[str, float], now: dict[str, float], field: str, expected: Any) -> None:
+def test_the_activity_of_a_version(series: dict[str, tuple[float, float]], field: str, expected: Any) -> None:
+    before = {name: earlier for name, (earlier, _) in series.items() if earlier}
+    now = {name: later for name, (_, later) in series.items()}
     assert getattr(of_m(before, now), field) == expected
 
 

@@ -10,21 +10,18 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from headwaiter_client.cli import main
 from headwaiter_client.cli.attend import find_token, save_heat_map
 from headwaiter_client.cli.console import bar_chart
 from headwaiter_proto import encoder_pb2 as pb
+from tests.client.cli.conftest import Command
 from tests.support.client.fake_server import FakeServer
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_attend_prints_the_weights_of_the_query_token_as_bars(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["attend", "The cat sat", "--layer", "1", "--head", "2", "--query", "sat", "--address", server.address]
-    assert main(command) == 0
-    title, *lines = capsys.readouterr().out.splitlines()
+def test_attend_prints_the_weights_of_the_query_token_as_bars(server: FakeServer, command: Command) -> None:
+    assert command.run("attend", "The cat sat", "--layer", "1", "--head", "2", "--query", "sat") == 0
+    title, *lines = command.printed.splitlines()
     for fact in ("layer 1", "head 2", "sat", "position 3"):
         assert fact in title
     # The fake server's weights are in proportion to 7, 8, 9, 10 and 11.
@@ -43,49 +40,37 @@ def test_attend_prints_the_weights_of_the_query_token_as_bars(
     assert (list(request.layers), list(request.heads), list(request.texts.values)) == ([1], [2], ["The cat sat"])
 
 
-def test_attend_draws_a_heat_map(server: FakeServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("server")
+def test_attend_draws_a_heat_map(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "map.png"
-    command = ["attend", "The cat sat", "--query", "0", "--png", str(path), "--address", server.address]
-    assert main(command) == 0
+    assert command.run("attend", "The cat sat", "--query", "0", "--png", path) == 0
     image = imread(path)
     assert image.ndim == 3
     assert min(image.shape[:2]) >= 400
     assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 25  # At least one colour per weight.
 
 
-def test_attend_lists_the_tokens_if_the_query_matches_no_token(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["attend", "The cat", "--query", "dog", "--address", server.address]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("headwaiter-client: --query 'dog'")
-    assert error.endswith("0 [CLS], 1 The, 2 cat, 3 [SEP]\n")
-
-
-def test_attend_fails_if_the_reply_contains_no_tokens(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("server")
+def test_attend_fails_if_the_reply_contains_no_tokens(command: Command) -> None:
     # The fake server returns no tokens for a blank text.
-    assert main(["attend", " ", "--query", "0", "--address", server.address]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("headwaiter-client: ")
-    assert "tokens" in error
-    assert error.count("\n") == 1
+    assert "tokens" in command.refusal("attend", " ", "--query", "0")
 
 
+@pytest.mark.usefixtures("server")
 def test_a_heat_map_without_matplotlib_names_the_extra(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(SystemExit, match=r"--png .*matplotlib.*pip install '.\[cli\]'"):
-        main(["attend", "a", "--query", "a", "--png", str(tmp_path / "m.png"), "--address", server.address])
+        command.run("attend", "a", "--query", "a", "--png", tmp_path / "m.png")
     assert not (tmp_path / "m.png").exists()
 
 
-def test_the_error_for_a_heat_map_that_cannot_be_saved_names_the_file(
-    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("server")
+def test_the_error_for_a_heat_map_that_cannot_be_saved_names_the_file(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "missing" / "map.png"
-    assert main(["attend", "a", "--query", "a", "--png", str(path), "--address", server.address]) == 1
-    assert capsys.readouterr().err.startswith(f"headwaiter-client: {path}: ")
+    assert command.run("attend", "a", "--query", "a", "--png", path) == 1
+    assert command.error.startswith(f"headwaiter-client: {path}: ")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwaiter_client import HeadwaiterError, InvalidInput, Overloaded, Timings
-from headwaiter_client.cli import bench, main
+from headwaiter_client import DeadlineExceeded, HeadwaiterError, Overloaded, Timings
+from headwaiter_client.cli import bench
 from headwaiter_client.cli.load_generator import (
     Load,
     Outcome,
@@ -20,17 +20,17 @@ from headwaiter_client.cli.load_generator import (
     open_loop,
     poisson_arrivals,
 )
-from tests.client.cli.conftest import ReusableFake
+from tests.client.cli.conftest import Command, ReusableFake
 from tests.support.client.fake_server import FakeServer
 
 
 @pytest.mark.parametrize("pace", [["--requesters", "3"], ["--rate", "1000"]])
 def test_bench_sends_the_requests_and_reports_rates_and_latencies(
-    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str], pace: list[str]
+    fake: ReusableFake, six_texts: Path, command: Command, pace: list[str]
 ) -> None:
-    assert main(["bench", str(six_texts), "--requests", "4", "--texts-per-request", "2", *pace]) == 0
+    assert command.run("bench", six_texts, "--requests", "4", "--texts-per-request", "2", *pace) == 0
     assert fake.texts == sorted(f"text {number}" for number in (0, 1, 2, 3, 4, 5, 0, 1))
-    rates, latency, _, *lines = capsys.readouterr().out.splitlines()
+    rates, latency, _, *lines = command.printed.splitlines()
     stages, bars = lines[:6], lines[6:]
     assert rates.split()[:3] == ["4", "of", "4"]
     assert " requests/s, " in rates
@@ -61,50 +61,41 @@ def test_the_time_outside_of_the_server_is_the_latency_without_the_stages() -> N
 
 
 def test_stages_of_calls_that_ran_at_the_same_time_are_not_subtracted_from_the_latency(
-    server: FakeServer, six_texts: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, six_texts: Path, command: Command
 ) -> None:
     server.description.limits.max_sequences = 2
-    flags = ["--requests", "2", "--texts-per-request", "40", "--address", server.address]
-    assert main(["bench", str(six_texts), *flags]) == 0
+    assert command.run("bench", six_texts, "--requests", "2", "--texts-per-request", "40") == 0
     assert len(server.requests) > 40
-    output = capsys.readouterr().out
-    assert bench.OUTSIDE not in output
+    assert bench.OUTSIDE not in command.printed
     # The fake server says 1, 2, 3, 4 and 5 s.
-    shares = [line.split()[-1] for line in output.splitlines()[3:8]]
+    shares = [line.split()[-1] for line in command.printed.splitlines()[3:8]]
     assert shares == ["6.7%", "13.3%", "20.0%", "26.7%", "33.3%"]
 
 
-def test_errors_are_counted_by_class_and_not_retried(
-    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake.errors_by_text = {"text 1": Overloaded("full", retry_after_s=0.0), "text 3": InvalidInput("bad")}
-    assert main(["bench", str(six_texts), "--requests", "12"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:3] == ["8", "of", "12"]
-    for line, kind, message in zip(lines[-2:], ("Overloaded", "InvalidInput"), ("full", "bad"), strict=True):
-        assert line.startswith(f"2 {kind}")
-        assert line.endswith(message)
+def test_errors_are_counted_by_class_and_not_retried(fake: ReusableFake, six_texts: Path, command: Command) -> None:
+    fake.errors_by_text = {"text 1": Overloaded("full", retry_after_s=0.0), "text 3": DeadlineExceeded("late")}
+    assert command.run("bench", six_texts, "--requests", "12") == 0
+    first, *_, overloaded, late = command.printed.splitlines()
+    assert first.split()[:3] == ["8", "of", "12"]
+    assert overloaded.startswith("2 Overloaded")
+    assert overloaded.endswith(": full")
+    assert late.startswith("2 DeadlineExceeded")
+    assert late.endswith("--timeout-s: late")
 
 
-def test_bench_fails_if_no_request_is_answered(
-    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_fails_if_no_request_is_answered(fake: ReusableFake, six_texts: Path, command: Command) -> None:
     fake.errors_by_text = {"text": HeadwaiterError("down")}
-    assert main(["bench", str(six_texts), "--requests", "3"]) == 1
-    first, second = capsys.readouterr().out.splitlines()
+    assert command.run("bench", six_texts, "--requests", "3") == 1
+    first, second = command.printed.splitlines()
     assert first.split()[:3] == ["0", "of", "3"]
     assert second.startswith("3 HeadwaiterError")
-    assert second.endswith("down")
 
 
 def test_bench_fails_at_once_if_the_server_accepts_no_requests(
-    fake: ReusableFake, six_texts: Path, capsys: pytest.CaptureFixture[str]
+    fake: ReusableFake, six_texts: Path, command: Command
 ) -> None:
     fake.serving = False
-    assert main(["bench", str(six_texts)]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("headwaiter-client: ")
-    assert "localhost:50051" in error
+    assert "localhost:50051" in command.refusal("bench", six_texts)
     assert fake.requests == []
 
 

@@ -1,4 +1,4 @@
-"""The subcommand `models`."""
+"""The subcommands `models`, `load` and `unload`."""
 
 import json
 from typing import Any
@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from headwaiter_client.cli import main
 from headwaiter_proto import encoder_pb2 as pb
+from tests.client.cli.conftest import Command
 from tests.support.client.fake_server import LOADED, MODEL, FakeServer
 
 
-def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def shown(command: Command) -> str:
+    """Run `models`, and return its table with single spaces instead of lines and columns."""
+    assert command.run("models") == 0
+    return " ".join(command.printed.replace("│", " ").split())
+
+
+def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, command: Command) -> None:
     server.description = pb.GetModelResponse(
         model=pb.ModelRef(name=MODEL.name, digest=MODEL.digest, precision=pb.PRECISION_FP16),
         takes_tokens=True,
@@ -63,8 +69,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
             pb.GraphParity(graph="g.onnx", same_nearest_neighbour=0.9625, same_order=0.9712),
         ],
     )
-    assert main(["models", "--address", server.address]) == 0
-    shown = capsys.readouterr().out
+    text = shown(command)
     for fact in (
         MODEL.name,
         MODEL.digest,
@@ -102,174 +107,128 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, capsy
         "96.2%",
         "97.1%",
     ):
-        assert fact in shown
+        assert fact in text
+
+
+_SOUND = pb.SoundFormat(sampling_rate_hz=16_000, hop=320)
+_NORMALIZED_SOUND = pb.SoundFormat(sampling_rate_hz=16_000, hop=320, normalized=True)
+_IMAGE = pb.ImageFormat(channels=3, height=224, width=192, patch_size=16)
+_UNKNOWN: Any = 77  # Only newer servers know it.
+
+
+def _padded(isolation: pb.Isolation) -> dict[str, Any]:
+    cost = pb.BatchCost(launch_s=2e-3, padded_row_s=7e-5, service_tokens_per_s=9_000)
+    return {
+        "tasks": [pb.TASK_CLASSIFY],
+        "pooling": pb.POOLING_NONE,
+        "without_rows": True,
+        "execution": pb.Execution(isolation=isolation, padding_reason="the mask is [odd]", cost=cost),
+    }
 
 
 @pytest.mark.parametrize(
-    ("isolation", "batches"),
+    ("description", "facts", "absent"),
     [
-        (pb.ISOLATION_MIXED, "all lengths, padded"),
-        (pb.ISOLATION_ONE_LENGTH, "one length"),
-        (pb.ISOLATION_ONE_SEQUENCE, "one sequence"),
-        (99, "batches are padded"),
-    ],
-)
-def test_models_shows_why_a_model_is_padded_and_what_it_does_not_have(
-    isolation: pb.Isolation, batches: str, server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.description = pb.GetModelResponse(
-        model=MODEL,
-        tasks=[pb.TASK_CLASSIFY],
-        pooling=pb.POOLING_NONE,
-        without_rows=True,
-        execution=pb.Execution(
-            graph="padded.fp32.onnx",
-            isolation=isolation,
-            padding_reason="the mask is [odd]",
-            cost=pb.BatchCost(launch_s=2e-3, padded_row_s=7e-5, service_tokens_per_s=9_000),
+        (
+            _padded(pb.ISOLATION_MIXED),
+            [
+                "all lengths, padded",
+                "the mask is [odd]",
+                "hidden vectors none",
+                "2 ms per batch, 70 µs per token or padding (",
+            ],
+            ["attention layers", "width", "attention cell"],
         ),
-    )
-    assert main(["models", "--address", server.address]) == 0
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert batches in shown
-    assert "the mask is [odd]" in shown
-    assert "hidden vectors none" in shown
-    assert "2 ms per batch, 70 µs per token or padding (" in shown
-    for absent in ("attention layers", "width", "attention cell"):
-        assert absent not in shown
-
-
-@pytest.mark.parametrize(
-    ("source", "fact"),
-    [
-        (pb.REFERENCE_SOURCE_ONNX_FILE, "not PyTorch"),
-        (pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH, "compared with PyTorch too"),
+        (_padded(pb.ISOLATION_ONE_LENGTH), ["one length"], []),
+        (_padded(pb.ISOLATION_ONE_SEQUENCE), ["one sequence"], []),
+        (_padded(_UNKNOWN), ["batches are padded"], []),
+        (
+            {"execution": pb.Execution(reference_source=pb.REFERENCE_SOURCE_ONNX_FILE)},
+            ["not PyTorch"],
+            ["compared with PyTorch too"],
+        ),
+        (
+            {"execution": pb.Execution(reference_source=pb.REFERENCE_SOURCE_ONNX_FILE_AND_PYTORCH)},
+            ["compared with PyTorch too"],
+            ["not PyTorch"],
+        ),
+        (
+            {"takes_features": True, "feature_width": 16, "execution": pb.Execution(provider="cuda")},
+            ["cuda", "features of width 16", "not available"],
+            [
+                "texts",
+                "prompts",
+                "images",
+                "sounds",
+                "targets",
+                "other pooling",
+                "unit length",
+                "tokens/s",
+                "of memory",
+            ],
+        ),
+        ({"sound": _SOUND}, ["16,000 samples", "320 samples"], ["variance"]),
+        ({"sound": _NORMALIZED_SOUND}, ["variance 1"], []),
+        ({"image": _IMAGE}, ["3 × 224 × 192", "16 × 16"], ["zeros"]),
+        ({"image": _IMAGE, "prefix_rows": 5}, ["5 rows of zeros"], []),
+        ({"takes_tokens": True, "target": pb.TargetFormat(start_id=30_521)}, ["token id 30,521"], []),
+        ({"takes_features": True, "target": pb.TargetFormat()}, ["value 1"], ["token id"]),
+        ({"execution": pb.Execution(longest_sequence_bytes=5_000)}, ["below 1 MiB of memory"], []),
+        (
+            {"width": 8, "tasks": [pb.TASK_ATTEND, _UNKNOWN, pb.TASK_ENCODE], "pooling": _UNKNOWN},
+            ["encode, attend ", "pooling unknown"],
+            ["77"],
+        ),
     ],
 )
-def test_models_shows_that_a_model_was_compared_with_an_onnx_file(
-    source: pb.ReferenceSource, fact: str, server: FakeServer, capsys: pytest.CaptureFixture[str]
+def test_models_shows_what_a_model_has_and_no_other_rows(
+    server: FakeServer, command: Command, description: dict[str, Any], facts: list[str], absent: list[str]
 ) -> None:
-    server.description = pb.GetModelResponse(model=MODEL, execution=pb.Execution(reference_source=source))
-    assert main(["models", "--address", server.address]) == 0
-    assert fact in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    server.description = pb.GetModelResponse(model=pb.ModelRef(name="tiny"), **description)
+    text = shown(command)
+    for fact in facts:
+        assert fact in text
+    for word in absent:
+        assert word not in text
 
 
-def test_models_omits_rows_that_do_not_apply(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.description = pb.GetModelResponse(
-        model=MODEL, takes_features=True, feature_width=16, execution=pb.Execution(provider="cuda")
-    )
-    assert main(["models", "--address", server.address]) == 0
-    shown = capsys.readouterr().out
-    assert "cuda" in shown
-    assert "features of width 16" in shown
-    assert "not available" in shown
-    for absent in ("texts", "prompts", "images", "other pooling", "unit length", "tokens/s"):
-        assert absent not in shown
-
-
-def test_models_shows_the_sounds_that_a_model_takes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    sound = pb.SoundFormat(sampling_rate_hz=16_000, hop=320, normalized=True)
-    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, sound=sound)
-    assert main(["models", "--address", server.address]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for fact in ("16,000 samples", "320 samples", "variance 1"):
-        assert fact in shown
-    server.description.sound.normalized = False
-    assert main(["models", "--address", server.address]) == 0
-    assert "variance" not in capsys.readouterr().out
-
-
-def test_models_shows_the_images_that_a_model_takes(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    image = pb.ImageFormat(channels=3, height=224, width=192, patch_size=16)
-    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, prefix_rows=5, image=image)
-    assert main(["models", "--address", server.address]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for fact in ("3 × 224 × 192", "16 × 16", "5 rows of zeros"):
-        assert fact in shown
-    server.description.prefix_rows = 0
-    assert main(["models", "--address", server.address]) == 0
-    assert "zeros" not in capsys.readouterr().out
-
-
-def test_models_shows_how_targets_begin(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.description = pb.GetModelResponse(model=MODEL, takes_tokens=True, target=pb.TargetFormat(start_id=30_521))
-    assert main(["models", "--address", server.address]) == 0
-    assert "token id 30,521" in " ".join(capsys.readouterr().out.split())
-    server.description = pb.GetModelResponse(model=MODEL, takes_features=True, target=pb.TargetFormat())
-    assert main(["models", "--address", server.address]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "value 1" in shown
-    assert "token id" not in shown
-    server.description = pb.GetModelResponse(model=MODEL, takes_features=True)
-    assert main(["models", "--address", server.address]) == 0
-    assert "targets" not in capsys.readouterr().out
-
-
-def test_models_as_json_are_get_model_responses(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "--json", "--address", server.address]) == 0
-    (described,) = json.loads(capsys.readouterr().out)
+def test_models_as_json_are_get_model_responses(server: FakeServer, command: Command) -> None:
+    assert command.run("models", "--json") == 0
+    (described,) = json.loads(command.printed)
     assert ParseDict(described, pb.GetModelResponse()) == server.description
     assert described["takes_texts"] is False  # Fields with default values are printed too.
 
 
-def test_models_shows_the_state_of_versions_that_do_not_answer(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_shows_the_state_of_versions_that_do_not_answer(server: FakeServer, command: Command) -> None:
     server.versions = [
         pb.ModelStatus(name="tiny", version="1", state=pb.MODEL_STATE_DRAINING),
         pb.ModelStatus(name="other", version="3", state=pb.MODEL_STATE_FAILED, reason="no manifest.json"),
     ]
-    assert main(["models", "--address", server.address]) == 0
-    draining, failed = capsys.readouterr().out.splitlines()
-    assert {"tiny,", "1,", "draining"} <= set(draining.split())
-    assert {"other,", "3,", "failed:"} <= set(failed.split())
-    assert failed.endswith("no manifest.json")
-    assert main(["models", "--json", "--address", server.address]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out) == []
-    assert shown.err.splitlines() == [draining, failed]
+    lines = ["tiny, version 1, is draining", "other, version 3, is failed: no manifest.json"]
+    assert command.run("models") == 0
+    assert command.printed.splitlines() == lines
+    assert command.run("models", "--json") == 0
+    assert json.loads(command.printed) == []
+    assert command.error.splitlines() == lines
 
 
-def test_models_shows_how_often_models_were_loaded(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_shows_how_often_models_were_loaded(server: FakeServer, command: Command) -> None:
     history: dict[str, Any] = {"loads": 3, "evictions": 2, "loading_s": 4.25}
     server.versions = [
         pb.ModelStatus(name="tiny", version="1", state=pb.MODEL_STATE_READY, **history),
         pb.ModelStatus(name="other", version="3", state=pb.MODEL_STATE_ON_DISK, **history),
         pb.ModelStatus(name="third", version="1", state=pb.MODEL_STATE_ON_DISK),
     ]
-    assert main(["models", "--address", server.address]) == 0
-    *table, evicted, never_loaded = capsys.readouterr().out.splitlines()
+    assert command.run("models") == 0
+    *table, evicted, never_loaded = command.printed.splitlines()
     assert any("3 loads in 4.2 s, 2 evictions" in line for line in table)
     assert evicted == "other, version 3, is on disk (3 loads in 4.2 s, 2 evictions)"
     assert never_loaded == "third, version 1, is on disk"
 
 
-def test_models_omits_what_only_newer_servers_know(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    server.description.tasks.extend([pb.TASK_ATTEND, 77, pb.TASK_ENCODE])  # type: ignore[list-item]
-    server.description.pooling = 77  # type: ignore[assignment]
-    assert main(["models", "--address", server.address]) == 0
-    shown = capsys.readouterr().out
-    assert "encode, attend " in shown
-    assert "pooling unknown" in shown
-    assert "77" not in shown
-
-
-def test_the_memory_of_a_tiny_model_is_not_rounded_to_nothing(
-    server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.description.execution.longest_sequence_bytes = 5_000
-    assert main(["models", "--address", server.address]) == 0
-    assert "below 1 MiB of memory" in capsys.readouterr().out
-
-
-def test_load_prints_the_version_that_answers(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["load", "tiny", "--address", server.address]) == 0
-    assert server.requests == [pb.LoadModelRequest(name="tiny")]
-    shown = capsys.readouterr().out
-    assert LOADED.version in shown
-    assert LOADED.digest[:12] in shown
-
-
-def test_unload_names_the_model(server: FakeServer) -> None:
-    assert main(["unload", "tiny", "--address", server.address]) == 0
-    assert server.requests == [pb.UnloadModelRequest(name="tiny")]
+def test_load_prints_the_version_that_answers_and_unload_names_the_model(server: FakeServer, command: Command) -> None:
+    assert command.run("load", "tiny") == 0
+    assert LOADED.version in command.printed
+    assert LOADED.digest[:12] in command.printed
+    assert command.run("unload", "tiny") == 0
+    assert server.requests == [pb.LoadModelRequest(name="tiny"), pb.UnloadModelRequest(name="tiny")]

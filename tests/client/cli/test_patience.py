@@ -1,13 +1,10 @@
 """`encode` waits for a server that does not answer now, and ends at once at an error that no wait can cure."""
 
+import fcntl
 import re
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-import grpc
-import numpy as np
 import pytest
 
 from headwaiter_client import (
@@ -23,10 +20,7 @@ from headwaiter_client import (
     Unauthenticated,
     Unavailable,
 )
-from headwaiter_client.cli import main
-from headwaiter_proto import encoder_pb2 as pb
-from tests.client.cli.conftest import EncodeJob
-from tests.support.client.fake_server import FakeServer
+from tests.client.cli.conftest import EncodeJob, be_terminal
 
 OnPause = Callable[[Callable[[], None]], list[float]]
 
@@ -68,6 +62,9 @@ def test_a_job_waits_for_a_server_that_is_away_from_the_start(job: EncodeJob, on
     job.fake.serving = False
 
     def start() -> None:
+        # Another run must not begin meanwhile.
+        with job.journal.open() as journal, pytest.raises(BlockingIOError):
+            fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
         job.fake.serving = len(pauses) == 8
 
     pauses = on_pause(start)
@@ -113,9 +110,7 @@ def test_an_error_that_no_wait_can_cure_ends_the_job_at_once(
     else:
         job.fake.errors.append(error)
     pauses = on_pause(lambda: None)
-    assert job.run() == 1
-    assert job.error.startswith("headwaiter-client: ")
-    assert job.error.endswith(f"{error}\n")
+    assert job.refusal().endswith(str(error))
     assert pauses == []
 
 
@@ -129,7 +124,7 @@ def test_another_model_after_a_wait_ends_the_job_and_keeps_its_rows(job: EncodeJ
     on_pause(restart_with_another_model)
     assert job.run() == 1
     assert "another" in job.error
-    assert job.files == ["out.npy.journal", "out.npy.partial"]
+    assert job.files == job.work_files
     model = Client(transport=FakeEncoder()).model().model
     job.fake._model_ref.digest, job.fake._model_ref.results_digest = model.digest, model.results_digest
     job.fake.requests.clear()
@@ -137,27 +132,10 @@ def test_another_model_after_a_wait_ends_the_job_and_keeps_its_rows(job: EncodeJ
     assert job.fake.texts == ["text 4", "text 5"]
 
 
-def test_ctrl_c_during_a_wait_leaves_a_file_that_the_same_command_resumes(job: EncodeJob, on_pause: OnPause) -> None:
-    job.fake.errors_by_text["text 4"] = Unavailable("gone")
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    on_pause(interrupt)
-    assert job.run() == 130
-    assert "resume" in job.error
-    job.fake.errors_by_text.clear()
-    job.fake.requests.clear()
-    assert job.run() == 0
-    assert job.fake.texts == ["text 4", "text 5"]
-    job.check_output()
-
-
 def test_a_terminal_shows_since_when_the_job_waits_and_why(
     job: EncodeJob, on_pause: OnPause, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    be_terminal(monkeypatch)
     job.fake.errors_by_text["text 4"] = Unavailable("the server is starting")
     shown = ""
     sleep = time.sleep
@@ -173,26 +151,3 @@ def test_a_terminal_shows_since_when_the_job_waits_and_why(
     assert job.run() == 0
     assert re.search(r"Encoding .*4/6.*waiting for the server since \d\d:\d\d:\d\d: the server is starting", shown)
     assert "headwaiter-client: waiting" not in shown
-
-
-def test_a_job_outlasts_more_refusals_than_the_client_has_retries(
-    server: FakeServer, tmp_path: Path, six_texts: Path, on_pause: OnPause
-) -> None:
-    server.refuse(grpc.StatusCode.UNAVAILABLE, "starting")
-    server.refusals_left = 12
-    pauses = on_pause(lambda: None)
-    assert main(["encode", str(six_texts), "-o", str(tmp_path / "out.npy"), "--address", server.address]) == 0
-    assert pauses
-    assert sum(isinstance(request, pb.EncodeRequest) for request in server.requests) == 1
-    assert len(np.load(tmp_path / "out.npy")) == 6
-
-
-@pytest.mark.parametrize(("output", "shown"), [("missing/out.npy", "missing"), (".", "not a regular file")])
-def test_an_output_path_that_cannot_be_written_is_refused_before_the_work(
-    job: EncodeJob, output: str, shown: str
-) -> None:
-    assert job.run(out=job.out.parent / output) == 1
-    assert job.error.startswith("headwaiter-client: ")
-    assert shown in job.error
-    assert job.fake.requests == []
-    assert job.files == []

@@ -7,12 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 
+import grpc
 import pytest
 from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import ErrorInfo
 
 from headwaiter_client.cli import main
 from headwaiter_client.cli.page_server import PageServer
 from headwaiter_proto.rules.errors import Starting
+from tests.client.cli.conftest import Command
 from tests.support.client.fake_server import FakeServer
 
 JSON = {"Content-Type": "application/json"}
@@ -34,7 +37,7 @@ def page(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageSe
 
     monkeypatch.setattr(PageServer, "serve_forever", serve_until_ctrl_c)
     status: list[int] = []
-    arguments = ["playground", "--address", server.address, "--port", "0", "--timeout-s", "10"]
+    arguments = ["playground", "--port", "0", "--timeout-s", "10"]
     command = threading.Thread(target=lambda: status.append(main(arguments)))
     command.start()
     assert running.wait(10)
@@ -54,7 +57,7 @@ def ask(
         return reply.status, dict(reply.getheaders()), reply.read()
 
 
-def test_the_command_serves_the_page_on_this_machine_only(page: PageServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_serves_the_page_on_this_machine_only(page: PageServer) -> None:
     assert page.server_address[0] == "127.0.0.1"
     status, headers, content = ask(page, "GET", "/playground/")
     assert status == 200
@@ -81,7 +84,8 @@ def test_a_call_of_the_page_reaches_the_server(page: PageServer, server: FakeSer
 
 
 def test_an_error_has_the_message_of_the_server(page: PageServer, server: FakeServer) -> None:
-    server.bad_text = "x"
+    info = ErrorInfo(reason="INVALID_INPUT", domain="headwaiter", metadata={"sequence": "0"})
+    server.refuse(grpc.StatusCode.INVALID_ARGUMENT, "sequence 0 is bad", info)
     status, _, body = ask(page, "POST", "/playground/call/Encode", b'{"texts": {"values": ["x"]}}', JSON)
     assert status == 400
     assert json.loads(body) == {
@@ -149,20 +153,10 @@ def test_the_token_that_the_user_types_goes_to_the_server(page: PageServer, serv
         assert server.metadata.get("authorization") == expected
 
 
-def test_a_taken_port_is_named(page: PageServer, server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(page.server_port)
-    assert main(["playground", "--address", server.address, "--port", port]) == 1
-    error = capsys.readouterr().err
-    assert port in error
-    assert "--port" in error
-
-
-@pytest.mark.parametrize("port", ["99999", "-1", "9" * 5000, "x"])
-def test_a_number_that_is_no_port_is_wrong_usage(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["playground", "--port", port])
-    assert stopped.value.code == 2
-    assert "--port" in capsys.readouterr().err
+def test_a_taken_port_is_named(page: PageServer, command: Command) -> None:
+    assert command.run("playground", "--port", page.server_port) == 1
+    for fact in (str(page.server_port), "--port"):
+        assert fact in command.error
 
 
 def test_a_browser_that_leaves_while_it_sends_prints_nothing(

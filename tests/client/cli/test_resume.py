@@ -6,11 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import EncodeJob, ReusableFake, connect
-
-WORK_FILES = ["out.npy.journal", "out.npy.partial"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--restart"]])
@@ -19,7 +16,7 @@ def test_an_interrupted_run_says_how_to_resume_and_leaves_no_output_file(job: En
     assert job.printed == ""
     assert job.error.startswith("headwaiter-client: interrupted: ")
     assert ("--restart" in job.error) == bool(flags)
-    assert job.files == WORK_FILES
+    assert job.files == job.work_files
 
 
 @pytest.mark.parametrize("flags", [[], ["--model", "fake"]])
@@ -59,10 +56,10 @@ def test_rows_of_other_options_are_kept_unless_restart_is_set(
     job: EncodeJob, options: list[str], differences: list[str]
 ) -> None:
     job.interrupt()
-    assert job.run(*options) == 1
-    assert job.error.startswith(f"headwaiter-client: {job.out}.partial holds 4 rows")
+    error = job.refusal(*options)
+    assert error.startswith(f"{job.partial} holds 4 rows")
     for fact in (*differences, "--restart"):
-        assert fact in job.error
+        assert fact in error
     assert job.run() == 0
     assert job.fake.texts == ["text 4", "text 5"]
     job.out.unlink()
@@ -83,9 +80,8 @@ def test_resuming_with_truncation_keeps_the_vectors_that_needed_no_truncation(jo
 def test_rows_of_another_file_are_kept(job: EncodeJob) -> None:
     job.interrupt()
     job.texts.write_text("something else\n")
-    assert job.run() == 1
-    assert f"{job.out}.partial holds 4 rows" in job.error
-    assert job.files == WORK_FILES
+    assert job.refusal().startswith(f"{job.partial} holds 4 rows of another run (the first text or its vector differs)")
+    assert job.files == job.work_files
 
 
 @pytest.mark.parametrize(
@@ -96,19 +92,19 @@ def test_rows_of_another_model_or_precision_are_not_mixed(
 ) -> None:
     job.interrupt()
     connect(monkeypatch, ReusableFake(**other))
-    assert job.run() == 1
-    assert f"{job.out}.partial holds 4 rows" in job.error
-    assert f"{name} was '" in job.error
+    assert job.refusal().startswith(f"{job.partial} holds 4 rows of another run ({name} was '")
 
 
-@pytest.mark.parametrize("file", WORK_FILES)
-@pytest.mark.parametrize("lost_bytes", [1, 10_000])
-def test_a_row_that_was_not_written_completely_is_encoded_again(job: EncodeJob, file: str, lost_bytes: int) -> None:
+@pytest.mark.parametrize("file", ["out.npy.partial", "out.npy.journal"])
+@pytest.mark.parametrize(("lost_bytes", "sent"), [(1, 3), (10_000, 6)])
+def test_a_row_that_was_not_written_completely_is_encoded_again(
+    job: EncodeJob, file: str, lost_bytes: int, sent: int
+) -> None:
     job.interrupt()
     damaged = job.out.with_name(file)
     damaged.write_bytes(damaged.read_bytes()[:-lost_bytes])
     assert job.run() == 0
-    assert len(job.fake.texts) == (3 if lost_bytes == 1 else 6)
+    assert len(job.fake.texts) == sent
     job.check_output()
 
 
@@ -116,10 +112,10 @@ def test_rows_before_a_bad_line_are_kept_until_the_line_is_fixed(job: EncodeJob)
     good = job.texts.read_text()
     job.texts.write_text(good.replace("text 5", "a b c d e f g h"))
     for _ in range(2):  # A resumed run counts lines from the start of the file, too.
-        assert job.run() == 1
-        assert job.error.startswith(f"headwaiter-client: line 6 of {job.texts} has 10 tokens")
+        error = job.refusal()
+        assert error.startswith(f"line 6 of {job.texts} has 10 tokens")
         for fact in ("8", "--truncation"):
-            assert fact in job.error
+            assert fact in error
     job.fake.requests.clear()
     job.texts.write_text(good)
     assert job.run() == 0
@@ -131,11 +127,3 @@ def test_a_run_that_encoded_nothing_leaves_no_files(job: EncodeJob) -> None:
     assert job.run() == 130
     assert job.error == "headwaiter-client: interrupted\n"
     assert job.files == []
-
-
-def test_vectors_of_two_models_are_not_mixed_in_one_run(job: EncodeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Client(transport=FakeEncoder(model="before")).model()
-    monkeypatch.setattr("headwaiter_client.cli.encode_texts.text_model", lambda *_: before)
-    assert job.run() == 1
-    for model in ("fake", "before"):
-        assert model in job.error

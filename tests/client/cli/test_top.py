@@ -1,4 +1,4 @@
-"""The subcommand `top`, with a server that has nothing but a metrics page."""
+"""The subcommand `top`, with metrics pages that a test makes up."""
 
 import io
 import re
@@ -6,16 +6,18 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
+from collections.abc import Callable
+from email.message import Message
+from urllib.error import HTTPError
 
 import pytest
 from rich.console import Console
 
 from headwaiter_client.cli import main, top
+from tests.client.cli.conftest import Command
 from tests.support.client.metrics_pages import page
 
+URL = "http://localhost:9464/metrics"
 FIRST = {
     "process_start_time_seconds{process=engine}": 1.0,
     "inflight_requests": 3,
@@ -25,49 +27,33 @@ FIRST = {
 SECOND = FIRST | {"requests_total{model=m,code=OK}": 400, "refused_total{reason=OVERLOADED}": 1}
 
 
-class MetricsServer(TCPServer):
+class MetricsServer:
     """Answers with the texts of `pages`, one after another, and then with the last; status 500 for an empty one."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.pages = [page(FIRST), page(SECOND)]
-        self.paths: list[str] = []
+        self.urls: list[str] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/metrics"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: MetricsServer
-
-    def do_GET(self) -> None:
-        self.server.paths.append(self.path)
-        pages = self.server.pages
-        body = (pages.pop(0) if len(pages) > 1 else pages[0]).encode()
-        self.send_response(200 if body else 500)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Write no log."""
+    def open(self, url: str, *, timeout: float) -> io.BytesIO:
+        self.urls.append(url)
+        body = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+        if not body:
+            raise HTTPError(url, 500, "a fault", Message(), None)
+        return io.BytesIO(body.encode())
 
 
 @pytest.fixture
-def server(starts_processes: None) -> Iterator[MetricsServer]:
-    with MetricsServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def server(monkeypatch: pytest.MonkeyPatch) -> MetricsServer:
+    server = MetricsServer()
+    monkeypatch.setattr(top, "urlopen", server.open)
+    return server
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Run `top` on a terminal, press Ctrl-C after some intervals, and return what the terminal got."""
 
-    def run(server: MetricsServer, intervals: int, width: int = 120) -> str:
+    def run(intervals: int, width: int = 120) -> str:
         written = io.StringIO()
         screen = Console(
             file=written, force_terminal=True, width=width, height=30, markup=False, emoji=False, highlight=False
@@ -81,7 +67,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         monkeypatch.setattr(top, "console", lambda: screen)
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         monkeypatch.setattr(time, "sleep", sleep)
-        assert main(["top", "--metrics", server.url]) == 0
+        assert main(["top"]) == 0
         return written.getvalue()
 
     return run
@@ -93,17 +79,13 @@ def shown(written: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", after)
 
 
-def test_without_a_terminal_one_plain_view_is_printed(
-    server: MetricsServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["top", "--metrics", server.url, "--interval-s", "0.1"]) == 0
-    output, error = capsys.readouterr()
-    assert error == ""
-    assert "\x1b" not in output
-    assert "headwaiter 0.1.0" in output
-    assert "3 requests in progress" in output
-    assert "OVERLOADED" in output
-    model, version, requests_per_s, *_ = output.splitlines()[-1].split()
+def test_without_a_terminal_one_plain_view_is_printed(server: MetricsServer, command: Command) -> None:
+    assert command.run("top", "--interval-s", "0.1") == 0
+    assert command.error == ""
+    assert "\x1b" not in command.printed
+    for fact in ("headwaiter 0.1.0", "3 requests in progress", "OVERLOADED"):
+        assert fact in command.printed
+    model, version, requests_per_s, *_ = command.printed.splitlines()[-1].split()
     assert (model, version) == ("m", "1")
     # 300 requests in an interval of at least 0.1 s.
     assert 100 < float(requests_per_s.replace(",", "")) <= 3000
@@ -113,23 +95,24 @@ def test_the_terminal_shows_the_view_until_ctrl_c_and_keeps_the_last_one(
     server: MetricsServer, terminal: Callable[..., str]
 ) -> None:
     server.pages.append(page(SECOND | {"inflight_requests": 44}))
-    written = terminal(server, intervals=2)
+    written = terminal(intervals=2)
     live, _, _ = written.partition("\x1b[?1049l")
     assert "\x1b[?1049h" in live
-    assert all(fact in live for fact in (server.url, "3 requests in progress", "44 requests in progress"))
+    assert all(fact in live for fact in (URL, "3 requests in progress", "44 requests in progress"))
     assert "44 requests in progress" in shown(written)
     assert "no answer" not in written
 
 
-def test_ctrl_c_in_the_first_interval_ends_the_command(server: MetricsServer, terminal: Callable[..., str]) -> None:
-    assert server.url in shown(terminal(server, intervals=0))
+@pytest.mark.usefixtures("server")
+def test_ctrl_c_in_the_first_interval_ends_the_command(terminal: Callable[..., str]) -> None:
+    assert URL in shown(terminal(intervals=0))
 
 
 def test_the_view_says_since_when_the_server_does_not_answer_and_continues(
     server: MetricsServer, terminal: Callable[..., str]
 ) -> None:
     server.pages[2:] = ["", "", page(SECOND | {"inflight_requests": 44})]
-    written = terminal(server, intervals=4)
+    written = terminal(intervals=4)
     since = re.findall(r"no answer since (\d\d:\d\d:\d\d): .*status 500", written)
     assert len(since) == 2
     assert since[0] == since[1]
@@ -141,25 +124,32 @@ def test_the_last_view_of_a_server_that_does_not_answer_says_so(
     server: MetricsServer, terminal: Callable[..., str]
 ) -> None:
     server.pages[2:] = [""]
-    last = shown(terminal(server, intervals=2))
+    last = shown(terminal(intervals=2))
     assert "no answer since" in last
     assert "3 requests in progress" in last
 
 
-@pytest.mark.parametrize(("pages", "reason"), [([""], "status 500"), (["up 1\n"], "Headwaiter")])
-def test_the_first_reading_must_succeed(
-    server: MetricsServer, pages: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("pages", "reason"),
+    [
+        ([""], "status 500"),
+        (["up 1\n"], "Headwaiter"),
+        (["#" * (1 << 20)], "Headwaiter"),
+        (["#" * ((1 << 20) + 1)], "1 MiB"),
+        ([page(FIRST), ""], "status 500"),
+    ],
+)
+def test_without_a_terminal_a_page_that_cannot_be_read_is_an_error(
+    server: MetricsServer, pages: list[str], reason: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(top, "_MAX_PAGE_BYTES", 1 << 20)
     server.pages = pages
-    assert main(["top", "--metrics", server.url]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("headwaiter-client: ")
-    assert all(part in error for part in (server.url, reason, "--metrics"))
-    assert error.count("\n") == 1
+    error = command.refusal("top", "--interval-s", "0.01")
+    assert all(part in error for part in (URL, reason, "--metrics"))
 
 
 @pytest.mark.usefixtures("starts_processes")
-def test_another_server_writes_no_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_server_writes_no_commands_to_the_terminal(command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -169,8 +159,7 @@ def test_another_server_writes_no_commands_to_the_terminal(capsys: pytest.Captur
                 connection.sendall(b"\x1b]0;title\x07\x1b[31mred\r\n\r\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        assert main(["top", "--metrics", f"http://127.0.0.1:{listening.getsockname()[1]}"]) == 1
-    error = capsys.readouterr().err
+        error = command.refusal("top", "--metrics", f"http://127.0.0.1:{listening.getsockname()[1]}")
     assert "red" in error
     assert not set(error) & {"\x1b", "\x07"}
 
@@ -190,56 +179,25 @@ def test_another_server_writes_no_commands_to_the_terminal(capsys: pytest.Captur
     ],
 )
 def test_a_page_that_no_server_writes_ends_without_a_traceback(
-    line: str, code: int, server: MetricsServer, capsys: pytest.CaptureFixture[str]
+    line: str, code: int, server: MetricsServer, command: Command
 ) -> None:
     server.pages = [f'headwaiter_build_info{{version="1"}} 1\n{line}\n'] * 2
-    assert main(["top", "--metrics", server.url, "--interval-s", "0.01"]) == code
-    output, error = capsys.readouterr()
-    assert ("headwaiter 1" in output) == (not code)
-    assert error.count("\n") == code
+    assert command.run("top", "--interval-s", "0.01") == code
+    assert ("headwaiter 1" in command.printed) == (not code)
+    assert command.error.count("\n") == code
 
 
-def test_a_page_without_end_is_an_error(
-    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(top, "_MAX_PAGE_BYTES", 1 << 20)
-    server.pages = ["#" * (1 << 20), "#" * ((1 << 20) + 1)]
-    for reason in ("Headwaiter", "1 MiB"):
-        assert main(["top", "--metrics", server.url]) == 1
-        assert reason in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("starts_processes")
-def test_a_server_that_cannot_be_reached_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with MetricsServer() as closed:
-        url = closed.url
-    assert main(["top", "--metrics", url]) == 1
-    assert "Connection refused" in capsys.readouterr().err
-
-
-def test_without_a_terminal_a_server_that_stops_is_an_error(
-    server: MetricsServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.pages[1] = ""
-    assert main(["top", "--metrics", server.url, "--interval-s", "0.01"]) == 1
-    assert "status 500" in capsys.readouterr().err
+def test_a_server_that_cannot_be_reached_is_an_error(command: Command) -> None:
+    assert "Connection refused" in command.refusal("top", "--metrics", "http://localhost:1")
 
 
 @pytest.mark.parametrize("path", ["", "/", "/metrics", "/behind/a/proxy?server=1"])
 def test_a_url_without_a_path_gets_that_of_the_metrics(
     server: MetricsServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HEADWAITER_CLIENT_METRICS", server.url.removesuffix("/metrics") + path)
+    monkeypatch.setenv("HEADWAITER_CLIENT_METRICS", f"https://host:1{path}")
     assert main(["top", "--interval-s", "0.01"]) == 0
-    assert set(server.paths) == {path if len(path) > 1 else "/metrics"}
-
-
-@pytest.mark.parametrize("url", ["localhost:9464", "file:///etc/passwd", "http://", "http://[::1"])
-def test_a_wrong_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["top", "--metrics", url])
-    assert ended.value.code == 2
-    assert repr(url) in capsys.readouterr().err
+    assert set(server.urls) == {f"https://host:1{path if len(path) > 1 else '/metrics'}"}
 
 
 LONG = "a-very-long-name-of-a-model-[bold]-that-must-be-cut"
@@ -278,7 +236,7 @@ def busy(server: MetricsServer) -> MetricsServer:
 def test_the_view_fits_the_terminal(
     busy: MetricsServer, terminal: Callable[..., str], width: int, has: set[str], lacks: set[str]
 ) -> None:
-    lines = shown(terminal(busy, intervals=1, width=width)).splitlines()
+    lines = shown(terminal(intervals=1, width=width)).splitlines()
     assert max(map(len, lines)) <= width
     headings = set(" ".join(lines[-5:-3]).split())
     assert has <= headings
@@ -289,11 +247,9 @@ def test_the_view_fits_the_terminal(
     assert names[2] == "other"
 
 
-def test_all_columns_and_names_are_there_without_a_terminal(
-    busy: MetricsServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["top", "--metrics", busy.url, "--interval-s", "0.01"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_all_columns_and_names_are_there_without_a_terminal(busy: MetricsServer, command: Command) -> None:
+    assert command.run("top", "--interval-s", "0.01") == 0
+    lines = command.printed.splitlines()
     assert any(line.startswith(f"errors/s of {LONG} 1: ") and line.endswith(" RESOURCE_EXHAUSTED") for line in lines)
     assert any(re.fullmatch(r"errors/s without a model: \S+ DEADLINE_EXCEEDED", line) for line in lines)
     assert "GPU 0: 20.0 of 80.0 GiB of memory in use" in lines
@@ -305,27 +261,25 @@ def test_all_columns_and_names_are_there_without_a_terminal(
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("function", "number", "text"),
     [
-        (0, "0"),
-        (0.04, "0"),
-        (3, "3"),
-        (9.96, "10"),
-        (3.14, "3.1"),
-        (1234.5, "1,234"),
-        (12_345, "12k"),
-        (1.26e6, "1.3M"),
+        (top._number, 0, "0"),
+        (top._number, 0.04, "0"),
+        (top._number, 3, "3"),
+        (top._number, 9.96, "10"),
+        (top._number, 3.14, "3.1"),
+        (top._number, 1234.5, "1,234"),
+        (top._number, 12_345, "12k"),
+        (top._number, 1.26e6, "1.3M"),
+        (top._duration, 0.0, "0 ms"),
+        (top._duration, 0.00123, "1.2 ms"),
+        (top._duration, 0.01, "10 ms"),
+        (top._duration, 0.9996, "1.0 s"),
+        (top._duration, 70.0, "70.0 s"),
     ],
 )
-def test_numbers_are_short(number: float, text: str) -> None:
-    assert top._number(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0 ms"), (0.00123, "1.2 ms"), (0.01, "10 ms"), (0.9996, "1.0 s"), (70.0, "70.0 s")]
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert top._duration(seconds) == text
+def test_numbers_and_durations_are_short(function: Callable[[float], str], number: float, text: str) -> None:
+    assert function(number) == text
 
 
 def test_the_command_says_how_to_install_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

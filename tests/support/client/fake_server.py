@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf import any_pb2, message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 from grpc_status import rpc_status
 
 from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderServicer, add_EncoderServicer_to_server
-from headwaiter_proto.rules.status import DOMAIN, FRONT_ENDS_KEY
+from headwaiter_proto.rules.status import FRONT_ENDS_KEY
 
 MODEL = pb.ModelRef(name="tiny", digest="ab" * 32)
 WIDTH = 3
@@ -47,15 +47,12 @@ class FakeServer(EncoderServicer):
         refusal: status that ends every call; None answers calls.
         refusals_left: number of calls that `refusal` still ends.
         refuses_health_checks: whether `refusal` ends health checks too.
-        bad_text: text that ends its call with INVALID_INPUT.
-        complaint: message of that error. "{}" stands for the text's index; the error's details then hold the index too.
         released: calls wait until this is set.
         entered: set when a call has arrived.
         cancelled: set when a waiting call was cancelled.
         serving: whether the health service answers SERVING.
         front_ends: what the health service says about front ends.
         connections: the connections of the calls.
-        pools: whether replies hold pooled vectors.
         description: the reply to GetModel.
         versions: the states that ListModels reports; by default it reports none, as a server of version 1.
     """
@@ -72,12 +69,9 @@ class FakeServer(EncoderServicer):
         self.refusal: grpc.Status | None = None
         self.refusals_left = math.inf
         self.refuses_health_checks = True
-        self.bad_text = ""
-        self.complaint = "sequence {} is bad"
         self.serving = True
         self.front_ends = ""
         self.connections: set[str] = set()
-        self.pools = True
         self.description = pb.GetModelResponse(
             model=MODEL,
             max_text_tokens=256,
@@ -118,16 +112,8 @@ class FakeServer(EncoderServicer):
         self.refusal = rpc_status.to_status(status)
 
     def Encode(self, request: pb.EncodeRequest, context: grpc.ServicerContext) -> pb.EncodeResponse:  # noqa: N802
-        if self.bad_text and self.bad_text in request.texts.values:
-            index = list(request.texts.values).index(self.bad_text)
-            metadata = {"sequence": str(index)} if "{}" in self.complaint else {}
-            info = error_details_pb2.ErrorInfo(reason="INVALID_INPUT", domain=DOMAIN, metadata=metadata)
-            self.refuse(grpc.StatusCode.INVALID_ARGUMENT, self.complaint.format(index), info)
         self._record(request, context)
-        response = encode_response(request)
-        if not self.pools:
-            response.ClearField("pooled")
-        return response
+        return encode_response(request)
 
     def Attend(self, request: pb.AttendRequest, context: grpc.ServicerContext) -> pb.AttendResponse:  # noqa: N802
         self._record(request, context)
