@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.support.checkpoints import VOCABULARY, randomize, save_sentence_trans
 from tests.support.documents import ROOT
 from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import serving
-from tests.support.open_inference.separate_environment import package_python, variables
+from tests.support.open_inference.separate_environment import package_python, run_program
 from tests.support.shared_folders import SharedFolders
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.asyncio(loop_scope="module")]
@@ -165,13 +164,7 @@ async def test_a_fuzzer_that_reads_the_description_finds_no_answer_that_differs(
 
 
 async def run(served: Served, *command: object) -> tuple[int | None, str]:
-    """Run a command that trusts the server's certificate; return its exit code and what it printed."""
+    """Run a command that trusts the server's certificate; return its exit status and what it printed."""
     trusted = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), str(served.authority))
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        cwd=served.facts.parent,  # schemathesis leaves files in its folder.
-        stdout=subprocess.PIPE,
-        env={**variables(), **trusted, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-    )
-    printed, _ = await process.communicate()
-    return process.returncode, printed.decode()
+    folder = served.facts.parent  # schemathesis leaves files in its folder.
+    return await run_program(*command, folder=folder, **trusted, LITELLM_LOCAL_MODEL_COST_MAP="True")

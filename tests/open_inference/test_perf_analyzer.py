@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.e2e.in_process_server import serving
-from tests.support.open_inference.separate_environment import run_or_skip, variables
+from tests.support.open_inference.separate_environment import run_or_skip, run_program
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
@@ -18,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("starts_processes")
 _FLAGS = ("--measurement-interval", "1000", "--stability-percentage", "500", "--concurrency-range", "1:3:2")
 
 
-def downloaded(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Return perf_analyzer, and the environment variables that it needs; skip the test if it cannot run here."""
+def downloaded(folder: Path) -> tuple[Path, str]:
+    """Return perf_analyzer, and the folders of its libraries; skip the test if it cannot run here."""
     for package in ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12"):
         run_or_skip([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), package])
     for wheel in folder.glob("*.whl"):
@@ -30,12 +29,12 @@ def downloaded(folder: Path) -> tuple[Path, dict[str, str]]:
     (program,) = folder.rglob("perf_analyzer")
     program.chmod(0o755)
     libraries = {file.parent for name in ("libcudart.so*", "libb64.so*") for file in folder.rglob(name)}
-    return program, {**variables(), "LD_LIBRARY_PATH": ":".join(map(str, libraries))}
+    return program, ":".join(map(str, libraries))
 
 
 @pytest.mark.exhaustive
 async def test_perf_analyzer_prints_its_report(tmp_path: Path, text_bundle: Path) -> None:
-    program, environment = await asyncio.to_thread(downloaded, tmp_path)
+    program, libraries = await asyncio.to_thread(downloaded, tmp_path)
     data = tmp_path / "ids.json"
     data.write_text(json.dumps({"data": [{"input_ids": {"content": list(range(16)), "shape": [16]}}]}))
     async with serving(text_bundle, http_api="on") as server:
@@ -48,19 +47,9 @@ async def test_perf_analyzer_prints_its_report(tmp_path: Path, text_bundle: Path
             over_http,
             [*over_http, "-b", "8", "--input-tensor-format", "json", "--output-tensor-format", "json"],
         ):
-            arguments = ["-m", "tiny-text", "--input-data", str(data)]
-            measuring = await asyncio.create_subprocess_exec(
-                program,
-                *arguments,
-                *_FLAGS,
-                *mode,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
-            printed, _ = await measuring.communicate()
-            report = printed.decode()
-            assert measuring.returncode == 0, report
+            arguments = ["-m", "tiny-text", "--input-data", data, *_FLAGS, *mode]
+            code, report = await run_program(program, *arguments, LD_LIBRARY_PATH=libraries)
+            assert code == 0, report
             assert "Concurrency: 3, throughput:" in report
             assert "Successful request count:" in report
             assert "compute infer" in report

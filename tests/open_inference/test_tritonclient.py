@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from headwaiter_client import AsyncClient
 from tests.support.documents import ROOT
 from tests.support.e2e.in_process_server import connect, serving
-from tests.support.open_inference.separate_environment import tritonclient_python, variables
+from tests.support.open_inference.separate_environment import package_python, run_program
 
 pytestmark = pytest.mark.usefixtures("starts_processes")
 
@@ -24,7 +23,8 @@ TEXTS = ["fresh bread", "rain falls on stone", "a table for two"]
 async def test_tritonclient_works_unmodified(
     version: str, tmp_path: Path, text_bundle: Path, feature_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    python = await asyncio.to_thread(tritonclient_python, tmp_path / "environment", version)
+    requirement = f"tritonclient[grpc,http]=={version}"
+    python = await asyncio.to_thread(package_python, tmp_path / "environment", requirement)
     for bundle in (text_bundle, feature_bundle):
         (tmp_path / "models" / bundle.name).mkdir(parents=True)
         (tmp_path / "models" / bundle.name / "1").symlink_to(bundle)
@@ -38,18 +38,11 @@ async def test_tritonclient_works_unmodified(
             ("tritonclient_calls", f"127.0.0.1:{server.port}"),
             ("tritonclient_http_calls", str(facts)),
         ):
-            calls = await asyncio.create_subprocess_exec(
-                python,
-                ROOT / "tests" / "support" / "open_inference" / f"{script}.py",
-                argument,
-                stdout=subprocess.PIPE,
-                env={**variables(), "PYTHONPATH": str(ROOT / "proto")},
-            )
-            printed, _ = await calls.communicate()
-            table = printed.decode()
+            file = ROOT / "tests" / "support" / "open_inference" / f"{script}.py"
+            code, table = await run_program(python, file, argument, PYTHONPATH=str(ROOT / "proto"))
             with capsys.disabled():
                 print(f"\ntritonclient {version}\n{table}")
-            assert calls.returncode == 0, table
+            assert code == 0, table
 
 
 async def facts_of(client: AsyncClient) -> dict[str, object]:

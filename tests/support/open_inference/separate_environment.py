@@ -1,5 +1,6 @@
 """Programs of other projects, in environments of their own, because their dependencies contradict ours."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -24,9 +25,17 @@ def package_python(folder: Path, *requirements: str) -> Path:
     return python
 
 
-def tritonclient_python(folder: Path, version: str) -> Path:
-    """Return the Python of a new environment with tritonclient; skip the test if pip cannot install it."""
-    return package_python(folder, f"tritonclient[grpc,http]=={version}")
+async def run_program(*command: object, folder: Path | None = None, **added: str) -> tuple[int | None, str]:
+    """Run a program with further environment variables; return its exit status and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**variables(), **added},
+    )
+    printed, _ = await process.communicate()
+    return process.returncode, printed.decode()
 
 
 def run_or_skip(command: Sequence[str], folder: Path | None = None) -> None:
