@@ -1,12 +1,10 @@
 """Fixtures: a fake server, and functions that make the same call with either client."""
 
-import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from headwaiter_client import AsyncClient, Client, RetryPolicy
+from headwaiter_client import AsyncClient, Client
 from tests.support.client.client_runner import ClientRunner
 from tests.support.client.fake_server import Call, FakeServer
 
@@ -19,30 +17,21 @@ def server(starts_processes: None) -> Iterator[FakeServer]:
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
-def call(request: pytest.FixtureRequest) -> Call:
-    """Make a call with each client; a failed call is not sent again, unless the test sets a retry policy."""
-
-    def call_once(
-        server: FakeServer, method: str, *arguments: object, connect: dict[str, Any] | None = None, **options: object
-    ) -> Any:
-        client_arguments = {"retry": RetryPolicy(max_attempts=1), **(connect or {})}
-
-        async def call_async() -> Any:
-            async with AsyncClient(server.address, **client_arguments) as client:
-                return await getattr(client, method)(*arguments, **options)
-
-        if request.param is AsyncClient:
-            return asyncio.run(call_async())
-        with Client(server.address, **client_arguments) as client:
-            return getattr(client, method)(*arguments, **options)
-
-    return call_once
+def client_class(request: pytest.FixtureRequest) -> type[Client] | type[AsyncClient]:
+    client_class: type[Client] | type[AsyncClient] = request.param
+    return client_class
 
 
-@pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
-def runner(request: pytest.FixtureRequest) -> ClientRunner:
-    """Make calls with each client, without a network."""
-    return ClientRunner(request.param)
+@pytest.fixture
+def runner(client_class: type[Client] | type[AsyncClient]) -> ClientRunner:
+    """Make calls with each client."""
+    return ClientRunner(client_class)
+
+
+@pytest.fixture
+def call(runner: ClientRunner) -> Call:
+    """Make a call with each client: `runner.call`."""
+    return runner.call
 
 
 @pytest.fixture

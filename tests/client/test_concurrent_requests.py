@@ -2,66 +2,56 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from google.rpc import error_details_pb2
 
 from headwaiter_client import AsyncClient, Cancelled, Client, InvalidInput
 from headwaiter_client.calls.steps import METHODS
 from headwaiter_client.transport.interface import CancelScope
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.status import DOMAIN
-from tests.support.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder, ConcurrencyCounter
+from tests.support.client.blocking_encoder import BlockingEncoder
+from tests.support.client.both_clients import InThreads, open_client, wait_until
 from tests.support.client.client_runner import TEXTS
 from tests.support.client.fake_server import FakeServer, encode_response
 
 
-def test_a_failed_list_does_not_wait_for_its_other_requests() -> None:
+async def test_a_failed_list_waits_for_no_other_requests_and_an_async_one_cancels_them(client_class: Any) -> None:
     encoder = BlockingEncoder()
-    with Client(transport=encoder) as client:
-        with pytest.raises(InvalidInput) as caught:
-            client.encode(["long " * 10_000, *TEXTS], request_id="r")
-        encoder.release.set()
-    assert caught.value.sequence == 0
-
-
-async def test_a_failed_async_list_cancels_its_other_requests() -> None:
-    encoder = AsyncBlockingEncoder()
-    async with AsyncClient(transport=encoder) as client:
+    transport = InThreads(encoder)
+    async with open_client(client_class, transport) as client:
         with pytest.raises(InvalidInput) as caught:
             await client.encode(["long " * 10_000, *TEXTS], request_id="r")
+        encoder.release.set()
     assert caught.value.sequence == 0
-    assert encoder.cancelled == ["r.256", "r.512"]
+    assert transport.cancelled == (["r.256", "r.512"] if client_class is AsyncClient else [])
 
 
 async def test_cancelling_a_task_cancels_all_requests_of_its_list() -> None:
-    encoder = AsyncBlockingEncoder()
-    async with AsyncClient(transport=encoder) as client:
+    encoder = BlockingEncoder()
+    transport = InThreads(encoder)
+    async with AsyncClient(transport=transport) as client:
         task = asyncio.create_task(client.encode(TEXTS, request_id="s"))
-        await encoder.three_in_flight.wait()
+        await wait_until(lambda: len(encoder.held) == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert sorted(encoder.cancelled) == ["s", "s.256", "s.512"]
+    encoder.release.set()
+    assert sorted(transport.cancelled) == ["s", "s.256", "s.512"]
 
 
-def test_the_requests_in_flight_never_exceed_max_in_flight() -> None:
-    encoder = ConcurrencyCounter(threading.Barrier(3))
-    with Client(transport=encoder, max_in_flight=3) as client:
-        client.encode(TEXTS * 2 + TEXTS[:200])
-    assert encoder.max_in_flight == 3
-
-
-async def test_the_async_requests_in_flight_never_exceed_max_in_flight() -> None:
-    encoder = AsyncBlockingEncoder(release_after=6)
-    async with AsyncClient(transport=encoder, max_in_flight=3) as client:
-        await client.encode(TEXTS * 2 + TEXTS[:300])
-    assert encoder.max_in_flight == 3
+async def test_the_requests_in_flight_never_exceed_max_in_flight(client_class: Any) -> None:
+    encoder = BlockingEncoder()
+    async with open_client(client_class, InThreads(encoder), max_in_flight=3) as client:
+        call = asyncio.ensure_future(client.encode(TEXTS * 2, request_id="s"))
+        await wait_until(lambda: len(encoder.held) >= 3)
+        await asyncio.sleep(0.1)  # Time for one request too many.
+        in_flight = len(encoder.held)
+        encoder.release.set()
+        assert len((await call).lengths) == 1200
+    assert in_flight == 3
 
 
 class _SecondRequestBlocks(FakeServer):
@@ -123,27 +113,3 @@ def test_a_cancelled_scope_sends_no_request(server: FakeServer) -> None:
         client._transport.unary(METHODS["Encode"], b"", 30.0, "r", scope)
     assert caught.value.request_id == "r"
     assert server.requests == []
-
-
-def _refuse_for_long(server: FakeServer) -> None:
-    server.refuse(
-        grpc.StatusCode.UNAVAILABLE,
-        "the server is starting",
-        error_details_pb2.ErrorInfo(reason="UNAVAILABLE", domain=DOMAIN),
-        error_details_pb2.RetryInfo(retry_delay=Duration(seconds=20)),
-    )
-
-
-def test_closing_a_client_ends_the_pauses_before_retries(server: FakeServer) -> None:
-    with ThreadPoolExecutor(1) as pool, Client(server.address, max_in_flight=2) as client:
-        client.encode(TEXTS)
-        _refuse_for_long(server)
-        count = len(server.requests)
-        failed = pool.submit(client.encode, TEXTS)
-        while len(server.requests) < count + 2:
-            time.sleep(0.01)
-        begin_s = time.monotonic()
-        client.close()
-        with pytest.raises(Cancelled, match="closed"):
-            failed.result(30)
-        assert time.monotonic() - begin_s < 1

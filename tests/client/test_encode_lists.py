@@ -38,20 +38,7 @@ def test_a_list_of_any_size_is_answered_in_order(runner: ClientRunner) -> None:
         assert result.hidden[index].shape == (5, 8)
     assert result.lengths.tolist() == [5] * 600
     assert result.request_id == "r"
-    assert sorted(request.request_id for request in _encode_requests(fake)) == ["r", "r.256", "r.512"]
-
-
-@pytest.mark.parametrize(
-    ("method", "sequences"),
-    [("encode_tokens", [[1, n] for n in range(300)]), ("encode_features", [[[0.5, n]] * 2 for n in range(300)])],
-)
-def test_token_ids_and_features_are_split_too(runner: ClientRunner, method: str, sequences: list[Any]) -> None:
-    fake = FakeEncoder(feature_width=2)
-    result = runner.call(fake, method, iter(sequences))
-    assert len(fake.requests) == 2
-    np.testing.assert_array_equal(
-        result.pooled[299], runner.call(FakeEncoder(feature_width=2), method, sequences[299:]).pooled[0]
-    )
+    assert sorted(request.request_id for request in fake.requests) == ["r", "r.256", "r.512"]
 
 
 def test_progress_is_reported_in_order(runner: ClientRunner) -> None:
@@ -80,13 +67,6 @@ def test_a_request_above_the_servers_limits_is_sent_in_halves(runner: ClientRunn
     fake = FakeEncoder(**limit)
     result = runner.call(fake, "encode", TEXTS[:30])
     np.testing.assert_array_equal(result.pooled, runner.call(FakeEncoder(), "encode", TEXTS[:30]).pooled)
-
-
-def test_a_message_that_is_too_large_is_sent_in_halves(runner: ClientRunner) -> None:
-    fake = FakeEncoder()
-    fake.errors.append(MessageTooLarge("larger than max"))
-    assert len(runner.call(fake, "encode", ["a", "b", "c"]).pooled) == 3
-    assert [list(request.texts.values) for request in _encode_requests(fake)] == [["a"], ["b", "c"]]
 
 
 def test_the_first_sequence_above_the_models_limit_is_named_by_its_index_in_the_list(runner: ClientRunner) -> None:
@@ -148,20 +128,15 @@ def test_a_text_that_cannot_be_sent_has_zeros_where_an_empty_text_has_a_vector(r
     assert not scores.scores[1].any()
 
 
-def test_a_sequence_too_large_for_any_request_fails_alone_in_a_partial_call(runner: ClientRunner) -> None:
-    fake = FakeEncoder(max_request_tokens=20)
-    result = runner.call(fake, "encode", ["a b", "word " * 30, "c"], partial=True)
-    (failure,) = result.failures.values()
-    assert (type(failure), failure.sequence, failure.limit, failure.actual) == (InvalidInput, 1, 20, 32)
+def test_a_sequence_too_large_for_any_request_is_named_and_fails_alone_in_a_partial_call(runner: ClientRunner) -> None:
+    texts = ["a b", "word " * 30, "c"]
+    result = runner.call(FakeEncoder(max_request_tokens=20), "encode", texts, partial=True)
     assert result.lengths.tolist() == [4, 0, 3]
-
-
-def test_a_text_too_large_for_any_request_is_named_with_the_limit(runner: ClientRunner) -> None:
     with pytest.raises(InvalidInput) as caught:
-        runner.call(FakeEncoder(max_request_tokens=20), "encode", ["a b", "word " * 30], truncation="right")
-    for fact in ("sequence 1 ", "32", "20"):
-        assert fact in str(caught.value)
-    assert (caught.value.sequence, caught.value.limit, caught.value.actual) == (1, 20, 32)
+        runner.call(FakeEncoder(max_request_tokens=20), "encode", texts, truncation="right")
+    for failure in (result.failures[1], caught.value):
+        assert (type(failure), failure.sequence, failure.limit, failure.actual) == (InvalidInput, 1, 20, 32)
+        assert str(failure).startswith("sequence 1 ")
 
 
 @pytest.mark.parametrize(("words", "limit", "actual"), [(3_500_000, 1 << 24, 17_500_000), (1, None, None)])
@@ -194,13 +169,14 @@ def test_int8_vectors_of_a_long_list_keep_their_scales(runner: ClientRunner) -> 
     )
 
 
-def test_truncated_texts_and_offsets_of_a_long_list_have_the_right_indices(runner: ClientRunner) -> None:
-    texts = list(TEXTS)
-    texts[300] = "one two three four"
-    result = runner.call(FakeEncoder(max_tokens=5), "encode", texts, truncation="left", offsets=True)
-    assert result.truncated == {300: 6}
-    assert result.lengths.tolist() == [5] * 600
-    assert result.offsets[300].tolist() == [[0, 0], [4, 7], [8, 13], [14, 18], [0, 0]]
+def _change_last_model(**changes: Any) -> RecordingEncoder:
+    """Return a server that answers the last request of a list with another model."""
+
+    def change(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
+        if request.request_id == "r.512":
+            reply.model.MergeFrom(pb.ModelRef(**changes))
+
+    return RecordingEncoder(change)
 
 
 @pytest.mark.usefixtures("patient")
@@ -211,24 +187,17 @@ def test_truncated_texts_and_offsets_of_a_long_list_have_the_right_indices(runne
 def test_vectors_of_two_models_or_precisions_are_never_mixed(
     runner: ClientRunner, other: dict[str, Any], shown: str
 ) -> None:
-    def change_model(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
-        if request.request_id == "r.512":
-            reply.model.MergeFrom(pb.ModelRef(**other))
-
     with pytest.raises(ModelChanged, match=shown) as caught:
-        runner.call(RecordingEncoder(change_model), "encode", TEXTS, request_id="r")
+        runner.call(_change_last_model(**other), "encode", TEXTS, request_id="r")
     assert caught.value.request_id == "r"
     with pytest.raises(ModelChanged):
-        runner.stream(RecordingEncoder(change_model), TEXTS, request_id="r")
+        runner.stream(_change_last_model(**other), TEXTS, request_id="r")
 
 
 @pytest.mark.usefixtures("patient")
 def test_vectors_of_two_exports_of_one_model_may_be_mixed(runner: ClientRunner) -> None:
-    def change_bundle(request: pb.EncodeRequest, reply: pb.EncodeResponse) -> None:
-        if request.request_id == "r.512":
-            reply.model.digest = "another"
-
-    assert len(runner.call(RecordingEncoder(change_bundle), "encode", TEXTS, request_id="r").lengths) == len(TEXTS)
+    fake = _change_last_model(digest="another")
+    assert len(runner.call(fake, "encode", TEXTS, request_id="r").lengths) == len(TEXTS)
 
 
 def test_a_late_request_of_a_list_quotes_the_timeout_of_the_caller(call: Call, server: FakeServer) -> None:
@@ -258,10 +227,6 @@ def test_the_clients_timeout_is_for_each_request_and_a_calls_own_is_for_the_whol
     fake = RecordingEncoder()
     runner.stream(fake, TEXTS, timeout_s=5.0)
     assert {timeout_s for _, timeout_s in fake.calls} == {5.0}
-
-
-def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
-    return [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
 
 
 class _OutageEncoder(FakeEncoder):

@@ -2,11 +2,10 @@
 
 import asyncio
 import itertools
-import queue
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import ContextVar
@@ -16,10 +15,10 @@ import numpy as np
 import pytest
 
 from headwaiter_client import AsyncClient, AsyncFakeEncoder, Cancelled, Client, FakeEncoder, InvalidInput
-from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.sequences import MAX_BYTES_OF_ONE_TEXT
-from tests.support.client.blocking_encoders import AsyncBlockingEncoder, BlockingEncoder
-from tests.support.client.client_runner import TEXTS, ClientRunner
+from tests.support.client.blocking_encoder import BlockingEncoder
+from tests.support.client.both_clients import InThreads, open_client, wait_until
+from tests.support.client.client_runner import TEXTS, ClientRunner, texts_sent
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -65,13 +64,6 @@ def test_a_stream_result_holds_all_facts_about_its_sequence(runner: ClientRunner
     assert (good.index, good.length, good.original_tokens, good.model.name) == (2, 3, None, "fake")
 
 
-def test_a_failure_in_a_stream_has_the_index_of_its_sequence(runner: ClientRunner) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        runner.stream(FakeEncoder(), [*TEXTS[:599], "long " * 10_000])
-    assert "599" in str(caught.value)
-    assert caught.value.sequence == 599
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_stream_reads_ahead_only_the_sequences_of_the_requests_in_flight() -> None:
     read = 0
@@ -86,52 +78,17 @@ def test_a_stream_reads_ahead_only_the_sequences_of_the_requests_in_flight() -> 
             assert read <= one.index + 3 * 256 + 1
 
 
-def test_a_stream_accepts_an_async_iterable() -> None:
-    async def texts() -> AsyncIterator[str]:
-        for text in TEXTS:
-            yield text
-            await asyncio.sleep(0)
-
-    async def stream() -> list[int]:
-        async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
-            return [one.index async for one in client.encode_stream(texts())]
-
-    assert asyncio.run(stream()) == list(range(600))
-
-
 @pytest.mark.usefixtures("patient")
-def test_an_unordered_stream_yields_results_in_the_order_of_arrival() -> None:
-    with Client(transport=BlockingEncoder(release_after=3), max_in_flight=2) as client:
-        results = list(client.encode_stream(TEXTS * 2, ordered=False, request_id="r"))
-    assert results[0].index == 256
-    assert sorted(one.index for one in results) == list(range(1200))
-
-
-@pytest.mark.usefixtures("patient")
-async def test_an_unordered_async_stream_yields_results_in_the_order_of_arrival() -> None:
-    async with AsyncClient(transport=AsyncBlockingEncoder(release_after=3), max_in_flight=2) as client:
+async def test_an_unordered_stream_yields_results_in_the_order_of_arrival(client_class: Any) -> None:
+    fake = InThreads(BlockingEncoder(release_after=3))
+    async with open_client(client_class, fake, max_in_flight=2) as client:
         results = [one async for one in client.encode_stream(TEXTS * 2, ordered=False, request_id="r")]
     assert results[0].index == 256
     assert sorted(one.index for one in results) == list(range(1200))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_dialogue_gets_each_result_before_it_gives_the_next_text(ordered: bool) -> None:
-    answers: queue.Queue[int] = queue.Queue()
-
-    def texts() -> Iterator[str]:
-        for number in range(4):
-            yield f"text {number}"
-            assert answers.get(timeout=30) == number
-
-    with Client(transport=FakeEncoder()) as client:
-        for one in client.encode_stream(texts(), ordered=ordered):
-            answers.put(one.index)
-    assert answers.empty()
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-async def test_an_async_dialogue_gets_each_result_before_it_gives_the_next_text(ordered: bool) -> None:
+async def test_a_dialogue_gets_each_result_before_it_gives_the_next_text(client_class: Any, ordered: bool) -> None:
     answers: asyncio.Queue[int] = asyncio.Queue()
 
     async def texts() -> AsyncIterator[str]:
@@ -139,33 +96,13 @@ async def test_an_async_dialogue_gets_each_result_before_it_gives_the_next_text(
             yield f"text {number}"
             assert await asyncio.wait_for(answers.get(), 30) == number
 
-    async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+    async with open_client(client_class, FakeEncoder()) as client:
         async for one in client.encode_stream(texts(), ordered=ordered):
             await answers.put(one.index)
     assert answers.empty()
 
 
-def test_what_a_pausing_source_gave_is_sent_together_after_a_tenth_of_a_second() -> None:
-    released = threading.Event()
-
-    def texts() -> Iterator[str]:
-        yield from ["first", "second"]
-        assert released.wait(30)
-        yield "third"
-
-    fake = FakeEncoder()
-    with Client(transport=fake) as client:
-        stream = client.encode_stream(texts())
-        begin_s = time.monotonic()
-        assert next(stream).index == 0
-        assert 0.05 < time.monotonic() - begin_s < 5
-        assert [list(request.texts.values) for request in _encode_requests(fake)] == [["first", "second"]]
-        assert next(stream).index == 1
-        released.set()
-        assert [one.index for one in stream] == [2]
-
-
-async def test_what_a_pausing_async_source_gave_is_sent_together_after_a_tenth_of_a_second() -> None:
+async def test_what_a_pausing_source_gave_is_sent_together_after_a_tenth_of_a_second(client_class: Any) -> None:
     released = asyncio.Event()
 
     async def texts() -> AsyncIterator[str]:
@@ -175,79 +112,58 @@ async def test_what_a_pausing_async_source_gave_is_sent_together_after_a_tenth_o
         yield "third"
 
     fake = FakeEncoder()
-    async with AsyncClient(transport=AsyncFakeEncoder(fake)) as client:
+    async with open_client(client_class, fake) as client:
         stream = client.encode_stream(texts())
         begin_s = time.monotonic()
         assert (await anext(stream)).index == 0
         assert 0.05 < time.monotonic() - begin_s < 5
-        assert [list(request.texts.values) for request in _encode_requests(fake)] == [["first", "second"]]
+        assert texts_sent(fake) == [["first", "second"]]
         assert (await anext(stream)).index == 1
         released.set()
         assert [one.index async for one in stream] == [2]
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight() -> None:
-    fake = FakeEncoder(max_request_sequences=16)
-    with Client(transport=fake, max_in_flight=3) as client:
-        for one in client.encode_stream(f"text {number}" for number in range(16 * 7)):
-            expected = min(7, one.index // 16 + 3)
-            deadline_s = time.monotonic() + 30
-            while len(_encode_requests(fake)) < expected and time.monotonic() < deadline_s:
-                time.sleep(0.001)
-            assert len(_encode_requests(fake)) == expected
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_slow_async_reader_always_has_the_maximum_of_requests_in_flight() -> None:
+async def test_a_slow_reader_always_has_the_maximum_of_requests_in_flight(client_class: Any) -> None:
     fake = FakeEncoder(max_request_sequences=16)
 
     async def texts() -> AsyncIterator[str]:
         for number in range(16 * 7):
             yield f"text {number}"
 
-    async with AsyncClient(transport=AsyncFakeEncoder(fake), max_in_flight=3) as client:
+    async with open_client(client_class, fake, max_in_flight=3) as client:
         async for one in client.encode_stream(texts()):
-            for _ in range(20):  # Let the source be read and the requests be answered.
-                await asyncio.sleep(0)
-            assert len(_encode_requests(fake)) == min(7, one.index // 16 + 3)
+            expected = min(7, one.index // 16 + 3)
+            end_s = time.monotonic() + 30
+            while len(texts_sent(fake)) < expected:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.001)
+            assert len(texts_sent(fake)) == expected
 
 
 class _SourceError(Exception):
     pass
 
 
-def test_the_results_before_an_error_of_the_source_come_first(runner: ClientRunner) -> None:
+async def test_the_results_before_an_error_of_the_source_come_first(client_class: Any) -> None:
     def texts() -> Iterator[str]:
         yield from TEXTS
         raise _SourceError
 
-    seen: list[int] = []
-    with pytest.raises(_SourceError):
-        _collect(runner, texts(), seen)
-    assert seen == list(range(600))
-
-
-async def test_the_results_before_an_error_of_an_async_source_come_first() -> None:
-    async def texts() -> AsyncIterator[str]:
-        yield "a text"
-        raise _SourceError
-
-    seen = []
-    async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
+    async with open_client(client_class, FakeEncoder()) as client:
         stream = client.encode_stream(texts())
-        seen.append((await anext(stream)).index)
+        assert [(await anext(stream)).index for _ in TEXTS] == list(range(600))
         with pytest.raises(_SourceError):
             await anext(stream)
-    assert seen == [0]
 
 
-def test_the_results_before_a_sequence_that_cannot_be_sent_come_first(runner: ClientRunner) -> None:
-    seen: list[int] = []
-    with pytest.raises(InvalidInput) as caught:
-        _collect(runner, ["a text", "another", None], seen)
+async def test_the_results_before_a_sequence_that_cannot_be_sent_come_first(client_class: Any) -> None:
+    async with open_client(client_class, FakeEncoder()) as client:
+        stream = client.encode_stream(["a text", "another", None])
+        assert [(await anext(stream)).index for _ in range(2)] == [0, 1]
+        with pytest.raises(InvalidInput) as caught:
+            await anext(stream)
     assert caught.value.sequence == 2
-    assert seen == [0, 1]
 
 
 def test_a_stream_can_be_closed_while_its_source_waits() -> None:
@@ -271,7 +187,7 @@ def test_a_stream_can_be_closed_while_its_source_waits() -> None:
         released.set()
         reader.join(30)
     assert read == ["a text", "late 0"]
-    assert len(_encode_requests(fake)) == 1
+    assert len(texts_sent(fake)) == 1
 
 
 async def test_an_async_source_that_waits_is_cancelled_when_its_stream_is_closed() -> None:
@@ -291,7 +207,7 @@ async def test_an_async_source_that_waits_is_cancelled_when_its_stream_is_closed
         async with aclosing(client.encode_stream(texts())) as stream:
             assert (await anext(stream)).index == 0
         assert cancelled
-    assert len(_encode_requests(fake)) == 1
+    assert len(texts_sent(fake)) == 1
 
 
 def test_a_closed_client_ends_a_stream_that_waits_for_its_source() -> None:
@@ -364,34 +280,16 @@ async def test_other_tasks_run_while_a_fast_plain_source_is_read() -> None:
     assert ticks >= 5
 
 
-def _collect(runner: ClientRunner, sequences: Iterable[Any], seen: list[int]) -> None:
-    """Append the index of each result of a stream to `seen`."""
-
-    async def stream() -> None:
-        async with AsyncClient(transport=AsyncFakeEncoder(FakeEncoder())) as client:
-            async for one in client.encode_stream(sequences):
-                seen.append(one.index)  # noqa: PERF401 Keep those before an error.
-
-    if runner.client_class is AsyncClient:
-        asyncio.run(stream())
-        return
-    with Client(transport=FakeEncoder()) as client:
-        seen.extend(one.index for one in client.encode_stream(sequences))
-
-
-def _encode_requests(fake: FakeEncoder) -> list[pb.EncodeRequest]:
-    return [request for request in fake.requests if isinstance(request, pb.EncodeRequest)]
-
-
 @pytest.mark.usefixtures("patient")
 async def test_closing_an_async_stream_cancels_its_requests() -> None:
-    encoder = AsyncBlockingEncoder()
-    async with AsyncClient(transport=encoder) as client:
+    encoder = BlockingEncoder()
+    transport = InThreads(encoder)
+    async with AsyncClient(transport=transport) as client:
         async with aclosing(client.encode_stream(TEXTS, request_id="r")) as stream:
             assert (await anext(stream)).index == 0
-            for _ in range(1000):  # Let the other requests be sent.
-                await asyncio.sleep(0)
-        assert encoder.cancelled == ["r.256", "r.512"]
+            await wait_until(lambda: len(encoder.held) == 2)
+        assert transport.cancelled == ["r.256", "r.512"]
+        encoder.release.set()
 
 
 def test_a_closed_stream_sends_no_more_requests() -> None:

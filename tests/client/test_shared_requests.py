@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from headwaiter_client import AsyncClient, Client, FakeEncoder, InvalidInput, Overloaded
+from headwaiter_client import AsyncClient, Client, FakeEncoder, Overloaded
 from headwaiter_client.calls.encode import OneTextCall
 from headwaiter_client.calls.input_kinds import TextInput
 from headwaiter_client.calls.list_call import CallSettings
@@ -22,28 +23,75 @@ from headwaiter_proto.rules.errors import (
     DeviceFailed,
     HeadwaiterError,
     InferenceFailed,
-    SequenceTooLong,
     Unimplemented,
 )
-from tests.support.client.crowd import HOLDER, outcomes_together
+from tests.support.client.both_clients import InThreads, open_client, wait_until
 
-_CLIENTS = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 _TEXTS = [f"text {number}" for number in range(20)]
+# The text of the requests that the calls of a test wait for.
+_HOLDER = "holder"
+# Makes calls of one client that wait together, so that they share a request.
+Together = Callable[..., list[Any]]
+
+
+class _HeldEncoder:
+    """A transport that holds the requests of `_HOLDER` until it is opened, and gives all others to a fake server."""
+
+    def __init__(self, fake: FakeEncoder) -> None:
+        self.opened = threading.Event()
+        self.held = 0
+        self._fake = fake
+        self.close = fake.close
+
+    def unary(self, method: str, request: bytes, *others: Any) -> bytes:
+        if _HOLDER.encode() in request:
+            self.held += 1
+            assert self.opened.wait(30)
+        return self._fake.unary(method, request, *others)
+
+
+@pytest.fixture
+def together(client_class: type[Client] | type[AsyncClient]) -> Together:
+    """Return the result or the error of each call; all calls wait together until four requests before them end.
+
+    With `until_done`, the four requests end after the calls.
+    """
+    return lambda *arguments, **options: asyncio.run(_together(client_class, *arguments, **options))
+
+
+async def _together(
+    client_class: Any, fake: FakeEncoder, calls: Sequence[Callable[[Any], Any]], *, until_done: bool = False
+) -> list[Any]:
+    held = _HeldEncoder(fake)
+    async with open_client(client_class, InThreads(held)) as client:
+
+        def are_settled() -> bool:
+            waiting: int = 0 if until_done else sum(map(len, client._sharing._requests._waiting.values()))
+            return waiting + sum(bool(task.done()) for task in tasks) == len(calls)
+
+        holders = []
+        for _ in range(REQUESTS_PER_SERVER):
+            holders.append(asyncio.ensure_future(client.encode(_HOLDER)))
+            await wait_until(lambda: held.held == len(holders))
+        tasks = [asyncio.ensure_future(call(client)) for call in calls]
+        await wait_until(are_settled)
+        held.opened.set()
+        await asyncio.gather(*holders)
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _requests(fake: FakeEncoder) -> list[Any]:
     """Return the requests, without those that the others waited for."""
-    return [request for request in fake.requests if HOLDER not in request.texts.values]
+    return [request for request in fake.requests if _HOLDER not in request.texts.values]
 
 
 def _encode(text: str | list[str], **options: Any) -> Callable[[Any], Any]:
     return lambda client: client.encode(text, **options)
 
 
-@_CLIENTS
-def test_calls_share_one_request_and_get_the_vectors_of_single_calls(client_class: type[Client | AsyncClient]) -> None:
+def test_calls_share_one_request_and_get_the_vectors_of_single_calls(together: Together) -> None:
     fake = FakeEncoder()
-    outcomes = outcomes_together(client_class, fake, [_encode(text) for text in _TEXTS])
+    outcomes = together(fake, [_encode(text) for text in _TEXTS])
     (request,) = _requests(fake)
     assert sorted(request.texts.values) == sorted(_TEXTS)
     assert request.calls == len(_TEXTS)
@@ -54,13 +102,10 @@ def test_calls_share_one_request_and_get_the_vectors_of_single_calls(client_clas
             assert outcome.pooled.base is None  # It keeps no other vector in memory.
 
 
-@_CLIENTS
-def test_lists_keep_their_rows_offsets_and_truncations(client_class: type[Client | AsyncClient]) -> None:
+def test_lists_keep_their_rows_offsets_and_truncations(together: Together) -> None:
     options: dict[str, Any] = {"hidden": True, "offsets": True, "truncation": "right", "dtype": "int8"}
     lists = [["a", "b c"], ["d " * 20], ["e f g", "h " * 30, "i"]]
-    outcomes = outcomes_together(
-        client_class, FakeEncoder(max_tokens=8), [_encode(texts, **options) for texts in lists]
-    )
+    outcomes = together(FakeEncoder(max_tokens=8), [_encode(texts, **options) for texts in lists])
     with Client(transport=FakeEncoder(max_tokens=8)) as alone:
         for texts, outcome in zip(lists, outcomes, strict=True):
             expected = alone.encode(texts, **options)
@@ -73,39 +118,21 @@ def test_lists_keep_their_rows_offsets_and_truncations(client_class: type[Client
                 np.testing.assert_array_equal(rows, expected_rows)
 
 
-@_CLIENTS
-def test_the_failure_of_one_text_names_its_place_in_its_own_call(client_class: type[Client | AsyncClient]) -> None:
-    texts = ["good", "much too long " * 5]
-    outcomes = outcomes_together(
-        client_class, FakeEncoder(max_tokens=8), [_encode(text, partial=True) for text in texts]
-    )
-    assert outcomes[0].failure is None
-    assert isinstance(outcomes[1].failure, SequenceTooLong)
-    assert (outcomes[1].index, outcomes[1].failure.sequence) == (0, 0)
-
-
-@_CLIENTS
 @pytest.mark.parametrize("partial", [False, True])
-def test_a_bad_sequence_fails_its_own_call_with_the_error_that_it_has_alone(
-    client_class: type[Client | AsyncClient], partial: bool
-) -> None:
-    texts: list[str | list[str]] = ["good", ["fine", "much too long " * 5], ["good", "too"]]
+def test_a_bad_sequence_fails_its_own_call_with_the_error_that_it_has_alone(together: Together, partial: bool) -> None:
+    long = "much too long " * 5
     fake = FakeEncoder(max_tokens=8)
-    outcomes = outcomes_together(client_class, fake, [_encode(each, partial=partial) for each in texts])
+    good, bad, bad_text, good_list = together(
+        fake, [_encode(each, partial=partial) for each in ("good", ["fine", long], long, ["good", "too"])]
+    )
     assert len(_requests(fake)) == 1
     with Client(transport=FakeEncoder(max_tokens=8)) as alone:
-        if partial:
-            error = outcomes[1].failures[1]
-            expected: HeadwaiterError = alone.encode(["fine", "much too long " * 5], partial=True).failures[1]
-        else:
-            error = outcomes[1]
-            with pytest.raises(HeadwaiterError) as caught:
-                alone.encode(["fine", "much too long " * 5])
-            expected = caught.value
-        assert (type(error), str(error), error.sequence) == (type(expected), str(expected), 1)
+        expected = alone.encode(["fine", long], partial=True).failures[1]
+        np.testing.assert_array_equal(good.pooled, alone.encode("good").pooled)
+        np.testing.assert_array_equal(good_list.pooled, alone.encode(["good", "too"]).pooled)
+    for error, index in ((bad.failures[1] if partial else bad, 1), (bad_text.failure if partial else bad_text, 0)):
+        assert (type(error), error.problem, error.sequence) == (type(expected), expected.problem, index)
         assert (error.field, error.limit, error.actual) == (expected.field, expected.limit, expected.actual)
-        np.testing.assert_array_equal(outcomes[0].pooled, alone.encode("good").pooled)
-        np.testing.assert_array_equal(outcomes[2].pooled, alone.encode(["good", "too"]).pooled)
 
 
 class _Poisoned(FakeEncoder):
@@ -123,13 +150,10 @@ class _Poisoned(FakeEncoder):
         return super().unary(method, request, *others)
 
 
-@_CLIENTS
 @pytest.mark.parametrize("names_text", [True, False])
-def test_a_text_that_fails_the_request_ends_no_other_call(
-    client_class: type[Client | AsyncClient], names_text: bool
-) -> None:
+def test_a_text_that_fails_the_request_ends_no_other_call(together: Together, names_text: bool) -> None:
     fake = _Poisoned(names_text=names_text)
-    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("poison"), _encode("b")])
+    outcomes = together(fake, [_encode("a"), _encode("poison"), _encode("b")])
     assert isinstance(outcomes[1], InferenceFailed)
     assert outcomes[1].sequence == (0 if names_text else None)
     assert [outcome.pooled.shape for outcome in (outcomes[0], outcomes[2])] == [(8,), (8,)]
@@ -140,10 +164,9 @@ def test_a_text_that_fails_the_request_ends_no_other_call(
     ]
 
 
-@_CLIENTS
 @pytest.mark.parametrize("error_class", [Overloaded, DeviceFailed])
 def test_a_refusal_of_the_request_ends_each_call_with_an_error_of_its_own(
-    client_class: type[Client | AsyncClient], error_class: type[HeadwaiterError]
+    together: Together, error_class: type[HeadwaiterError]
 ) -> None:
     class Refusing(FakeEncoder):
         def unary(self, method: str, request: bytes, *others: Any) -> bytes:
@@ -151,15 +174,12 @@ def test_a_refusal_of_the_request_ends_each_call_with_an_error_of_its_own(
                 raise error_class("refused", retry_after_s=1.5)
             return super().unary(method, request, *others)
 
-    outcomes = outcomes_together(client_class, Refusing(), [_encode("refused 1"), _encode("refused 2")])
+    outcomes = together(Refusing(), [_encode("refused 1"), _encode("refused 2")])
     assert [(type(each), str(each), each.retry_after_s) for each in outcomes] == [(error_class, "refused", 1.5)] * 2
     assert outcomes[0] is not outcomes[1]
 
 
-@_CLIENTS
-def test_calls_of_a_model_without_a_description_have_requests_of_their_own(
-    client_class: type[Client | AsyncClient],
-) -> None:
+def test_calls_of_a_model_without_a_description_have_requests_of_their_own(together: Together) -> None:
     class Silent(FakeEncoder):
         def unary(self, method: str, *others: Any) -> bytes:
             if method.endswith("GetModel"):
@@ -167,13 +187,12 @@ def test_calls_of_a_model_without_a_description_have_requests_of_their_own(
             return super().unary(method, *others)
 
     fake = Silent()
-    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("b")])
+    outcomes = together(fake, [_encode("a"), _encode("b")])
     assert [outcome.pooled.shape for outcome in outcomes] == [(8,), (8,)]
     assert [len(request.texts.values) for request in _requests(fake)] == [1, 1]
 
 
-@_CLIENTS
-def test_long_texts_go_alone_once_the_cost_of_the_model_is_known(client_class: type[Client | AsyncClient]) -> None:
+def test_long_texts_go_alone_once_the_cost_of_the_model_is_known(together: Together) -> None:
     class Costly(FakeEncoder):
         def unary(self, method: str, *others: Any) -> bytes:
             reply = super().unary(method, *others)
@@ -184,15 +203,14 @@ def test_long_texts_go_alone_once_the_cost_of_the_model_is_known(client_class: t
             return description.SerializeToString()
 
     long = "word " * 60
-    for texts, together in ((["a", long, "b"], [1, 2]), ([long, long], [1, 1])):
+    for texts, counts in ((["a", long, "b"], [1, 2]), ([long, long], [1, 1])):
         fake = Costly()
-        outcomes = outcomes_together(client_class, fake, [_encode(text) for text in texts])
+        outcomes = together(fake, [_encode(text) for text in texts])
         assert [outcome.pooled.shape for outcome in outcomes] == [(8,)] * len(texts)
-        assert sorted(len(request.texts.values) for request in _requests(fake)) == together
+        assert sorted(len(request.texts.values) for request in _requests(fake)) == counts
 
 
-@_CLIENTS
-def test_a_call_whose_sequences_met_a_dead_device_is_sent_again_alone(client_class: type[Client | AsyncClient]) -> None:
+def test_a_call_whose_sequences_met_a_dead_device_is_sent_again_alone(together: Together) -> None:
     class Died(FakeEncoder):
         def unary(self, method: str, request: bytes, *others: Any) -> bytes:
             reply = super().unary(method, request, *others)
@@ -203,27 +221,23 @@ def test_a_call_whose_sequences_met_a_dead_device_is_sent_again_alone(client_cla
             return response.SerializeToString()
 
     fake = Died()
-    outcomes = outcomes_together(client_class, fake, [_encode("a"), _encode("b"), _encode("c")])
+    outcomes = together(fake, [_encode("a"), _encode("b"), _encode("c")])
     assert [outcome.failure for outcome in outcomes] == [None] * 3
     assert sorted(len(request.texts.values) for request in _requests(fake)) == [1, 3]
 
 
-@_CLIENTS
-def test_a_call_whose_time_is_up_while_it_waits_is_not_sent(client_class: type[Client | AsyncClient]) -> None:
+def test_a_call_whose_time_is_up_while_it_waits_is_not_sent(together: Together) -> None:
     fake = FakeEncoder()
-    (late,) = outcomes_together(client_class, fake, [_encode("late", timeout_s=0.05)], until_done=True)
+    (late,) = together(fake, [_encode("late", timeout_s=0.05)], until_done=True)
     assert isinstance(late, DeadlineExceeded)
     assert not _requests(fake)
 
 
-@_CLIENTS
-def test_calls_that_have_ended_are_freed_without_the_garbage_collector(
-    client_class: type[Client | AsyncClient],
-) -> None:
+def test_calls_that_have_ended_are_freed_without_the_garbage_collector(together: Together) -> None:
     gc.collect()
     gc.disable()
     try:
-        outcomes_together(client_class, FakeEncoder(), [_encode(text) for text in _TEXTS])
+        together(FakeEncoder(), [_encode(text) for text in _TEXTS])
         assert not [each for each in gc.get_objects() if isinstance(each, Caller)]
     finally:
         gc.enable()
@@ -240,10 +254,7 @@ def test_a_child_process_forgets_the_calls_of_its_parent() -> None:
         assert client.encode("a").pooled.shape == (8,)
 
 
-@_CLIENTS
-def test_calls_with_other_options_or_names_have_requests_of_their_own(
-    client_class: type[Client | AsyncClient],
-) -> None:
+def test_calls_with_other_options_or_names_have_requests_of_their_own(together: Together) -> None:
     fake = FakeEncoder(labels=["x"])
     calls: Sequence[Callable[[Any], Any]] = [
         _encode("a"),
@@ -257,7 +268,7 @@ def test_calls_with_other_options_or_names_have_requests_of_their_own(
         lambda client: client.rerank("g", ["h"]),
         _encode("i"),
     ]
-    outcomes = outcomes_together(client_class, fake, calls)
+    outcomes = together(fake, calls)
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     texts = sorted([*request.texts.values] for request in _requests(fake) if request.WhichOneof("input") == "texts")
     assert texts == [["a", "i"], ["b"], ["c"], ["d"], ["e"] * 9, ["f"]]
@@ -265,34 +276,16 @@ def test_calls_with_other_options_or_names_have_requests_of_their_own(
     assert len(_requests(fake)) == 9
 
 
-@_CLIENTS
-def test_classifications_and_rankings_are_shared_too(client_class: type[Client | AsyncClient]) -> None:
+def test_classifications_and_rankings_are_shared_too(together: Together) -> None:
     calls: list[Callable[[Any], Any]] = [
         lambda client: client.rerank("bread", ["fresh bread", "rain"]),
         lambda client: client.rerank("rain", ["fresh bread", "rain on stone", "bread"]),
     ]
     fake = FakeEncoder(labels=["x"])
-    outcomes = outcomes_together(client_class, fake, calls)
+    outcomes = together(fake, calls)
     assert len(_requests(fake)) == 1
     with Client(transport=FakeEncoder(labels=["x"])) as alone:
         assert [outcome.documents for outcome in outcomes] == [call(alone).documents for call in calls]
-
-
-@_CLIENTS
-def test_share_requests_off_sends_each_call_alone(client_class: type[Client | AsyncClient]) -> None:
-    fake = FakeEncoder()
-
-    async def calls_async() -> None:
-        async with AsyncClient(transport=_Async(fake), share_requests=False) as client:
-            await asyncio.gather(*(client.encode(text) for text in _TEXTS))
-
-    if client_class is AsyncClient:
-        asyncio.run(calls_async())
-    else:
-        with Client(transport=fake, share_requests=False) as client:
-            for text in _TEXTS:
-                client.encode(text)
-    assert sorted(list(request.texts.values) for request in fake.requests) == sorted([text] for text in _TEXTS)
 
 
 class _Async:
@@ -398,6 +391,24 @@ def _settings_with_cost(token_s: float) -> CallSettings:
     return settings
 
 
+def _added(*callers: Caller, servers: int = 1) -> SharedRequests:
+    """Return requests of which none is in flight, and the calls that wait for them."""
+    requests = SharedRequests(servers)
+    for caller in callers:
+        requests.add(caller)
+    return requests
+
+
+def _leave(requests: SharedRequests, now_s: float = 0.0) -> list[SharedRequest]:
+    """Send all requests that may be sent now."""
+    return [*iter(lambda: requests.next(now_s), None)]
+
+
+def _calls(requests: list[SharedRequest]) -> list[int]:
+    """Return the number of calls of each request."""
+    return [len(request.callers) for request in requests]
+
+
 @pytest.mark.parametrize(
     ("timeouts_s", "groups"),
     [
@@ -408,35 +419,22 @@ def _settings_with_cost(token_s: float) -> CallSettings:
     ],
 )
 def test_deadlines_that_differ_much_share_no_request(timeouts_s: list[float], groups: list[int]) -> None:
-    requests = SharedRequests(1)
-    for timeout_s in timeouts_s:
-        requests.add(_caller(timeout_s))
-    sent = []
-    while request := requests.next(0.0):
-        sent.append(len(request.callers))
+    sent = _leave(_added(*map(_caller, timeouts_s)))
+    assert _calls(sent) == groups
+    for request in sent:
         assert request.deadline_s == max(caller.deadline_s for caller in request.callers)
-    assert sent == groups
-
-
-def _in_flight(requests: SharedRequests, calls: int) -> SharedRequest:
-    """Send a request of this number of calls."""
-    for _ in range(calls):
-        requests.add(_caller(1.0))
-    request = requests.next(0.0)
-    assert request
-    assert len(request.callers) == calls
-    return request
 
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_a_call_waits_while_four_requests_are_in_flight_to_each_server(servers: int) -> None:
     requests = SharedRequests(servers)
     for _ in range(4 * servers):
-        request = _in_flight(requests, 1)
+        requests.add(_caller(1.0))
+        (request,) = _leave(requests)
     requests.add(_caller(1.0))
-    assert requests.next(0.0) is None
+    assert not _leave(requests)
     requests.end(request, 0.1)
-    assert requests.next(0.1)
+    assert _calls(_leave(requests, 0.1)) == [1]
 
 
 @pytest.mark.parametrize(
@@ -444,46 +442,34 @@ def test_a_call_waits_while_four_requests_are_in_flight_to_each_server(servers: 
     [(1, 3, 1), (1, 4, 1), (1, 5, 2), (1, 20, 17), (1, 32, 29), (1, 99, 29), (2, 20, 7)],
 )
 def test_calls_wait_until_they_are_nearly_as_many_as_those_in_flight(servers: int, in_flight: int, least: int) -> None:
-    requests = SharedRequests(servers)
-    _in_flight(requests, in_flight)
+    requests = _added(*(_caller(1.0) for _ in range(in_flight)), servers=servers)
+    assert _calls(_leave(requests)) == [in_flight]
     for _ in range(least - 1):
         requests.add(_caller(1.0))
-        assert requests.next(0.0) is None
+        assert not _leave(requests)
     requests.add(_caller(1.0))
-    request = requests.next(0.0)
-    assert request
-    assert len(request.callers) == least
+    assert _calls(_leave(requests)) == [least]
 
 
 def test_calls_do_not_wait_for_calls_with_other_options() -> None:
-    requests = SharedRequests(1)
-    _in_flight(requests, 20)
+    requests = _added(*(_caller(1.0) for _ in range(20)))
+    _leave(requests)
     requests.add(_caller(1.0))
     other = _caller(1.0, options={"dtype": "float16"})
     requests.add(other)
-    request = requests.next(0.0)
-    assert request
-    assert request.callers == [other]
-    assert requests.next(0.0) is None
+    assert [request.callers for request in _leave(requests)] == [[other]]
 
 
 def test_calls_that_fill_a_request_wait_for_no_others() -> None:
-    requests = SharedRequests(1)
     settings = _settings_with_cost(5e-5)
-    for _ in range(200):
-        requests.add(_caller(1.0, "abc " * 400, settings=settings))
-    sent = []
-    while request := requests.next(0.0):
-        sent.append(len(request.callers))
+    sent = _leave(_added(*(_caller(1.0, "abc " * 400, settings=settings) for _ in range(200))))
     assert len(sent) == 4
-    assert max(sent) < 10
+    assert max(_calls(sent)) < 10
 
 
 def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None:
-    requests = SharedRequests(1)
-    requests.add(_caller(1.0))
-    first = requests.next(0.0)
-    assert first
+    requests = _added(_caller(1.0))
+    (first,) = _leave(requests)
     short, long = _caller(0.69), _caller(0.71)
     for caller in (short, long):
         assert requests.may_share(caller, 0.0)
@@ -493,9 +479,7 @@ def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None
     assert short.is_settled
     assert short.result() is None
     assert not long.is_settled
-    second = requests.next(0.1)
-    assert second
-    assert second.callers == [long]
+    assert [request.callers for request in _leave(requests, 0.1)] == [[long]]
     assert not requests.may_share(_caller(0.59), 0.0)
     assert requests.may_share(_caller(0.61), 0.0)
 
@@ -503,46 +487,36 @@ def test_a_call_without_time_to_wait_for_another_request_travels_alone() -> None
 def test_a_refusal_says_nothing_of_the_time_that_a_request_takes() -> None:
     requests = SharedRequests(1)
     requests.round_trip_s = 0.3
-    requests.add(_caller(1.0))
-    refused = requests.next(0.0)
-    assert refused
-    requests.end(refused, 0.001)
-    assert not requests.may_share(_caller(0.5), 0.0)
-    requests.add(_caller(1.0))
-    answered = requests.next(0.0)
-    assert answered
-    answered.is_answered = True
-    requests.end(answered, 0.001)
-    assert requests.may_share(_caller(0.5), 0.0)
+    for is_answered in (False, True):
+        requests.add(_caller(1.0))
+        (request,) = _leave(requests)
+        request.is_answered = is_answered
+        requests.end(request, 0.001)
+        assert requests.may_share(_caller(0.5), 0.0) is is_answered
 
 
 @pytest.mark.parametrize(
-    ("token_s", "words", "may_share", "together"),
+    ("token_s", "words", "may_share", "count"),
     [(1e-7, 40, True, 128), (1e-7, 800, True, 81), (5e-5, 4, True, 90), (5e-5, 400, False, 1)],
 )
 def test_a_text_that_takes_the_device_for_long_travels_alone(
-    token_s: float, words: int, may_share: bool, together: int
+    token_s: float, words: int, may_share: bool, count: int
 ) -> None:
     settings = _settings_with_cost(token_s)
     callers = [_caller(1.0, "abc " * words, settings=settings) for _ in range(300)]
     assert {caller.may_share for caller in callers} == {may_share}
-    requests = SharedRequests(1)
-    for caller in callers:
-        requests.add(caller)
-    request = requests.next(0.0)
-    assert request
-    assert len(request.callers) == together
+    assert _calls(_leave(_added(*callers)))[0] == count
 
 
-def test_a_call_in_a_span_has_a_request_of_its_own() -> None:
+def test_a_call_in_a_span_has_a_request_of_its_own(together: Together) -> None:
     fake = FakeEncoder()
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
 
-    def encode_in_span(client: Client) -> Any:
+    def encode_in_span(client: Any) -> Any:
         with tracer.start_as_current_span("caller"):
-            return client.encode("in a span")
+            return asyncio.ensure_future(client.encode("in a span"))
 
-    outcomes_together(Client, fake, [_encode("a"), encode_in_span, _encode("b")])
+    together(fake, [_encode("a"), encode_in_span, _encode("b")])
     assert sorted(sorted(request.texts.values) for request in _requests(fake)) == [["a", "b"], ["in a span"]]
 
 
@@ -557,8 +531,3 @@ class _Interceptor(grpc.UnaryUnaryClientInterceptor):
 def test_a_client_with_interceptors_shares_nothing(options: dict[str, Any]) -> None:
     with Client("localhost:1", **options) as client:
         assert client._sharing is None
-
-
-def test_an_invalid_text_is_refused_before_it_joins_others() -> None:
-    with Client(transport=FakeEncoder()) as client, pytest.raises(InvalidInput, match="sequence 0"):
-        client.encode([1])  # type: ignore[list-item]

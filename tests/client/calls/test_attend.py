@@ -55,6 +55,23 @@ def test_a_wrong_index_and_a_wrong_sequence_are_refused(
     assert not options or field in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("sequence", "kind"),
+    [
+        ("a", "texts"),
+        ([5, 6, 7], "tokens"),
+        (np.array([5, 6, 7], np.uint8), "tokens"),
+        (np.ones((3, 2)), "features"),
+        ([[1, 2]] * 3, "features"),
+    ],
+    ids=ascii,
+)
+def test_the_kind_of_the_input_is_that_of_the_sequence(sequence: Any, kind: str) -> None:
+    request = attend_request(sequence)
+    assert request.WhichOneof("input") == kind
+    assert (list(request.layers), list(request.heads), request.HasField("query")) == ([], [], False)
+
+
 def test_numpy_integers_are_accepted_as_indices() -> None:
     request = attend_request("a", layers=np.arange(2), heads=[np.int64(3)], query=np.uint8(0))
     assert request.request_id != attend_request("a").request_id

@@ -17,13 +17,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from headwaiter_client import AsyncClient, Client, RetryPolicy, TlsConfig, Unavailable
+from headwaiter_client import Client, RetryPolicy, TlsConfig, Unavailable
 from headwaiter_client.transport.tls_mismatch import tls_mismatch
-from tests.support.client.async_encode import async_encode
+from tests.support.client.both_clients import open_client
 from tests.support.client.fake_server import Call, FakeServer
 from tests.support.client.replica_process import free_ports
 
-BOTH = pytest.mark.parametrize("client_class", [Client, AsyncClient], ids=["sync", "async"])
 TlsServer = Callable[..., FakeServer]
 # A message of gRPC.
 REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D: Connection refused"
@@ -42,7 +41,7 @@ def ca(authority: trustme.CA, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tls_server(authority: trustme.CA) -> Iterator[TlsServer]:
+def tls_server(authority: trustme.CA, starts_processes: None) -> Iterator[TlsServer]:
     started = []
 
     def start(*, require_client_cert: bool) -> FakeServer:
@@ -57,21 +56,18 @@ def tls_server(authority: trustme.CA) -> Iterator[TlsServer]:
         server.stop()
 
 
-@pytest.mark.usefixtures("starts_processes")
 def test_a_token_is_sent_over_tls(call: Call, tls_server: TlsServer, ca: Path) -> None:
     server = tls_server(require_client_cert=False)
     assert call(server, "is_serving", connect={"tls": TlsConfig(ca=ca), "token": "s3cret"})
     assert server.metadata["authorization"] == "Bearer s3cret"
 
 
-@pytest.mark.usefixtures("starts_processes")
 def test_each_replica_may_have_its_own_certificate(call: Call, tls_server: TlsServer, ca: Path) -> None:
     addresses = [tls_server(require_client_cert=False).address for _ in range(2)]
     for _ in range(2):
         assert call(SimpleNamespace(address=addresses), "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
-@pytest.mark.usefixtures("starts_processes")
 def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
     call: Call, tls_server: TlsServer, ca: Path, authority: trustme.CA, tmp_path: Path
 ) -> None:
@@ -86,16 +82,11 @@ def test_the_client_sends_its_certificate_to_a_server_that_requires_one(
         call(server, "encode", ["a"], connect={"tls": TlsConfig(ca=ca)})
 
 
-@pytest.mark.usefixtures("starts_processes")
-@pytest.mark.parametrize("tls", [TlsConfig(), None], ids=["public certificates", "plain text"])
-def test_a_server_with_an_untrusted_certificate_is_unavailable(
-    call: Call, tls_server: TlsServer, tls: TlsConfig | None
-) -> None:
-    with pytest.raises(Unavailable):
-        call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": tls})
+def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": TlsConfig()})
 
 
-@pytest.mark.usefixtures("starts_processes")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("in_a_list", [False, True])
 def test_a_server_with_tls_and_a_client_without_are_reported(
@@ -132,13 +123,12 @@ def test_no_mismatch_is_reported_if_both_sides_agree(server: FakeServer, tls_ser
 
 
 @pytest.mark.usefixtures("starts_processes")
-@BOTH
 async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_server_started(client_class: Any) -> None:
     (port,) = free_ports(1)
     retry = RetryPolicy(max_attempts=1)
-    async with async_encode(client_class, f"127.0.0.1:{port}", tls=TlsConfig(), retry=retry) as encode:
+    async with open_client(client_class, f"127.0.0.1:{port}", tls=TlsConfig(), retry=retry) as client:
         with pytest.raises(Unavailable, match="refused"):
-            await encode([[1]])
+            await client.encode_tokens([[1]])
         server = grpc.server(ThreadPoolExecutor(1))
         server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
@@ -146,7 +136,7 @@ async def test_a_mismatch_is_reported_to_a_client_that_has_called_before_the_ser
         until_s = time.monotonic() + 20
         while time.monotonic() < until_s and not any("does not speak TLS" in message for message in messages):
             with pytest.raises(Unavailable) as refused:
-                await encode([[1]])
+                await client.encode_tokens([[1]])
             messages.append(str(refused.value))
             await asyncio.sleep(0.1)
         server.stop(None)
@@ -163,12 +153,6 @@ def test_the_check_of_a_silent_address_ends_within_a_second_and_at_the_deadline(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert tls_mismatch(address, REFUSED, has_tls=False, left_s=left_s) is None
         assert time.monotonic() - started_s < longest_s
-
-
-@pytest.mark.usefixtures("starts_processes")
-def test_an_untrusted_certificate_is_named_as_the_cause(call: Call, tls_server: TlsServer) -> None:
-    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        call(tls_server(require_client_cert=False), "encode", ["a"], connect={"tls": TlsConfig()})
 
 
 @pytest.mark.parametrize("half", [{"cert": "client.pem"}, {"key": "client.key"}])

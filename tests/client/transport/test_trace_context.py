@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -11,8 +12,9 @@ from grpc_status import rpc_status
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, TraceState, use_span
 
-from headwaiter_client import AsyncClient, Client, RetryPolicy
+from headwaiter_client import RetryPolicy
 from headwaiter_client.transport.trace_context import with_trace_context
+from tests.support.client.both_clients import open_client
 from tests.support.client.client_runner import TEXTS
 from tests.support.client.fake_server import Call, FakeServer
 
@@ -45,18 +47,12 @@ def test_a_large_tracestate_of_a_stranger_stays_in_the_program() -> None:
         assert with_trace_context(()) == (("traceparent", f"00-{1:032x}-{2:016x}-01"),)
 
 
-def test_requests_of_a_stream_carry_the_span_of_the_caller(server: FakeServer, span: Span) -> None:
-    with Client(server.address) as client:
-        assert len(list(client.encode_stream(TEXTS))) == len(TEXTS)
-    assert set(server.traceparents) == {traceparent(span)}
-
-
-async def test_requests_of_an_async_stream_carry_the_span_of_the_caller(server: FakeServer) -> None:
+async def test_requests_of_a_stream_carry_the_span_of_the_caller(client_class: Any, server: FakeServer) -> None:
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
 
     async def encode() -> str:
         with tracer.start_as_current_span("caller") as span:
-            async with AsyncClient(server.address) as client:
+            async with open_client(client_class, server.address) as client:
                 assert len([one async for one in client.encode_stream(TEXTS)]) == len(TEXTS)
         return traceparent(span)
 

@@ -1,11 +1,11 @@
-"""Make the same calls with `Client` and with `AsyncClient`, over a fake transport without a network."""
+"""Make the same calls with `Client` and with `AsyncClient`, and record what a fake server receives."""
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, SequenceEncoding
+from headwaiter_client import AsyncClient, AsyncFakeEncoder, Client, FakeEncoder, RetryPolicy, SequenceEncoding
 from headwaiter_client.calls.steps import METHODS
 from headwaiter_proto import encoder_pb2 as pb
 
@@ -15,33 +15,44 @@ TEXTS = [f"text number {number}" for number in range(600)]
 
 @dataclass(frozen=True)
 class ClientRunner:
-    """Makes each call with a new client of one class, created with the arguments `connect`."""
+    """Makes each call with a new client of one class.
+
+    The server is a `FakeEncoder`, or an object with the attribute `address`; then a failed call is not sent again,
+    unless `connect`, the arguments of the client, has a retry policy.
+    """
 
     client_class: type[Client] | type[AsyncClient]
 
     def call(
-        self, fake: FakeEncoder, method: str, *arguments: Any, connect: dict[str, Any] | None = None, **options: Any
+        self, server: Any, method: str, *arguments: Any, connect: dict[str, Any] | None = None, **options: Any
     ) -> Any:
+        connect = {**self._target(server), **(connect or {})}
+
         async def call() -> Any:
-            async with AsyncClient(transport=AsyncFakeEncoder(fake), **connect or {}) as client:
+            async with AsyncClient(**connect) as client:
                 return await getattr(client, method)(*arguments, **options)
 
         if self.client_class is AsyncClient:
             return asyncio.run(call())
-        with Client(transport=fake, **connect or {}) as client:
+        with Client(**connect) as client:
             return getattr(client, method)(*arguments, **options)
 
-    def stream(self, fake: FakeEncoder, sequences: Iterable[Any], **options: Any) -> list[SequenceEncoding]:
+    def stream(self, server: Any, sequences: Iterable[Any], **options: Any) -> list[SequenceEncoding]:
         """Return all results of a stream."""
 
         async def stream() -> list[SequenceEncoding]:
-            async with AsyncClient(transport=AsyncFakeEncoder(fake)) as client:
+            async with AsyncClient(**self._target(server)) as client:
                 return [one async for one in client.encode_stream(sequences, **options)]
 
         if self.client_class is AsyncClient:
             return asyncio.run(stream())
-        with Client(transport=fake) as client:
+        with Client(**self._target(server)) as client:
             return list(client.encode_stream(sequences, **options))
+
+    def _target(self, server: Any) -> dict[str, Any]:
+        if isinstance(server, FakeEncoder):
+            return {"transport": AsyncFakeEncoder(server) if self.client_class is AsyncClient else server}
+        return {"address": server.address, "retry": RetryPolicy(max_attempts=1)}
 
 
 class RecordingEncoder(FakeEncoder):
@@ -67,3 +78,8 @@ class RecordingEncoder(FakeEncoder):
             self._change_reply(pb.EncodeRequest.FromString(request), response)
             reply = response.SerializeToString()
         return reply
+
+
+def texts_sent(fake: FakeEncoder) -> list[list[str]]:
+    """Return the texts of each request to encode that a fake server has received."""
+    return [[*request.texts.values] for request in fake.requests if isinstance(request, pb.EncodeRequest)]
