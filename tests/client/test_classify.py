@@ -12,7 +12,6 @@ from headwaiter_client import (
     InvalidInput,
     LabelScore,
     OutputMissing,
-    Overloaded,
     RankedDocument,
     SequenceTooLong,
 )
@@ -125,25 +124,6 @@ def test_one_bad_pair_hurts_no_other_pair(runner: ClientRunner) -> None:
     assert (refused.value.sequence, refused.value.field) == (1, "pairs")
 
 
-@pytest.mark.parametrize(
-    ("options", "lengths"),
-    [
-        # 16 tokens, of which 3 are special: 13 are left for 10 and 30 words.
-        ({"truncation": "right"}, (6, 7)),
-        ({"truncation": "left", "pair_truncation": "longest_first"}, (6, 7)),
-        ({"truncation": "right", "pair_truncation": "only_second"}, (10, 3)),
-    ],
-)
-def test_a_pair_is_truncated_by_the_strategy(
-    runner: ClientRunner, options: dict[str, Any], lengths: tuple[int, int]
-) -> None:
-    fake = reranker()
-    query, document = " ".join(f"q{i}" for i in range(10)), " ".join(f"d{i}" for i in range(30))
-    result = runner.call(fake, "classify", [(query, document)], **options)
-    assert result.truncated == {0: 43}
-    assert result.lengths.tolist() == [16] == [3 + sum(lengths)]
-
-
 def test_a_query_that_leaves_no_room_for_the_document_is_refused(runner: ClientRunner) -> None:
     with pytest.raises(SequenceTooLong, match="ONLY_SECOND") as refused:
         runner.call(reranker(), "rerank", "q " * 13, ["one two"], truncation="right", pair_truncation="only_second")
@@ -232,13 +212,6 @@ def test_pairs_that_are_too_large_together_are_sent_in_smaller_requests(runner: 
     assert len(fake.requests) > 4
 
 
-def test_errors_of_the_server_reach_the_caller(runner: ClientRunner) -> None:
-    fake = reranker()
-    fake.errors.append(Overloaded("the queue is full", retry_after_s=1.0))
-    with pytest.raises(Overloaded):
-        runner.call(fake, "rerank", "q", ["d"])
-
-
 @pytest.mark.parametrize("change", [{"lengths": [1, 1]}, {"scores": pb.Tensor()}, {"head": pb.Head(labels="abc")}])
 def test_a_reply_that_does_not_fit_together_is_refused(change: dict[str, Any], runner: ClientRunner) -> None:
     class Changed(FakeEncoder):
@@ -258,18 +231,6 @@ def test_scores_of_a_wrong_shape_are_the_tests_mistake(per_token: bool, runner: 
     fake = FakeEncoder(labels=["a", "b"], per_token=per_token, scores=lambda _: [1, 2, 3])
     with pytest.raises(ValueError, match="2 labels"):
         runner.call(fake, "classify", ["text"])
-
-
-def test_the_description_names_tasks_and_labels(runner: ClientRunner) -> None:
-    model = runner.call(reranker(), "model")
-    assert model.tasks == {"encode", "classify", "rerank", "attend"}
-    assert (model.head.labels, model.head.function, model.takes_pairs) == (("relevance",), "identity", True)
-    assert "'rerank'" in repr(model)
-    encoder = runner.call(FakeEncoder(), "model")
-    assert encoder.tasks == {"encode", "attend"}
-    assert (encoder.head.labels, encoder.head.function) == ((), "")
-    per_token = runner.call(FakeEncoder(labels=["a"], per_token=True), "model")
-    assert per_token.tasks == {"encode", "classify_tokens", "attend"}
 
 
 def test_the_offsets_of_a_pair_are_positions_in_its_second_text(runner: ClientRunner) -> None:

@@ -21,21 +21,13 @@ def sent(runner: ClientRunner, connect: dict[str, Any], method: str, *arguments:
     ("method", "sequences"), [("encode", ["a"]), ("encode_tokens", [[1]]), ("encode_features", [[[1.0] * 8]])]
 )
 def test_an_encode_call_has_the_options_of_the_client(method: str, sequences: list[Any], runner: ClientRunner) -> None:
-    connect = {
-        "model": "fake",
-        "model_version": "3",
-        "priority": "bulk",
-        "dtype": "float16",
-        "pooling": "max",
-        "normalize": False,
-        "dimensions": 4,
-    }
+    output = {"dtype": "float16", "pooling": "max", "normalize": False, "dimensions": 4}
+    connect = {"model": "fake", "model_version": "3", "priority": "bulk", **output}
     request = sent(runner, connect, method, sequences)
-    assert (request.model, request.model_version) == ("fake", "3")
-    assert request.priority == pb.PRIORITY_BULK
-    output = request.output
-    assert (output.dtype, output.pooling, output.dimensions) == (pb.DATA_TYPE_FLOAT16, pb.POOLING_MAX, 4)
-    assert (output.HasField("normalize"), output.normalize) == (True, False)
+    assert (request.model, request.model_version, request.priority) == ("fake", "3", pb.PRIORITY_BULK)
+    assert request.output == pb.OutputOptions(
+        dtype=pb.DATA_TYPE_FLOAT16, pooling=pb.POOLING_MAX, normalize=False, dimensions=4
+    )
 
 
 def test_a_stream_has_the_options_of_the_client() -> None:

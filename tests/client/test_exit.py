@@ -39,23 +39,19 @@ def source():
     yield "a text"
     time.sleep(60)
 
+actions = {
+    "idle": lambda: time.sleep(60),
+    "call": lambda: holding.encode(["a text"]),
+    "pause": lambda: refused.encode(["a text"]),
+    "list": lambda: holding.encode(texts),
+    "list_pause": lambda: refused.encode(texts),
+    "stream": lambda: list(holding.encode_stream(texts)),
+    "source": lambda: list(holding.encode_stream(source())),
+}
+
 def use(state):
     print(state + "\\n", end="", flush=True)
-    match state:
-        case "idle":
-            time.sleep(60)
-        case "call":
-            holding.encode(["a text"])
-        case "pause":
-            refused.encode(["a text"])
-        case "list":
-            holding.encode(texts)
-        case "list_pause":
-            refused.encode(texts)
-        case "stream":
-            list(holding.encode_stream(texts))
-        case "source":
-            list(holding.encode_stream(source()))
+    actions[state]()
 
 if ending == "interrupt":
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
@@ -81,29 +77,27 @@ async def source():
     yield "a text"
     await asyncio.sleep(60)
 
-async def use(state, holding, refused):
-    print(state + "\\n", end="", flush=True)
-    match state:
-        case "idle":
-            await asyncio.sleep(60)
-        case "call":
-            await holding.encode(["a text"])
-        case "pause":
-            await refused.encode(["a text"])
-        case "list":
-            await holding.encode(texts)
-        case "list_pause":
-            await refused.encode(texts)
-        case "stream":
-            async for _ in holding.encode_stream(texts):
-                pass
-        case "source":
-            async for _ in holding.encode_stream(source()):
-                pass
+async def drain(stream):
+    async for _ in stream:
+        pass
 
 async def main():
-    clients = AsyncClient(holds, timeout_s=60), AsyncClient(refuses, timeout_s=60)
-    tasks = [asyncio.create_task(use(state, *clients)) for state in states]
+    holding, refused = AsyncClient(holds, timeout_s=60), AsyncClient(refuses, timeout_s=60)
+    actions = {
+        "idle": lambda: asyncio.sleep(60),
+        "call": lambda: holding.encode(["a text"]),
+        "pause": lambda: refused.encode(["a text"]),
+        "list": lambda: holding.encode(texts),
+        "list_pause": lambda: refused.encode(texts),
+        "stream": lambda: drain(holding.encode_stream(texts)),
+        "source": lambda: drain(holding.encode_stream(source())),
+    }
+
+    async def use(state):
+        print(state + "\\n", end="", flush=True)
+        await actions[state]()
+
+    tasks = [asyncio.create_task(use(state)) for state in states]
     if ending == "interrupt":
         await asyncio.gather(*tasks)
     await asyncio.to_thread(sys.stdin.readline)

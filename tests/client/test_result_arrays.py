@@ -73,13 +73,6 @@ def test_one_kept_array_of_a_list_holds_no_other_array_in_memory(runner: ClientR
         assert (rows if rows.base is None else rows.base).nbytes == rows.nbytes
 
 
-def test_vectors_become_a_series_of_pandas_in_one_line() -> None:
-    pandas = pytest.importorskip("pandas")
-    encoding = Client(transport=FakeEncoder()).encode(["fresh bread", "rain"])
-    series = pandas.Series(list(encoding.pooled), index=[7, 9])
-    np.testing.assert_array_equal(series[9], encoding.pooled[1])
-
-
 def test_the_similarity_of_two_encodings_is_the_cosine_of_each_pair(runner: ClientRunner) -> None:
     queries = runner.call(FakeEncoder(), "encode", ["fresh bread", "rain"], normalize=False)
     documents = runner.call(FakeEncoder(), "encode", ["the bread is fresh", "rain falls", "fresh bread"], dtype="int8")

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headwaiter_client import (
@@ -115,24 +114,16 @@ def test_a_request_without_an_input_is_refused() -> None:
         FakeEncoder().unary("/headwaiter.v1.Encoder/Tokenize", b"", 1.0)
 
 
-def _without_a_length(reply: pb.TokenizeResponse) -> None:
-    reply.tokens.lengths.pop()
-
-
-def _without_ids(reply: pb.TokenizeResponse) -> None:
-    reply.tokens.data = np.zeros(2, "<i4").tobytes()
-
-
-def _without_a_string(reply: pb.TokenizeResponse) -> None:
-    reply.strings.pop()
-
-
-def _with_short_offsets(reply: pb.TokenizeResponse) -> None:
-    reply.offsets[0].begin.pop()
-    reply.offsets[0].end.pop()
-
-
-@pytest.mark.parametrize("change", [_without_a_length, _without_ids, _without_a_string, _with_short_offsets])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda reply: reply.tokens.lengths.pop(),
+        lambda reply: setattr(reply.tokens, "data", bytes(8)),
+        lambda reply: reply.strings.pop(),
+        lambda reply: (reply.offsets[0].begin.pop(), reply.offsets[0].end.pop()),
+    ],
+    ids=["a length less", "two ids", "a string less", "an offset less"],
+)
 def test_a_reply_that_contradicts_itself_is_refused(change: Callable[[pb.TokenizeResponse], None]) -> None:
     class Wrong(FakeEncoder):
         def unary(self, *arguments: Any) -> bytes:

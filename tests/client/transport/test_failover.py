@@ -201,7 +201,9 @@ def test_moving_to_another_replica_takes_nothing_from_the_budget() -> None:
 
 def test_a_call_fails_when_the_budget_of_all_calls_is_empty() -> None:
     failover, full = _Failover(1, RetryPolicy(max_attempts=2)), Overloaded("full")
-    assert [failover.call(full, full).result for _ in range(20)] == [full] * 20
+    taken = [failover.call(full, full) for _ in range(100)]
+    assert [each.result for each in taken] == [full] * 100
+    assert sum(len(each.attempts) for each in taken) == 110
     assert failover.call(full).result == full
 
 

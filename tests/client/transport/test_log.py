@@ -60,19 +60,22 @@ def test_a_program_that_sets_up_no_logging_prints_nothing() -> None:
     assert (run.stdout, run.stderr) == ("unavailable\n", "")
 
 
-def test_a_client_logs_a_replica_that_goes_down_and_the_move_of_its_call(
-    server: FakeServer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("fails", ["stops", "answers nothing"])
+def test_a_client_logs_a_replica_that_goes_down(
+    server: FakeServer, caplog: pytest.LogCaptureFixture, fails: str
 ) -> None:
-    caplog.set_level(logging.INFO, "headwaiter_client")
     other = FakeServer()
     with Client([server.address, other.address]) as client:
         while not (server.requests and other.requests):
             client.encode(["a"])
-        other.stop()
+        if fails == "stops":
+            other.stop()
+        else:
+            other.released.clear()
         for _ in range(4):
-            client.encode(["a"])
-    messages = [record.getMessage() for record in caplog.records]
-    assert any(f"{other.address} is down" in message for message in messages)
+            client.encode(["a"], timeout_s=2)
+    other.stop()
+    assert any(f"{other.address} is down" in record.getMessage() for record in caplog.records)
 
 
 def test_a_client_logs_a_retry(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -85,15 +88,3 @@ def test_a_client_logs_a_retry(server: FakeServer, caplog: pytest.LogCaptureFixt
         ):
             client.encode(["a"])
     assert any("Encode is sent again" in record.getMessage() for record in caplog.records)
-
-
-def test_a_client_logs_a_replica_that_answers_nothing(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    silent = FakeServer()
-    with Client([server.address, silent.address]) as client:
-        while not (server.requests and silent.requests):
-            client.encode(["a"])
-        silent.released.clear()
-        for _ in range(4):
-            client.encode(["a"], timeout_s=2)
-    silent.stop()
-    assert any(f"{silent.address} is down" in record.getMessage() for record in caplog.records)

@@ -97,11 +97,6 @@ def test_retries_are_at_most_the_budget_plus_a_fifth_of_the_successes(in_flight:
     assert taken <= max(10, 2 * (in_flight + 1)) + successes.count(True) / 5
 
 
-@given(st.integers(0, 300))
-def test_a_burst_of_refusals_fails_no_call_in_flight(in_flight: int) -> None:
-    assert _retries(_budget(in_flight), in_flight) == in_flight
-
-
 @pytest.mark.parametrize(("in_flight", "budget"), [(1, 10), (5, 10), (6, 12), (64, 128)])
 def test_the_budget_is_two_retries_for_each_call_in_flight_and_at_least_ten(in_flight: int, budget: int) -> None:
     assert _retries(_budget(in_flight), 1000) == budget
