@@ -82,7 +82,7 @@ cuda-double: $(VENV)/.installed ## Compile the double of CUDA's libraries, and r
 	$(BIN)/pytest -n 2 -m '' tests/cuda_double tests/bench/gpu
 
 # Example of a longer load without the other parts: make soak SOAK='load --minutes 30'
-soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, callers, folders, bundles
+soak: $(VENV)/.installed ## Run all long runs: load with faults, fuzzing, HTTP/2 abuse, sockets, folders
 	$(BIN)/python -m tests.support.soak $(SOAK)
 
 test-protobuf7: $(PROTOBUF7)/.installed ## Check the bare client with protobuf 7

@@ -11,22 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed.server_process import FRONT_ENDS, RunningServer, running_server
-from tests.support.soak.attacked_server import attacked_server, write_tokens
+from tests.support.soak.attacked_server import attacked_server
 from tests.support.soak.folder_chaos import folder_chaos
-from tests.support.soak.fuzzed_folders import fuzzed_folders
 from tests.support.soak.models import export_feature_model, export_text_model
 from tests.support.soak.parts import fuzz, http2_abuse, mixed_load
 
-PARTS = ("load", "fuzz", "http2", "sockets", "callers", "folder", "bundles")
+PARTS = ("load", "fuzz", "http2", "sockets", "folder")
 SERVER = (sys.executable, "-m", "tests.support.soak.faulty_server")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.support.soak", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="parts to run (default: all)")
-    parser.add_argument(
-        "--minutes", type=float, default=10, help="length of load, sockets, callers, folder and bundles (default 10)"
-    )
+    parser.add_argument("--minutes", type=float, default=10, help="length of load, sockets and folder (default 10)")
     parser.add_argument("--messages", type=int, default=100_000, help="mutated messages of `fuzz` (default 100000)")
     parser.add_argument("--per-s", type=float, default=1000, help="most mutated messages a second (default 1000)")
     parser.add_argument("--scale", type=float, default=1, help="size of the attacks of `http2` (default 1)")
@@ -45,7 +42,7 @@ def main() -> int:
         broken: list[str] = []
         for part in arguments.parts or PARTS:
             print(f"\n== {part}", flush=True)
-            if part in ("sockets", "callers", "folder", "bundles"):
+            if part in ("sockets", "folder"):
                 broken += _run_alone(part, text_model, Path(folder), arguments)
                 continue
             bundles = [text_model]
@@ -73,26 +70,11 @@ def _run(part: str, server: RunningServer, arguments: argparse.Namespace, server
 
 
 def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namespace) -> list[str]:
-    """Run a part that starts its own servers, or needs none."""
+    """Run a part that starts its own servers."""
     seconds = arguments.minutes * 60
-    if part == "bundles":
-        return fuzzed_folders(bundle, folder / "checkpoint", folder, seconds, arguments.seed)
     if part == "folder":
         return folder_chaos(bundle, folder, seconds, arguments.seed)
-    flags = ["--provider", "cpu", "--threads", "1", "--http-api", "on"]
-    token_file = None
-    if part == "sockets":
-        program, beside_s, max_p99_ratio = "tests.support.soak.hostile_sockets", 60.0, 3.0
-        flags += ["--max-request-bytes", str(4 << 20)]
-    else:
-        program, beside_s, max_p99_ratio, token_file = (
-            "tests.support.soak.greedy_callers",
-            120.0,
-            2.0,
-            folder / "tokens",
-        )
-        write_tokens(token_file, "rotated-0")
-        flags += ["--token-file", str(token_file), "--http-timeout-s", "20", "--max-reply-bytes", str(64 << 20)]
+    flags = ["--provider", "cpu", "--threads", "1", "--http-api", "on", "--max-request-bytes", str(4 << 20)]
     wrapper = ["bash", "-c", 'ulimit -n 1024 && exec "$@"', "bash"]
     path = bundle.with_suffix(f".{part}.log")
     with (
@@ -101,7 +83,7 @@ def _run_alone(part: str, bundle: Path, folder: Path, arguments: argparse.Namesp
         running_server(bundle, flags, wrapper, log=log_beside) as beside,
         running_server(bundle, flags, wrapper, log=log) as server,
     ):
-        broken = attacked_server(program, server, beside, seconds, beside_s, max_p99_ratio, token_file)
+        broken = attacked_server(server, beside, seconds)
     print(f"server log: {path.stat().st_size / 1e3:.0f} kB, {path.read_text().count('Traceback')} tracebacks")
     return broken
 

@@ -1,8 +1,8 @@
 """A caller in a process of its own that sends a correct request every 10 ms, and checks and times every answer.
 
 The process shares no event loop and no interpreter with the load, so only the server can slow its calls down.
-Run it with `python -m tests.support.soak.honest_caller HOST:PORT [TOKEN]`; each empty line on its standard input starts
-or ends a measurement, whose result it prints as JSON. Latencies count from the time at which a call is due.
+Run it with `python -m tests.support.soak.honest_caller HOST:PORT`; each empty line on its standard input starts or
+ends a measurement, whose result it prints as JSON. Latencies count from the time at which a call is due.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class Measurement:
 class HonestCaller:
     """The process, seen from the load."""
 
-    def __init__(self, address: str, token: str = "") -> None:
-        command = [sys.executable, "-m", "tests.support.soak.honest_caller", address, token]
+    def __init__(self, address: str) -> None:
+        command = [sys.executable, "-m", "tests.support.soak.honest_caller", address]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
 
@@ -82,8 +82,8 @@ class HonestCaller:
         return latencies_ms, errors
 
 
-async def _measure(address: str, token: str) -> None:
-    async with AsyncClient(address, token=token or None, retry=RetryPolicy(max_attempts=1), timeout_s=60) as client:
+async def _measure(address: str) -> None:
+    async with AsyncClient(address, retry=RetryPolicy(max_attempts=1), timeout_s=60) as client:
         takes_tokens = (await client.model()).takes_tokens
         encode: Any = client.encode_tokens if takes_tokens else client.encode_features
         sequence = np.arange(1, 9) if takes_tokens else np.ones((8, 6), np.float32)
@@ -113,4 +113,4 @@ def _arrivals_until(ended: "asyncio.Task[str]") -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    asyncio.run(_measure(sys.argv[1], "".join(sys.argv[2:])))
+    asyncio.run(_measure(sys.argv[1]))
