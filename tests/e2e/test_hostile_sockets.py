@@ -24,7 +24,6 @@ from tests.support.e2e.in_process_server import connect, metrics_url, one_front_
 from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.raw_http2 import RawConnection
 from tests.support.server_processes import memory_bytes, processes
-from tests.support.soak.partial_messages import PartialMessages
 
 ENCODE, HEALTH, STREAM = (
     "/headwaiter.v1.Encoder/Encode",
@@ -41,18 +40,21 @@ def attacked(text_bundle: Path) -> Iterator[RunningServer]:
         yield server
 
 
+def port_of(server: RunningServer) -> int:
+    return int(server.address.rpartition(":")[2])
+
+
 @pytest.mark.parametrize("path", [ENCODE, HEALTH, STREAM])
 def test_messages_that_stop_before_their_end_hold_little_memory(attacked: RunningServer, path: str) -> None:
     with Client(attacked.address) as client:
         client.encode(["rain"])
         before_bytes = memory_bytes(attacked)
-        attack = PartialMessages(attacked.address, path, streams=60, message_bytes=6 * MIB)
-        attack.run(2.0)
-        # 60 messages of 6 MiB would be 360 MiB. Half of the eight slow messages may belong to one connection.
-        assert len(attack.ended) >= 50
-        assert memory_bytes(attacked) - before_bytes < 128 * MIB
-        assert len(client.encode(["rain"]).lengths) == 1
-        attack.close()
+        with RawConnection(port_of(attacked)) as attack:
+            attack.send_unfinished(path, 60, 6 * MIB, 2.0)
+            # 60 messages of 6 MiB would be 360 MiB. Half of the eight slow messages may belong to one connection.
+            assert len(attack.ended) >= 50
+            assert memory_bytes(attacked) - before_bytes < 128 * MIB
+            assert len(client.encode(["rain"]).lengths) == 1
 
 
 def test_a_caller_that_goes_before_its_reply_leaves_no_traceback(text_bundle: Path, tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_a_caller_that_goes_before_its_reply_leaves_no_traceback(text_bundle: Pa
     log = tmp_path / "log"
     with log.open("wb") as errors:
         with running_server(text_bundle, ["--provider", "cpu"], log=errors) as server, Client(server.address) as client:
-            with RawConnection(int(server.address.rpartition(":")[2]), window_bytes=0) as gone:
+            with RawConnection(port_of(server), window_bytes=0) as gone:
                 gone.call("Encode", request.SerializeToString())
                 batches = 0
                 while not batches:
@@ -127,10 +129,9 @@ def test_silent_https_connections_take_no_descriptor_from_grpc(text_bundle: Path
 async def test_a_message_that_stays_incomplete_is_dropped_and_the_call_told(text_bundle: Path) -> None:
     with patch.object(incoming, "_SLOW_S", 0.05), patch.object(incoming, "_LONGEST_S", 0.2):
         async with serving(text_bundle) as server:
-            attack = PartialMessages(f"127.0.0.1:{server.port}", ENCODE, streams=1, message_bytes=MIB)
-            await asyncio.to_thread(attack.run, 1.0)
-            assert attack.ended == {1}
-            attack.close()
+            with RawConnection(server.port) as attack:
+                await asyncio.to_thread(attack.send_unfinished, ENCODE, 1, MIB, 1.0)
+                assert attack.ended == {1}
 
 
 async def test_a_reply_that_is_not_taken_in_time_frees_its_share(text_bundle: Path) -> None:

@@ -3,13 +3,13 @@
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from tests.support.soak.http2_frames import (
     ACK,
-    CANCEL,
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -26,6 +26,7 @@ from tests.support.soak.http2_frames import (
 )
 
 _FRAME_BYTES = 16_384
+_FIRST_WINDOW_BYTES = 65_535
 _TIMEOUT_S = 20.0
 
 
@@ -34,9 +35,10 @@ class RawConnection:
 
     Attributes:
         closed: set when the server has closed the connection.
+        ended: the streams that the server has ended.
     """
 
-    def __init__(self, port: int, window_bytes: int = 65_535, *, answers_pings: bool = True) -> None:
+    def __init__(self, port: int, window_bytes: int = _FIRST_WINDOW_BYTES, *, answers_pings: bool = True) -> None:
         """Connect.
 
         Args:
@@ -45,10 +47,15 @@ class RawConnection:
             answers_pings: whether to answer the server's pings.
         """
         self.closed = threading.Event()
+        self.ended: set[int] = set()
         self._answers_pings = answers_pings
         self._next_stream = 1
-        self._send_window = 65_535
+        self._first_window = _FIRST_WINDOW_BYTES
+        # How many bytes this caller may send: on each stream, and at 0 on all together.
+        self._windows = {0: _FIRST_WINDOW_BYTES}
         self._window_grew = threading.Condition()
+        # Two threads send.
+        self._sending = threading.Lock()
         self._socket = socket.create_connection(("127.0.0.1", port))
         setting = struct.pack(">HI", INITIAL_WINDOW_SIZE, window_bytes)
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, setting))
@@ -64,23 +71,54 @@ class RawConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def call(self, method: str, message: bytes, *, end: bool = True) -> int:
-        """Start a call of a method of the Encoder with one message, and return its stream; `end` sends no more."""
-        stream, self._next_stream = self._next_stream, self._next_stream + 2
-        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, grpc_headers(f"/headwaiter.v1.Encoder/{method}")))
-        data = grpc_message(message)
-        for start in range(0, len(data), _FRAME_BYTES):
-            part = data[start : start + _FRAME_BYTES]
+    def call(self, method: str, message: bytes, *, end: bool = True) -> None:
+        """Start a call of a method of the Encoder with one message; `end` sends no more."""
+        stream, data = self._start(f"/headwaiter.v1.Encoder/{method}"), grpc_message(message)
+        while data:
             with self._window_grew:
-                assert self._window_grew.wait_for(lambda: self._send_window >= _FRAME_BYTES, _TIMEOUT_S)
-                self._send_window -= len(part)
-            last = end and start + _FRAME_BYTES >= len(data)
-            self._socket.sendall(frame(DATA, END_STREAM if last else 0, stream, part))
+                assert self._window_grew.wait_for(lambda: self._room(stream), _TIMEOUT_S)
+            part = self._send_part(stream, data, end=end)
+            data = data[len(part) :]
+
+    def send_unfinished(self, path: str, calls: int, message_bytes: int, seconds: float) -> None:
+        """Start calls that each announce a message, and send all but its last byte as fast as the server allows."""
+        message = grpc_message(bytes(message_bytes))[:-1]
+        left = {self._start(path): memoryview(message) for _ in range(calls)}
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s and not self.closed.is_set():
+            sent = 0
+            for stream in left.keys() - self.ended:
+                part = self._send_part(stream, left[stream], end=False)
+                left[stream] = left[stream][len(part) :]
+                sent += len(part)
+            if not sent:
+                with self._window_grew:
+                    self._window_grew.wait(0.02)
+
+    def _start(self, path: str) -> int:
+        stream, self._next_stream = self._next_stream, self._next_stream + 2
+        with self._window_grew:
+            self._windows[stream] = self._first_window
+        self._send(frame(HEADERS, END_HEADERS, stream, grpc_headers(path)))
         return stream
 
-    def reset(self, stream: int) -> None:
-        """Cancel a call."""
-        self._socket.sendall(frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
+    def _room(self, stream: int) -> int:
+        return max(0, min(self._windows[stream], self._windows[0], _FRAME_BYTES))
+
+    def _send_part(self, stream: int, data: bytes | memoryview, *, end: bool) -> bytes:
+        """Send as much of the data as the server allows now, and return what was sent."""
+        with self._window_grew:
+            part = bytes(data[: self._room(stream)])
+            self._windows[stream] -= len(part)
+            self._windows[0] -= len(part)
+        if part:
+            last = end and len(part) == len(data)
+            self._send(frame(DATA, END_STREAM if last else 0, stream, part))
+        return part
+
+    def _send(self, raw: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(raw)
 
     def _read(self) -> None:
         received = self._socket.makefile("rb")
@@ -89,11 +127,23 @@ class RawConnection:
                 payload = received.read(int.from_bytes(header[:3], "big"))
                 kind, flags, stream = header[3], header[4], int.from_bytes(header[5:], "big")
                 if kind == SETTINGS and not flags & ACK:
-                    self._socket.sendall(frame(SETTINGS, ACK, 0))
+                    for key, value in struct.iter_unpack(">HI", payload):
+                        if key == INITIAL_WINDOW_SIZE:
+                            self._set_first_window(value)
+                    self._send(frame(SETTINGS, ACK, 0))
                 elif kind == PING and not flags & ACK and self._answers_pings:
-                    self._socket.sendall(frame(PING, ACK, 0, payload))
-                elif kind == WINDOW_UPDATE and not stream:
+                    self._send(frame(PING, ACK, 0, payload))
+                elif kind == WINDOW_UPDATE:
                     with self._window_grew:
-                        self._send_window += int.from_bytes(payload, "big")
+                        self._windows[stream] += int.from_bytes(payload, "big")
                         self._window_grew.notify_all()
+                elif kind == RST_STREAM or (kind == HEADERS and flags & END_STREAM):
+                    self.ended.add(stream)
         self.closed.set()
+
+    def _set_first_window(self, value: int) -> None:
+        with self._window_grew:
+            for stream in self._windows.keys() - {0}:
+                self._windows[stream] += value - self._first_window
+            self._first_window = value
+            self._window_grew.notify_all()

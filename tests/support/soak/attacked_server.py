@@ -5,7 +5,6 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
 from statistics import median
 
 import numpy as np
@@ -22,15 +21,6 @@ _CALM_S = 20.0
 # The longest attack on the other server, and the largest 99th percentile of the honest caller, in those without the
 # attack.
 _BESIDE_S, _MAX_P99_RATIO = 60.0, 3.0
-
-
-def run_together(*attacks: Callable[[], None]) -> None:
-    """Run each function in a thread, until all have ended."""
-    threads = [threading.Thread(target=each) for each in attacks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 class _Readiness:

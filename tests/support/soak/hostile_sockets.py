@@ -7,6 +7,7 @@ process of their own, so an honest caller shares neither interpreter nor event l
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,8 +17,6 @@ from grpc_health.v1 import health_pb2
 
 from headwaiter_proto import encoder_pb2 as pb
 from tests.support.e2e.raw_http2 import RawConnection
-from tests.support.soak.attacked_server import run_together
-from tests.support.soak.partial_messages import PartialMessages
 
 _MIB = 1 << 20
 _SILENT_HTTP, _HALF_HEADERS, _SILENT_GRPC, _SLOW_BODIES, _WATCHES = 400, 300, 150, 40, 400
@@ -60,11 +59,9 @@ def _partial(address: str, seconds: float) -> None:
     paths = ["/headwaiter.v1.Encoder/Encode", "/grpc.health.v1.Health/Check", "/headwaiter.v1.Encoder/EncodeStream"]
     end_s, turn = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
-        with suppress(OSError):
-            attack = PartialMessages(address, paths[turn % 3], _PARTIAL_STREAMS, 4 * _MIB)
-            attack.run(5.0)
+        with suppress(OSError), RawConnection(int(address.rpartition(":")[2])) as attack:
+            attack.send_unfinished(paths[turn % 3], _PARTIAL_STREAMS, 4 * _MIB, 5.0)
             time.sleep(5.0)
-            attack.close()
         turn += 1
 
 
@@ -94,7 +91,7 @@ def _leave_unread(address: str, seconds: float) -> None:
 
 def attack(grpc_address: str, http_address: str, seconds: float) -> None:
     """Run all attacks at once."""
-    run_together(
+    attacks = (
         partial(_hold, http_address, b"", 0.5, b"", seconds, _SILENT_HTTP),
         partial(_hold, http_address, b"GET /metrics HTTP/1.1\r\nHost: ", 1.0, b"x", seconds, _HALF_HEADERS),
         partial(_hold, http_address, _SLOW_POST, 1.0, b" ", seconds, _SLOW_BODIES),
@@ -103,6 +100,9 @@ def attack(grpc_address: str, http_address: str, seconds: float) -> None:
         partial(_watch, grpc_address, seconds),
         partial(_leave_unread, grpc_address, seconds),
     )
+    with ThreadPoolExecutor(len(attacks)) as threads:
+        for each in [threads.submit(run) for run in attacks]:
+            each.result()
 
 
 if __name__ == "__main__":
