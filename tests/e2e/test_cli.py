@@ -1,8 +1,8 @@
 """The commands, run as a user runs them."""
 
+import asyncio
 import os
 import re
-import socket
 import subprocess
 from pathlib import Path
 
@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from headwaiter_client import Client
-from headwaiter_client.calls.results import STAGES
+from headwaiter_client.cli import main
 from headwaiter_client.cli.activity import Series
 from testbed.minilm import command_path
 from testbed.server_process import RunningServer
+from tests.support.e2e.in_process_server import serving
 from tests.support.e2e.prometheus_metrics import metrics_page
 
 Completed = subprocess.CompletedProcess[str]
@@ -33,24 +34,6 @@ def test_encode_writes_the_vectors_of_the_client_although_it_splits_the_file(
     with Client(text_server.address) as client:
         alone = [client.encode([sentence]).pooled for sentence in sentences]
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), np.array(alone)[:, 0], rtol=0, atol=1e-5)
-
-
-def test_similar_finds_an_identical_line(text_server: RunningServer, tmp_path: Path) -> None:
-    (tmp_path / "sentences.txt").write_text("rain falls on stone\nthe bread is fresh\na table for two please\n")
-    arguments = ("similar", "the bread is fresh", "sentences.txt", "--top", "1")
-    completed = run("headwaiter-client", *arguments, "--address", text_server.address, cwd=tmp_path)
-    assert (completed.returncode, completed.stderr) == (0, "")
-    (line,) = completed.stdout.splitlines()
-    assert all(part in line for part in ("1.0000", "line 2", "the bread is fresh"))
-
-
-def test_bench_is_answered_by_the_server(text_server: RunningServer, tmp_path: Path) -> None:
-    (tmp_path / "sentences.txt").write_text("the bread is fresh\n")
-    arguments = ("bench", "sentences.txt", "--requests", "20")
-    completed = run("headwaiter-client", *arguments, "--address", text_server.address, cwd=tmp_path)
-    assert (completed.returncode, completed.stderr) == (0, "")
-    assert "20 of 20" in completed.stdout
-    assert [line.split()[0] for line in completed.stdout.splitlines()[2:8]] == ["stage", *STAGES]
 
 
 def test_top_shows_what_the_server_does(text_server: RunningServer) -> None:
@@ -85,22 +68,14 @@ def test_top_reads_series_that_the_server_has(text_server: RunningServer) -> Non
             assert kinds[series] in ("counter", "gauge")
 
 
-def test_probe_exits_with_0_only_if_the_server_is_serving(text_server: RunningServer) -> None:
-    completed = run("headwaiter-client", "probe", "--address", text_server.address)
-    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        completed = run("headwaiter-client", "probe", "--address", address, "--timeout-s", "0.5")
-    assert completed.returncode == 1
-    assert completed.stderr.startswith("headwaiter-client: ")
-    assert completed.stderr.count("\n") == 1
-
-
-def test_models_describes_the_served_model(text_server: RunningServer) -> None:
-    completed = run("headwaiter-client", "models", "--address", text_server.address)
-    assert (completed.returncode, completed.stderr) == (0, "")
-    for fact in ("tiny-text", "cpu", "fp32", "64", "32", "8", "96", "8,192"):
-        assert re.search(rf"\b{fact}\b", completed.stdout), fact
+async def test_an_argument_without_a_flag_is_named(
+    text_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "1").symlink_to(text_bundle)
+    async with serving(None, models=tmp_path, model_control="on") as server:
+        assert await asyncio.to_thread(main, ["unload", "huge", "--address", f"127.0.0.1:{server.port}"]) == 1
+    assert capsys.readouterr().err.startswith("headwaiter-client: NAME: ")
 
 
 def run(name: str, *arguments: str, cwd: Path | None = None) -> Completed:

@@ -1,7 +1,4 @@
-"""The errors of the command name flags, where those of the client and of the server name arguments and fields.
-
-tests/e2e/test_error_sentences.py has the whole sentences.
-"""
+"""The errors of the command name flags, where those of the client and of the server name arguments and fields."""
 
 from pathlib import Path
 
