@@ -1,10 +1,7 @@
 """Scores over real gRPC equal those of `transformers`, for pairs, texts, token ids and tokens."""
 
 import asyncio
-import json
 import runpy
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +21,8 @@ from headwaiter_client.calls import steps
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_server.app import Server
 from tests.support.documents import ROOT
-from tests.support.e2e.bad_requests import HALF_EMOJI
 from tests.support.e2e.classifiers import MAX_TEXT_TOKENS, export_classifier, save_classifier
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.in_process_server import connect, metrics_url, post, serving
 from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.e2e.prometheus_metrics import read_metric
 from tests.support.shared_folders import SharedFolders
@@ -157,38 +153,6 @@ async def test_long_pairs_are_truncated_like_transformers(strategy: Any, side: A
     assert (refused.value.field, refused.value.limit) == ("pairs", MAX_TEXT_TOKENS)
 
 
-async def test_one_bad_pair_hurts_no_other_pair(cross_encoder: Served) -> None:
-    partial = await cross_encoder.client.rerank(QUERY, ["fresh bread", "", "rain " * 40, "a table"], partial=True)
-    assert {index: type(error) for index, error in partial.failures.items()} == {2: SequenceTooLong}
-    assert sorted(each.index for each in partial.documents) == [0, 1, 3]
-    for each in partial.documents:
-        (alone,) = (await cross_encoder.client.rerank(QUERY, [each.document])).documents
-        assert_near(each.score, alone.score)
-
-
-async def test_half_an_emoji_fails_alone_or_is_named(cross_encoder: Served) -> None:
-    expected = await cross_encoder.client.classify([(QUERY, "bread"), (QUERY, "rain")])
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{cross_encoder.server.port}") as channel:
-        call: Any = channel.unary_unary("/headwaiter.v1.Encoder/Classify")
-        for first, second, partial, broken in (
-            ([QUERY], ["bread", "xxx", "rain"], True, [1]),
-            (["xxx"], ["bread", "rain"], True, [0, 1]),
-            ([QUERY], ["bread", "xxx", "rain"], False, None),
-        ):
-            request = pb.ClassifyRequest(pairs=pb.Pairs(first=first, second=second), partial=partial)
-            raw = request.SerializeToString().replace(b"xxx", HALF_EMOJI)
-            if broken is None:
-                with pytest.raises(grpc.aio.AioRpcError, match=r"sequence 1 in pairs.second .*D83C") as refused:
-                    await call(raw)
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-                continue
-            reply = pb.ClassifyResponse.FromString(await call(raw))
-            assert [(each.sequence, each.reason) for each in reply.failures] == [(i, pb.INVALID_INPUT) for i in broken]
-            if len(broken) == 1:
-                scores = np.frombuffer(reply.scores.data, "<f4").reshape(tuple(reply.scores.shape))
-                assert_near(scores[[0, 2]], expected.scores)
-
-
 async def test_token_ids_with_types_are_scored_like_the_texts(cross_encoder: Served) -> None:
     client = cross_encoder.client
     expected = (await client.classify([(QUERY, DOCUMENTS[0]), (QUERY, DOCUMENTS[1])])).scores
@@ -236,65 +200,17 @@ async def test_http_ranks_and_classifies_like_the_client(cross_encoder: Served) 
     results = await post(server, "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
     assert [(each["index"], each["score"]) for each in results] == expected
     assert [each["text"] for each in results] == [DOCUMENTS[index] for index, _ in expected]
-    classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
+    scored = (await post(server, "/score", text_1=QUERY, text_2=DOCUMENTS))["data"]
+    assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
     probabilities = (await client.classify(DOCUMENTS)).scores
+    classified = (await post(server, "/v1/classify", input=DOCUMENTS))["data"]
     assert_near(np.array([each["probs"] for each in classified]), probabilities)
     pooled = (await post(server, "/pooling", input=DOCUMENTS, task="classify"))["data"]
     assert_near(np.array([each["data"] for each in pooled]), probabilities)
-    for first, second in (("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")):
-        sides: dict[str, Any] = {first: QUERY, second: DOCUMENTS}
-        scored = (await post(server, "/score", **sides))["data"]
-        assert sorted(((each["index"], each["score"]) for each in scored), key=lambda each: -each[1]) == expected
-    documents = ["bread", "rain " * 40]
-    cut = await post(server, "/rerank", with_headers=True, query=QUERY, texts=documents, truncate=True)
-    assert cut["Headwaiter-Truncated"] == "1"
     # The texts of a pair may be empty.
     expected = [(each.index, each.score) for each in (await client.rerank("", ["", "bread"])).documents]
     results = await post(server, "/rerank", query="", texts=["", "bread"])
     assert [(each["index"], each["score"]) for each in results] == expected
-    (scored,) = (await post(server, "/score", text_1="", text_2="bread"))["data"]
-    assert scored["score"] == pytest.approx(dict(expected)[1], abs=1e-6)
-
-
-async def post(server: Server, path: str, *, with_headers: bool = False, **fields: Any) -> Any:
-    url = metrics_url(server).replace("/metrics", path)
-
-    def send() -> Any:
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(fields).encode())) as response:
-            return response.headers if with_headers else json.load(response)
-
-    return await asyncio.to_thread(send)
-
-
-async def test_a_model_without_a_head_says_what_it_does(text_bundle: Path) -> None:
-    async with serving(text_bundle, http_api="on") as server, connect(server) as client:
-        with pytest.raises(InvalidInput, match=r"tiny-text.*encodes"):
-            await client.classify(["rain"])
-        with pytest.raises(InvalidInput):
-            await client.rerank(QUERY, DOCUMENTS)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            await post(server, "/v1/rerank", query=QUERY, documents=DOCUMENTS)
-        assert caught.value.code == 400
-        caught.value.close()
-
-
-@pytest.mark.exhaustive
-async def test_several_labels_have_softmax_scores_and_hidden_rows_are_served(export: Export) -> None:
-    bundle, model, tokenizer = export("BertForSequenceClassification", 3)
-    texts: list[Any] = [*DOCUMENTS, (QUERY, DOCUMENTS[0])]
-    async with serving(bundle) as server, connect(server) as client:
-        for batch in (texts[:-1], texts[-1:]):
-            result = await client.classify(batch)
-            assert result.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-            for text, scores in zip(batch, result.scores, strict=True):
-                tokens = tokenizer(*([text] if isinstance(text, str) else text), return_tensors="pt")
-                assert_near(scores, softmax(logits(model, tokens)))
-        encoding = await client.encode(DOCUMENTS)
-        with torch.inference_mode():
-            hidden = model.bert(**tokenizer(DOCUMENTS[0], return_tensors="pt")).last_hidden_state[0].numpy()
-        assert_near(encoding.hidden[0] / np.abs(hidden).max(), hidden / np.abs(hidden).max())
-        with pytest.raises(InvalidInput):
-            await client.rerank(QUERY, DOCUMENTS)
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from transformers.models.beit.image_processing_pil_beit import BeitImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from headwaiter_client import InvalidInput
@@ -19,7 +18,6 @@ from headwaiter_export.config.choices import Pooling
 from tests.support.checkpoints import save_vit
 from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, post, serving
-from tests.support.export.feature_checkpoints import save_feature_model
 from tests.support.oracle import Array
 from tests.support.shared_folders import SharedFolders
 from tests.support.tiers import exhaustive
@@ -52,23 +50,23 @@ def checkpoint(shared_folders: SharedFolders) -> Path:
 
 
 @pytest.fixture
-def expected(checkpoint: Path) -> tuple[Array, Array]:
-    """The class rows and the logits of `FILES` in transformers."""
+def expected(checkpoint: Path) -> tuple[Array, Array, Array]:
+    """The class rows and the logits of `FILES` in transformers, and the attention weights of the first file."""
     folder = checkpoint / "checkpoint"
-    model = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+    model = transformers.ViTForImageClassification.from_pretrained(folder, attn_implementation="eager").eval()
     processor = ViTImageProcessorPil.from_pretrained(folder)
     images = [Image.open(BytesIO(file)).convert("RGB") for file in FILES]
     with torch.inference_mode():
-        output = model(**processor(images, return_tensors="pt"), output_hidden_states=True)
+        output = model(**processor(images, return_tensors="pt"), output_hidden_states=True, output_attentions=True)
         rows = model.vit.layernorm(output.hidden_states[-1])[:, 0]
-    return rows.numpy(), output.logits.numpy()
+    return rows.numpy(), output.logits.numpy(), np.stack([layer[0].numpy() for layer in output.attentions])
 
 
 @pytest.mark.parametrize("front_ends", [0, *exhaustive(1)])
-async def test_vectors_and_scores_equal_those_of_transformers(
-    front_ends: int, checkpoint: Path, expected: tuple[Array, Array], tmp_path: Path
+async def test_vectors_scores_and_attention_equal_those_of_transformers(
+    front_ends: int, checkpoint: Path, expected: tuple[Array, Array, Array], tmp_path: Path
 ) -> None:
-    rows, logits = expected
+    rows, logits, attention = expected
     path = tmp_path / "image.png"
     path.write_bytes(FILES[0])
     async with serving(checkpoint / "bundle", front_ends=front_ends) as server, connect(server) as client:
@@ -85,53 +83,14 @@ async def test_vectors_and_scores_equal_those_of_transformers(
         damaged = await client.encode_images([FILES[0], FILES[1][:50], FILES[2]], partial=True)
         assert [*damaged.failures] == [1]
         np.testing.assert_allclose(damaged.pooled[[0, 2]], encoded.pooled[[0, 2]], atol=1e-6)
-        with pytest.raises(InvalidInput) as refused:
-            await client.encode_images([FILES[0], b"no image"])
-        assert (refused.value.sequence, refused.value.field) == (1, "images.values")
+        np.testing.assert_allclose((await client.attend(FILES[0])).weights, attention, rtol=0, atol=2e-5)
+        for call, sequence in ((client.encode_images([FILES[0], b"no image"]), 1), (client.attend(b"no image"), 0)):
+            with pytest.raises(InvalidInput) as refused:
+                await call
+            assert (refused.value.sequence, refused.value.field) == (sequence, "images.values")
 
 
-async def test_attention_weights_of_an_image_equal_those_of_transformers(checkpoint: Path) -> None:
-    folder = checkpoint / "checkpoint"
-    model = transformers.ViTModel.from_pretrained(folder, attn_implementation="eager").eval()
-    pixels = ViTImageProcessorPil.from_pretrained(folder)(Image.open(BytesIO(FILES[0])), return_tensors="pt")
-    with torch.inference_mode():
-        expected = torch.cat(model(**pixels, output_attentions=True).attentions).numpy()
-    async with serving(checkpoint / "bundle") as server, connect(server) as client:
-        np.testing.assert_allclose((await client.attend(FILES[0])).weights, expected, rtol=0, atol=2e-5)
-        with pytest.raises(InvalidInput) as refused:
-            await client.attend(b"no image")
-        assert (refused.value.sequence, refused.value.field) == (0, "images.values")
-
-
-async def test_a_classifier_that_scores_the_mean_of_patches_equals_transformers(tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, "Beit", "ForImageClassification", num_labels=3)
-    processor = BeitImageProcessorPil(size={"height": 12, "width": 12})
-    processor.save_pretrained(tmp_path)
-    images = [Image.open(BytesIO(file)).convert("RGB") for file in FILES]
-    with torch.inference_mode():
-        inputs = processor(images, return_tensors="pt")
-        expected, pooled = model(**inputs).logits.numpy(), model.beit(**inputs).pooler_output.numpy()
-    export_checkpoint(tmp_path, tmp_path / "bundle", "beit", pooling=Pooling.PATCH_MEAN)
-    async with serving(tmp_path / "bundle") as server, connect(server) as client:
-        assert (await client.model()).poolings == ("patch_mean",)
-        classified = await client.classify(FILES, raw_scores=True)
-        np.testing.assert_allclose(classified.scores, expected, rtol=0, atol=2e-5)
-        encoded = await client.encode_images(FILES)
-        np.testing.assert_allclose(encoded.pooled, pooled, rtol=0, atol=2e-5)
-        with pytest.raises(InvalidInput) as refused:
-            await client.encode_images(FILES, pooling="mean")
-        assert refused.value.field == "output.pooling"
-
-
-async def test_a_model_of_texts_takes_no_images(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        assert not (await client.model()).takes_images
-        with pytest.raises(InvalidInput) as refused:
-            await client.encode_images(FILES[:1])
-        assert refused.value.field == "images"
-
-
-async def test_http_takes_data_urls(checkpoint: Path, expected: tuple[Array, Array]) -> None:
+async def test_http_takes_data_urls(checkpoint: Path, expected: tuple[Array, Array, Array]) -> None:
     kinds = ["png", "jpeg", "jpg"]
     urls = [
         f"data:image/{kind};base64,{base64.b64encode(file).decode()}" for kind, file in zip(kinds, FILES, strict=True)

@@ -1,11 +1,10 @@
-"""A served language model reranks as sentence-transformers or transformers do, long documents included."""
+"""A served language model reranks as sentence-transformers does, long documents included."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.export.checkpoints.test_monot5 import MONOT5, PAIRS, expected_logits, save_monot5
 from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.language_model_reranker import save_reranker
@@ -37,18 +36,3 @@ async def test_documents_are_scored_as_by_sentence_transformers(front_ends: int,
         assert (await client.model()).tasks >= {"classify", "rerank"}
     # Readers that know no templates would score other texts.
     assert read_manifest(bundle).schema_version == 2
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore")
-async def test_monot5_gives_the_probability_of_its_word(tmp_path: Path) -> None:
-    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
-    save_monot5(checkpoint)
-    export_checkpoint(checkpoint, bundle, "monot5", question=MONOT5)
-    expected = 1 / (1 + np.exp(-expected_logits(checkpoint)))
-    async with serving(bundle) as server, connect(server) as client:
-        scores = (await client.classify(PAIRS)).scores[:, 0]
-        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
-        for number, pair in enumerate(PAIRS):
-            alone = (await client.classify([pair])).scores[0, 0]
-            np.testing.assert_allclose(alone, scores[number], rtol=0, atol=1e-6)

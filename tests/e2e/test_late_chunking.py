@@ -59,22 +59,11 @@ def test_vectors_are_means_of_rows_in_the_context_of_all_texts(http_server: Runn
     assert np.abs(alone[:, :8] / np.linalg.norm(alone[:, :8], axis=1, keepdims=True) - units).max() > 0.01
 
 
-def test_small_forms_are_those_of_the_means(http_server: RunningServer, by_hand: Any) -> None:
-    reply = post(http_server, input=CHUNKS, encoding_format="ubinary")
-    assert [each["embedding"] for each in reply["data"]] == np.packbits(by_hand > 0, axis=1).tolist()
-
-
 def test_texts_that_are_too_long_together_are_refused_with_the_reason(http_server: RunningServer) -> None:
     refused = post(http_server, input=["fresh bread " * 8] * 2)
     assert (refused["status"], refused["code"], refused["param"]) == (400, "context_length_exceeded", "input")
     assert (refused["actual"], refused["limit"]) == (34, 32)
     assert refused["message"].startswith("the texts together have 34 tokens")
-
-
-@pytest.mark.parametrize("empty", ["", " ", "\u200b"])
-def test_a_text_without_tokens_is_refused_by_its_index(http_server: RunningServer, empty: str) -> None:
-    refused = post(http_server, input=["fresh bread", empty, "rain"])
-    assert (refused["status"], refused["param"], refused["sequence"]) == (400, "input", 1)
 
 
 @pytest.mark.parametrize("fields", [{"encoding_format": "int8", "ranges": [[0], [1]]}, {"dimensions": 33}])

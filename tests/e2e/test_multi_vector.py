@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from headwaiter_client import max_sim
-from headwaiter_proto.rules.errors import SequenceTooLong
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.errors import BundleRefused
 from tests.support.e2e.exported import export_checkpoint
@@ -71,29 +69,6 @@ async def test_the_client_gets_the_vectors_of_texts(
         np.testing.assert_allclose(np.concatenate(coarse.hidden), np.concatenate(documents), atol=0.02)
         model = await client.model()
         assert (model.width, model.hidden_width) == (12, 12)
-
-
-async def test_scores_equal_those_of_sentence_transformers(
-    checkpoint: Path, expected: tuple[list[Array], list[Array]]
-) -> None:
-    from sentence_transformers import MultiVectorEncoder
-
-    similarity = MultiVectorEncoder(str(checkpoint / "checkpoint"), device="cpu").similarity(*expected).numpy()
-    async with serving(checkpoint / "bundle") as server, connect(server) as client:
-        queries = (await client.encode(QUERIES, prompt="query", truncation="right")).hidden
-        documents = (await client.encode(DOCUMENTS, prompt="document")).hidden
-    actual = np.stack([max_sim(query, documents) for query in queries])
-    np.testing.assert_allclose(actual, similarity, rtol=0, atol=1e-4)
-    np.testing.assert_array_equal(actual.argsort(axis=1), similarity.argsort(axis=1))
-
-
-async def test_a_query_that_is_too_long_fails_alone(checkpoint: Path) -> None:
-    async with serving(checkpoint / "bundle") as server, connect(server) as client:
-        partial = await client.encode(["rain", "rain " * 50, "stone"], prompt="query", partial=True)
-        error = partial.failures[1]
-        assert isinstance(error, SequenceTooLong)
-        assert (error.sequence, error.limit, error.actual) == (1, MASK_TOKENS, 53)
-        assert [len(rows) for rows in partial.hidden] == [MASK_TOKENS, 0, MASK_TOKENS]
 
 
 def test_a_lower_limit_of_the_server_holds_for_prompts_too(checkpoint: Path) -> None:

@@ -7,14 +7,12 @@ import pytest
 from onnxruntime.quantization import quantize_dynamic
 from tokenizers import Tokenizer
 
-from headwaiter_client import patches
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import ISOLATION_ONE_SEQUENCE, REFERENCE_SOURCE_ONNX_FILE
-from headwaiter_server.runtime.graph import open_session, session_options
-from tests.support.checkpoints import save_sentence_transformer, save_vit, write_json
+from tests.support.checkpoints import save_sentence_transformer
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.helpers import assert_close_to_scale
-from tests.support.export.onnx_files import run_file, save_files, write_onnx
+from tests.support.export.onnx_files import run_file, save_files
 
 pytestmark = pytest.mark.usefixtures("runs_transformers")
 
@@ -37,15 +35,3 @@ async def test_texts_of_a_file_in_int8_run_one_at_a_time(tmp_path: Path) -> None
         expected = run_file(quantized, "last_hidden_state", np.array(each))
         np.testing.assert_array_equal(rows, expected)
         assert_close_to_scale(vector, expected.mean(0), 1e-6)
-
-
-async def test_images_of_a_file(tmp_path: Path) -> None:
-    file = write_onnx(save_vit(tmp_path), tmp_path / "model.onnx", ("pixel_values",))
-    write_json(tmp_path / "preprocessor_config.json", {"size": {"height": 12, "width": 12}})
-    assert main(["onnx", str(file), "-o", str(tmp_path / "bundle")]) == 0
-    images = np.random.default_rng(0).standard_normal((3, 3, 12, 12), np.float32)
-    async with serving(tmp_path / "bundle") as server, connect(server) as client:
-        encoding = await client.encode_features([patches(each, 4, prefix_rows=1) for each in images], hidden=True)
-    session = open_session(file, "cpu", session_options(1))
-    for rows, each in zip(encoding.hidden, images, strict=True):
-        assert_close_to_scale(rows, session.run(None, {"pixel_values": each[None]})[0][0], 1e-6)

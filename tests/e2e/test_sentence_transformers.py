@@ -78,7 +78,7 @@ def connect(server: RunningServer, checkpoint: Path, texts: list[str]) -> Iterat
 
 @pytest.fixture(scope="module")
 def tiny(text_server: RunningServer, text_checkpoint: Path) -> Iterator[ServedAndReference]:
-    texts = ["the bread is fresh", "two tables for rain, please", "Rain falls on stones — ΑΒΓ 雨", "a"]
+    texts = ["the bread is fresh", "two tables for rain, please", "Rain falls on stones — ΑΒΓ 雨", "a", ""]
     with connect(text_server, text_checkpoint, texts) as models:
         yield models
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from headwaiter_client.errors import OutputMissing
-from headwaiter_proto.rules.errors import InvalidInput, SequenceTooLong
 from headwaiter_proto.rules.sparse import dense_vectors
 from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, post, serving
@@ -57,18 +56,6 @@ async def test_the_client_gets_sparse_vectors(front_ends: int, checkpoint: Path,
         assert model.sparse
         assert model.width == width
         assert model.hidden_width == 32
-
-
-@pytest.mark.filterwarnings("ignore")
-async def test_bad_requests_say_what_would_be_right_and_hurt_no_other(checkpoint: Path) -> None:
-    async with serving(checkpoint / "bundle") as server, connect(server) as client:
-        for options, field in (({"dtype": "int8"}, "output.dtype"), ({"dimensions": 4}, "output.dimensions")):
-            with pytest.raises(InvalidInput) as raised:
-                await client.encode(TEXTS, **options)
-            assert raised.value.field == field
-        partial = await client.encode(["rain", "rain " * 200, "stone"], partial=True)
-        assert [len(each) > 0 for each in partial.sparse] == [True, False, True]
-        assert isinstance(partial.failures[1], SequenceTooLong)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_status import rpc_status
 from tokenizers import Tokenizer
 
-from headwaiter_client import Client, InvalidInput, SequenceTooLong
+from headwaiter_client import Client
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.encoder_pb2_grpc import EncoderStub
 from testbed.server_process import RunningServer
@@ -40,11 +40,6 @@ def tokenize(server: RunningServer, **fields: Any) -> pb.TokenizeResponse:
         return reply
 
 
-def ids(reply: pb.TokenizeResponse) -> list[list[int]]:
-    flat = np.frombuffer(reply.tokens.data, "<i4")
-    return [each.tolist() for each in np.split(flat, np.cumsum(reply.tokens.lengths)[:-1])]
-
-
 def post(server: RunningServer, path: str, **fields: Any) -> Any:
     return post_json(server.metrics_url.replace("/metrics", path), fields)
 
@@ -67,17 +62,6 @@ def test_ids_offsets_and_strings_are_those_of_the_tokenizer(client: Client, orac
     assert found.model.name == "tiny-text"
 
 
-def test_lists_beyond_the_limits_of_a_request_are_split(client: Client, oracle: Tokenizer) -> None:
-    texts = [f"{LONG}{number}" for number in range(20)]
-    assert client.count_tokens(texts) == [len(oracle.encode(text).ids) for text in texts]
-
-
-def test_a_text_beyond_the_tokens_of_a_request_is_refused(client: Client) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        client.count_tokens(["a", "bread " * 100])
-    assert (refused.value.sequence, refused.value.limit, refused.value.actual) == (1, 96, 102)
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_truncation_keeps_the_tokens_that_encode_keeps(side: Any, client: Client, oracle: Tokenizer) -> None:
     found = client.tokenize(["a", LONG], truncation=side, offsets=True)
@@ -86,18 +70,6 @@ def test_truncation_keeps_the_tokens_that_encode_keeps(side: Any, client: Client
     assert found.ids[1].tolist() == [whole.ids[place] for place in kept]
     assert found.offsets[1].tolist() == [list(whole.offsets[place]) for place in kept]
     assert found.truncated == {1: len(whole.ids)} == client.encode(["a", LONG], truncation=side).truncated
-
-
-def test_a_request_can_refuse_texts_that_are_too_long(client: Client) -> None:
-    with pytest.raises(SequenceTooLong) as refused:
-        client.tokenize(["a", LONG], truncation="error")
-    assert (refused.value.sequence, refused.value.limit) == (1, 32)
-
-
-def test_special_tokens_are_those_that_the_tokenizer_adds(text_server: RunningServer, oracle: Tokenizer) -> None:
-    reply = tokenize(text_server, texts=pb.Texts(values=TEXTS), offsets=True)
-    masks = [oracle.encode(text).special_tokens_mask for text in TEXTS]
-    assert list(reply.special) == [each for mask in masks for each in mask]
 
 
 def test_ids_can_be_encoded(client: Client) -> None:
@@ -128,12 +100,6 @@ def test_wrong_requests_are_refused(fields: Any, field: str | None, text_server:
     info = ErrorInfo()
     assert status.details[0].Unpack(info)
     assert info.metadata.get("field") == field
-
-
-def test_a_model_without_a_tokenizer_is_named(feature_server: RunningServer) -> None:
-    with Client(feature_server.address) as client, pytest.raises(InvalidInput, match="has a tokenizer") as refused:
-        client.count_tokens(["a"])
-    assert refused.value.field == "model"
 
 
 def test_the_path_of_tei_has_the_tokens_with_their_places(http_server: RunningServer, oracle: Tokenizer) -> None:
