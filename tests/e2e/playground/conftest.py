@@ -96,6 +96,7 @@ def open_signed_out(chromium: Browser, own_origin: str) -> Iterator[OpenSignedOu
         page = chromium.open(f"{own_origin}playground/#{tab}")
         opened.append(page)
         page.wait_for("!document.querySelector('#sign-in').hidden")
+        assert not any("/call/" in url for url in page.urls)
         return page
 
     yield open_page

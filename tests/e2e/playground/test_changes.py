@@ -1,6 +1,5 @@
 """The page while things change: models are replaced and removed, the server is slow or away, the user clicks on."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from headwaiter_client import Client, FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
-from headwaiter_proto.rules.errors import InvalidInput, Starting, Unavailable
+from headwaiter_proto.rules.errors import InvalidInput, Starting
 from testbed.chromium import Browser, Page
 from tests.e2e.playground.conftest import OpenTab, next_frame, page_server, show_token
 from tests.support.playground.changing_server import ChangingServer
@@ -217,18 +216,6 @@ def test_a_page_that_was_opened_while_the_server_starts_recovers(tab: str, chrom
         page.wait_for("document.querySelectorAll('.error:not([hidden], :empty)').length === 0")
 
 
-def test_an_error_goes_once_the_server_answers_again(open_tab: OpenTab) -> None:
-    server = ChangingServer(fake=FakeEncoder())
-    page = open_attention(open_tab, server)
-    server.errors["Attend"] = Unavailable("the server is shutting down: try another one", retry_after_s=1.0)
-    page.click("#chips button:nth-child(4)")
-    page.wait_for("document.querySelector('main').textContent.includes('shutting down')")
-    server.errors = {}
-    page.wait_for("document.querySelector('#context-title').textContent.includes('token 3')")
-    assert errors(page) == []
-    forgive_refusals(page)
-
-
 @pytest.mark.parametrize(("tab", "method"), [("attention", "Attend"), ("similarity", "Encode")])
 def test_a_tab_whose_load_failed_tries_again_when_it_is_shown(tab: str, method: str, open_tab: OpenTab) -> None:
     server = ChangingServer(fake=FakeEncoder())
@@ -274,33 +261,3 @@ def test_the_page_opens_the_first_model_that_takes_text(names: list[str], opened
     assert page.texts("#model option") == names
     shown = "attention-error" if opened_name == "image" else "attention-result"
     page.wait_for(f"!document.querySelector('#{shown}').hidden")
-
-
-def test_attention_does_not_wait_behind_a_run_of_latency_which_can_be_cancelled(open_tab: OpenTab) -> None:
-    server = ChangingServer(fake=FakeEncoder())
-    page = open_tab(server, "latency")
-    server.delays_s["Encode"] = 1.0
-    page.choose("#latency-requests", "20")
-    page.click("#latency-send")
-    page.wait_for("document.querySelector('#latency-status').textContent.match(/^[1-9] of 20/)")
-    page.evaluate(f"document.querySelector('#attention-input').value = {json.dumps(TEXT)}")
-    page.click("#tab-attention")
-    page.wait_for("document.querySelector('#context svg')")
-    assert server.count("Encode") < 10
-    page.click("#tab-latency")
-    page.click("#latency-cancel")
-    page.wait_for("document.querySelector('#latency-status').textContent.includes('cancelled')")
-    assert errors(page) == []
-    assert server.count("Encode") < 12
-    assert page.evaluate("!document.querySelector('#latency-send').disabled")
-
-
-def test_of_many_clicks_only_the_last_one_needs_a_call(open_tab: OpenTab) -> None:
-    server = ChangingServer(fake=FakeEncoder())
-    page = open_tab(server, "attention", "bread " * 90)
-    page.wait_for("document.querySelector('#context svg')")
-    server.delays_s["Attend"] = 0.2
-    before = server.count("Attend")
-    page.evaluate("for (let at = 5; at < 85; at += 1) document.querySelectorAll('#chips button')[at].click()")
-    page.wait_for("document.querySelector('#context-title').textContent.includes('token 84')")
-    assert server.count("Attend") - before <= 3

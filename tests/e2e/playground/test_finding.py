@@ -138,13 +138,6 @@ def test_the_page_opens_the_largest_weight_to_an_earlier_word(page: Page) -> Non
     assert not page.evaluate("document.querySelector('#finding-rule').checkVisibility()")
 
 
-def test_of_heads_with_equal_rounded_weights_the_page_opens_the_best(open_tab: OpenTab) -> None:
-    page = open_tab(LookingEncoder({(0, 1): {(7, 2): 0.6}, (1, 0): {(7, 2): 0.6004}}), "attention", TEXT)
-    page.wait_for("document.querySelector('#context svg')")
-    assert page.texts("#context-title")[0].endswith("layer 1, head 0")
-    assert page.texts("#finding-weight") == ["0.60"]
-
-
 def test_a_text_without_two_words_that_are_far_apart_opens_its_largest_weight(open_tab: OpenTab) -> None:
     page = open_tab(LookingEncoder({(1, 1): {(1, 2): 0.75}}), "attention", "two words")
     page.wait_for("document.querySelector('#context svg')")

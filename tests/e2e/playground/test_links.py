@@ -73,10 +73,11 @@ def open_picture(open_tab: OpenTab, client: Client) -> Page:
     return page
 
 
-def test_a_copied_link_shows_the_same_picture_in_another_browser_profile(
+def test_a_copied_link_shows_the_same_picture_in_another_browser_profile_and_so_does_a_reload(
     open_tab: OpenTab, chromium: Browser, client: Client
 ) -> None:
     page = open_picture(open_tab, client)
+    before = picture(page)
     chromium.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     page.click("#copy-link")
     page.wait_for("document.querySelector('#copied-link').textContent")
@@ -84,16 +85,11 @@ def test_a_copied_link_shows_the_same_picture_in_another_browser_profile(
     link = page.evaluate("location.href")
     other = chromium.open(link)
     other.wait_for(f"{CONTEXT_OF}('token 4')")
-    assert picture(other) == picture(page)
+    assert picture(other) == before
     assert other.evaluate("location.href") == link
     assert other.texts("#link-note") == [""]
     assert other.errors == []
     other.close()
-
-
-def test_a_reload_keeps_the_picture(open_tab: OpenTab, client: Client) -> None:
-    page = open_picture(open_tab, client)
-    before = picture(page)
     page.evaluate("window.isOld = true")
     page.send("Page.reload")
     page.wait_for(f"!window.isOld && document.readyState === 'complete' && {CONTEXT_OF}('token 4')")
@@ -224,15 +220,6 @@ def test_back_and_forward_before_the_model_has_come_ends_on_the_model_of_the_add
     assert page.evaluate("document.querySelector('#model').value") == "second"
     assert "model=second" in page.evaluate("location.hash")
     assert shown_errors(page) == []
-
-
-def test_a_link_to_a_tab_alone_and_texts_of_another_tab(open_tab: OpenTab, chromium: Browser, client: Client) -> None:
-    page = open_tab(client, "similarity", "the bread\nrain & stone")
-    page.wait_for("document.querySelector('.cosines') && location.hash.includes('text=')")
-    other = chromium.open(page.evaluate("location.href"))
-    other.wait_for("document.querySelector('.cosines')")
-    assert table(other, "#cosines") == table(page, "#cosines")
-    other.close()
 
 
 def test_a_link_holds_the_query_of_the_texts(open_tab: OpenTab, chromium: Browser, client: Client) -> None:

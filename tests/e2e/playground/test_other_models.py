@@ -30,14 +30,6 @@ headwaiter_batch_sequences_count{model="${model}",version="1"} ${sequences}`).jo
 }; })(fetch)"""
 
 
-def send(page: Page, requests: int) -> None:
-    page.choose("#latency-requests", str(requests))
-    page.choose("#latency-sequences", "1")
-    page.click("#latency-send")
-    page.wait_for(f"document.querySelector('#latency-status').textContent.startsWith('{requests} of')")
-    page.wait_for(f"document.querySelectorAll('#stages-table tbody tr').length >= {requests}")
-
-
 def choose_model(page: Page, name: str) -> None:
     shown = page.texts("#model-summary")[0]
     page.choose("#model", name)
@@ -47,27 +39,13 @@ def choose_model(page: Page, name: str) -> None:
 def test_the_network_does_not_hold_the_work_of_the_page(open_tab: OpenTab) -> None:
     page = open_tab(ChangingServer(one=FakeEncoder(model="one")), "latency")
     page.evaluate(BUSY_PAGE)
-    send(page, 1)
+    page.choose("#latency-requests", "1")
+    page.choose("#latency-sequences", "1")
+    page.click("#latency-send")
+    page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 1")
     names = page.texts("#stages-table thead th")
     row = dict(zip(names, table(page, "#stages-table")[0], strict=True))
     assert float(row["network"]) < 300 <= float(row["browser"])
-
-
-def test_requests_name_their_model_and_keep_their_numbers(open_tab: OpenTab) -> None:
-    server = ChangingServer(one=FakeEncoder(model="one", layers=1), two=FakeEncoder(model="two"))
-    page = open_tab(server, "latency")
-    send(page, 1)
-    choose_model(page, "two")
-    send(page, 20)
-    page.click("#tab-attention")
-    page.wait_for("document.querySelector('#context svg')")
-    page.click("#tab-latency")
-    page.wait_for("document.querySelectorAll('#stages-table tbody tr').length === 25")
-    rows = [row[:2] for row in table(page, "#stages-table")]
-    # The request to the model "one" was number 1; of each method, the page keeps the last twenty.
-    encodes = [[f"{number} Encode", "two"] for number in range(21, 1, -1)]
-    # One for all heads, three for the exact weights of heads that are equal, and one for the vectors.
-    assert rows == [*([f"{number} Attend", "two"] for number in range(26, 21, -1)), *encodes]
 
 
 def test_the_server_now_is_that_of_the_chosen_model_and_keeps_its_last_values(open_tab: OpenTab) -> None:
@@ -128,18 +106,6 @@ def test_a_model_of_images_takes_pictures(open_tab: OpenTab) -> None:
     page.click("#tab-latency")
     page.click("#latency-send")
     page.wait_for("document.querySelector('#latency-error').textContent.includes('vit takes pictures')")
-
-
-def test_the_chart_of_costs_ends_at_the_budget_of_a_batch(open_tab: OpenTab) -> None:
-    server = ChangingServer(one=FakeEncoder(model="one"))
-    server.descriptions["one"].execution.MergeFrom(pb.Execution(cost=COST, token_budget=512, cell_budget=2**62))
-    page = open_tab(server, "cost")
-    page.wait_for("document.querySelector('#cost-table tr')")
-    assert table(page, "#cost-table")[-1][0] == "512"
-    page.choose("#batch-size", "64")
-    page.wait_for("document.querySelector('#cost-table tbody tr:last-child th').textContent === '8'")
-    assert "budget of a batch: 8" in page.texts("#cost-chart text")
-    assert "at most 512 tokens" in page.texts("#cost-words")[0]
 
 
 def test_a_model_of_one_length_has_its_cost_by_the_number_of_sequences(open_tab: OpenTab) -> None:

@@ -121,14 +121,6 @@ def test_a_document_may_begin_with_the_text_of_a_separator(open_tab: OpenTab, re
 
 
 @pytest.mark.parametrize("form", ["curl", "python"])
-def test_the_copied_calls_run(form: str, open_tab: OpenTab, reranker: Client) -> None:
-    page = open_ranking(open_tab, reranker)
-    reply = reply_of(form, copied(page, form))
-    assert reply["lengths"] == [len(reranker.attend((QUERY, document)).tokens or ()) for document in DOCUMENTS]
-    assert page.evaluate("document.querySelector('#copy-openai').hidden")
-
-
-@pytest.mark.parametrize("form", ["curl", "python"])
 def test_the_copied_call_of_texts_to_classify_runs(form: str, open_tab: OpenTab, classifier: Client) -> None:
     page = open_tab(classifier, "classify", 'rain it\'s "falls" 😀\nfresh bread')
     page.wait_for("document.querySelector('#classify-result article')")
