@@ -327,20 +327,6 @@ def test_the_resources_of_operators_follow_their_schemas(chart: Chart, tmp_path:
     assert custom_problem(list(custom.values()), tmp_path) == ""
 
 
-@pytest.mark.exhaustive
-def test_the_schemas_of_operators_find_a_wrong_field_and_a_wrong_value(chart: Chart, tmp_path: Path) -> None:
-    manifests = chart.render(merge(NEEDED, VARIANTS["keda"]))
-    wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("ScaledObject minilm", {"spec": {"minReplicas": 2}}, "minReplicas"),
-        ("ScaledObject minilm", {"spec": {"fallback": {"behavior": "none"}}}, "none"),
-        ("ServiceMonitor minilm", {"spec": {"endpoints": [{"port": "metrics", "interval": "5"}]}}, "interval"),
-    ]
-    for number, (key, change, fact) in enumerate(wrong):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        assert fact in custom_problem([merge(manifests[key], change)], folder)
-
-
 @pytest.mark.parametrize(
     ("values", "facts"),
     [
