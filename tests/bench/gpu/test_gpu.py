@@ -27,7 +27,7 @@ from headwaiter_export.encoder.reference import concatenate, random_sequences, r
 from headwaiter_proto.manifest_pb2 import Manifest
 from headwaiter_server.scheduling.cost import BatchLimits
 from tests.support.export.helpers import assert_close, random_encoder
-from tests.support.gpu_check.rehearsal import EFFORT, Faults, RehearsalGpu
+from tests.support.gpu_check.rehearsal import EFFORT, Faults, RehearsalGpu, varlen_attn
 
 SETTINGS = Settings(EFFORT, None, Path(), RehearsalGpu(Faults()))
 
@@ -133,16 +133,13 @@ def test_padded_batches_in_pytorch_equal_single_sequences() -> None:
 def test_variable_length_attention_in_pytorch_gets_the_bounds_of_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def varlen_attn(*rows_and_bounds: torch.Tensor) -> torch.Tensor:
-        query, key, value, starts, same, longest, same_longest = rows_and_bounds
+    def checked(*rows_and_bounds: torch.Tensor) -> torch.Tensor:
+        starts, same, longest, same_longest = rows_and_bounds[3:]
         assert starts is same
         assert longest == same_longest == int(starts.diff().max())
-        lengths = starts.diff().tolist()
-        heads = (torch.split(rows.transpose(0, 1), lengths, dim=1) for rows in (query, key, value))
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return torch.cat([attend(q, k, v) for q, k, v in zip(*heads, strict=True)], dim=1).transpose(0, 1)
+        return varlen_attn(*rows_and_bounds)
 
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", checked)
     assert_equals_single_sequences(random_encoder(vocabulary_size=10), pytorch.VariableLength)
 
 

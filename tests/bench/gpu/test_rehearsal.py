@@ -47,7 +47,6 @@ class Rehearse(Protocol):
 
 # PyTorch takes four times as long as Headwaiter, which takes 1 s, or half as long with CUDA graphs.
 SLOW_AND_FAST = {"PyTorch": 4.0, "CUDA graphs": 0.5}
-NO_SERVER = ("false",)
 
 
 def no_time_passes() -> float:
@@ -85,37 +84,6 @@ def one_model(text_bundle: Path, text_checkpoint: Path, runs_graphs: None) -> It
 
 def failing(findings: Sequence[Finding]) -> set[str]:
     return {finding.name for finding in findings if finding.fails}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("starts_processes")
-def test_every_part_runs_and_finds_what_goes_wrong(rehearse: Rehearse, one_model: None) -> None:
-    status, findings = rehearse(
-        [],
-        now_s=no_time_passes,
-        server=NO_SERVER,
-        seconds={"Headwaiter, in process": 9.0, "128 tokens: ms": 1e6, **SLOW_AND_FAST},
-        used_mib=(*[100.0] * 5, 200.0, 206.0),
-        changed=1.0,
-    )
-    models = ("distance products, as DeBERTa", "gated distances of sounds, as WavLM", BERT, TEXTS)
-    assert status == 1
-    assert failing(findings) == {
-        *("by default", "without front ends", "with two instances", "without CUDA graphs"),
-        *("a server with --warm-up on", "a server with --warm-up off"),
-        *("throughput in process / PyTorch, padded, in arrival order", "throughput in process / sentence-transformers"),
-        *(f"{model}: replays that differ from an ordinary run by more than the tolerance" for model in models),
-        "128 tokens: share of the matrix rate",
-        MEMORY,
-    }
-    # Every part has figures that hold, and an aim that is missed does not fail.
-    holding = {each.part for each in findings if each.verdict == "holds"}
-    assert holding >= {"correctness", "batches", "graphs", "rotary", "long_sequences", "forms"}
-    assert {each.part for each in findings} >= check.PARTS.keys()
-    assert {each.fails for each in findings if each.is_aim and each.verdict == "does not hold"} == {False}
-    decided = {each.name: each.measured for each in findings if each.name.startswith("decision: ")}
-    for subject in ("CUDA graphs", "CUDA graphs of kernels with parameters in host memory"):
-        assert str(decided[f"decision: {subject}"]).startswith("off, ")
 
 
 @pytest.mark.exhaustive
@@ -190,12 +158,6 @@ def test_a_hang_ends_the_check_and_what_was_measured_is_printed(tmp_path: Path) 
     assert "a call has not returned 1 s after the start" in ended.stderr
     assert "in wait_for_ever" in ended.stderr
     assert "| kernels | measured before | 7 |" in ended.stderr
-
-
-def test_an_unknown_part_is_refused(rehearse: Rehearse) -> None:
-    with pytest.raises(SystemExit) as exit_status:
-        rehearse(["sped"])
-    assert exit_status.value.code == 2
 
 
 def test_no_measurement_starts_when_the_time_of_its_part_is_up(rehearse: Rehearse, one_model: None) -> None:

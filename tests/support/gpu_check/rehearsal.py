@@ -55,8 +55,6 @@ class Faults:
         changed: what replays of CUDA graphs add to values after the server's own checks.
         replays: how often CUDA graphs have run.
         seconds: how long a run takes, by a part of its name; 1 s for others.
-        used_mib: memory in use at each measurement; after the last number, the first comes again.
-        server: command of the server.
         profiler_error: the error of the profiler; empty if it works.
     """
 
@@ -67,9 +65,7 @@ class Faults:
     changed: float = 0.0
     replays: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
-    used_mib: Sequence[float] = (*[100.0] * 5, 200.0, 200.0)
     profiler_error: str = ""
-    server: Sequence[str] = (sys.executable, "-m", "tests.support.gpu_check.rehearsal")
 
 
 class RehearsalGpu(Gpu):
@@ -79,12 +75,12 @@ class RehearsalGpu(Gpu):
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._used_mib = cycle(faults.used_mib)
+        self._used_mib = cycle((*[100.0] * 5, 200.0, 200.0))
 
     @property
     @override
     def server(self) -> Sequence[str]:
-        return self._faults.server
+        return (sys.executable, "-m", "tests.support.gpu_check.rehearsal")
 
     @override
     def unavailable_reason(self) -> str:
