@@ -21,7 +21,6 @@ from headwaiter_server.app import Server
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizedText
 from headwaiter_server.runtime.attention_weights import AttentionWeightsGraph
 from tests.e2e.test_stream import request, streaming
-from tests.support.e2e.grpc_errors import code_of
 from tests.support.e2e.in_process_server import (
     connect,
     metrics_url,
@@ -30,7 +29,7 @@ from tests.support.e2e.in_process_server import (
     serving,
     wait_until,
 )
-from tests.support.e2e.prometheus_metrics import metric_value, read_metric
+from tests.support.e2e.prometheus_metrics import metric_value
 from tests.support.e2e.raw_http2 import RawConnection
 
 TIMEOUT_S = 20.0
@@ -143,21 +142,6 @@ def _reads_to_the_end(connection: socket.socket) -> bool:
             pass
         return True
     return False
-
-
-class Panic(BaseException):
-    """Stands in for the tokenizer's PanicException, which is no Exception either."""
-
-
-@pytest.mark.parametrize("texts", [["bread"], ["bread", "rain"]])
-async def test_a_panic_of_the_tokenizer_fails_only_its_call(text_bundle: Path, texts: list[str]) -> None:
-    async with serving(text_bundle) as server, connect(server) as client:
-        with patch.object(BundleTokenizer, "tokenize", side_effect=Panic("index out of bounds")):
-            with pytest.raises(HeadwaiterError) as failed:
-                await client.encode(texts, timeout_s=5)
-            assert code_of(failed.value) is grpc.StatusCode.INTERNAL
-        assert (await client.encode(texts)).pooled is not None
-        assert await read_metric(metrics_url(server), "headwaiter_inflight_requests") == 0
 
 
 async def test_a_drain_does_not_wait_for_an_attend_whose_caller_has_gone(text_bundle: Path) -> None:

@@ -7,7 +7,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ import pytest
 import trustme
 
 from headwaiter_client import Client
-from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
-from headwaiter_server.runtime.packing import PackedBatch
 from testbed.server_process import RunningServer
 from tests.support.documents import COMING_FROM, HTTP, blocks, table_rows
 from tests.support.e2e.http_calls import http_status, post_json
@@ -60,24 +57,6 @@ def test_openai_gives_the_vectors_of_grpc(encoding: Any, http_server: RunningSer
     assert [each.index for each in reply.data] == [0, 1, 2]
     assert reply.model == "tiny-text"
     assert reply.usage.prompt_tokens == reply.usage.total_tokens > len(TEXTS)
-
-
-async def test_openais_asyncio_client_gives_the_vectors_of_grpc(http_server: RunningServer, vectors: Any) -> None:
-    async with openai.AsyncOpenAI(base_url=url(http_server, "/v1"), api_key="unused") as client:
-        calls = [client.embeddings.create(input=text, model="tiny-text") for text in TEXTS]
-        replies = await asyncio.gather(*calls)
-    np.testing.assert_allclose([reply.data[0].embedding for reply in replies], vectors, rtol=0, atol=1e-6)
-
-
-def test_openai_takes_token_ids_and_dimensions(http_server: RunningServer) -> None:
-    with openai_client(http_server) as client, Client(http_server.address) as grpc_client:
-        expected = grpc_client.encode_tokens([[1, 2, 3], [4]], dimensions=5).pooled
-        for ids in ([[1, 2, 3], [4]], [4]):
-            reply = client.embeddings.create(input=ids, model="tiny-text", dimensions=5)
-            rows = [each.embedding for each in reply.data]
-            np.testing.assert_allclose(rows, expected[-len(rows) :], rtol=0, atol=1e-6)
-        models: list[Any] = list(client.models.list())
-        assert [(each.id, each.max_model_len) for each in models] == [("tiny-text", 32)]
 
 
 def test_openai_raises_its_typed_errors(http_server: RunningServer) -> None:
@@ -141,25 +120,6 @@ async def test_a_full_queue_is_429_and_openai_tries_again(text_bundle: Path) -> 
                 await wait_until(grpc_client, lambda: (refused(url) or 0) >= 2)
                 device.resume()
                 assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1, 1, 1]
-
-
-async def test_sixty_calls_at_once_all_end_after_refusals(text_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = EncoderGraph.run
-
-    def run_slowly(graph: EncoderGraph, batch: PackedBatch, *, hidden: bool) -> GraphOutputs:
-        time.sleep(0.1)
-        return run(graph, batch, hidden=hidden)
-
-    monkeypatch.setattr(EncoderGraph, "run", run_slowly)
-    async with serving(text_bundle, http_api="on", max_queue_tokens=64, max_request_tokens=64) as server:
-        base_url = metrics_url(server).replace("/metrics", "/v1")
-        async with (
-            openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=200) as client,
-            asyncio.timeout(60),
-        ):
-            calls = [client.embeddings.create(input=[1 + i % 9] * 8, model="") for i in range(60)]
-            assert [len(reply.data) for reply in await asyncio.gather(*calls)] == [1] * 60
-        assert (await asyncio.to_thread(refused, metrics_url(server)) or 0) > 0
 
 
 async def test_openai_does_not_send_a_request_again_whose_time_is_up(text_bundle: Path) -> None:

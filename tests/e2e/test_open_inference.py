@@ -1,7 +1,5 @@
 """The Open Inference Protocol over real gRPC gives the answers of headwaiter.v1, and obeys the same limits."""
 
-import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ from google.rpc import error_details_pb2
 from google.rpc.status_pb2 import Status
 
 from headwaiter_proto import open_inference_pb2 as oip
-from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving, wait_until
+from tests.support.e2e.in_process_server import connect, serving
 from tests.support.e2e.open_inference_caller import arrays, calling, id_request, raw_request, refusal
-from tests.support.e2e.prometheus_metrics import metric_value
 
 IDS = [[1, 2, 3], [4], [5, 6]]
 TEXTS = ["fresh bread", "rain"]
@@ -71,42 +68,6 @@ async def test_errors_have_the_code_the_details_and_the_message_of_headwaiter_v1
         assert (await refusal(caller.ModelMetadata(oip.ModelMetadataRequest(name="x")))).code().name == "NOT_FOUND"
 
 
-async def test_padding_may_not_make_a_reply_larger_than_the_limit(text_bundle: Path) -> None:
-    # 9 sequences, the longest of 40 tokens, take 9 · 40 · 32 · 4 bytes.
-    ids, mask = np.ones((9, 40), np.int64), np.zeros((9, 40), np.int64)
-    mask[:, 0] = mask[0] = 1
-    async with serving(text_bundle, max_reply_bytes=46_000) as server, calling(server) as caller:
-        request = raw_request("tiny-text", ("hidden",), input_ids=ids, attention_mask=mask)
-        error = await refusal(caller.ModelInfer(request))
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "46080" in str(error.details())
-        answer = await caller.infer(raw_request("tiny-text", input_ids=ids, attention_mask=mask))
-        assert answer["pooled"].shape == (9, 32)
-
-
-async def test_a_late_request_and_a_cancelled_one_never_run(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, connect(server) as client, calling(server) as caller:
-        with paused_device() as device:
-            first = asyncio.create_task(client.encode_tokens([[1] * 3]))
-            await device.wait_for_batch()
-            late = id_request(1, 2)
-            late.parameters["timeout"].int64_param = 50_000
-            assert (await refusal(caller.ModelInfer(late))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            error = await refusal(caller.ModelInfer(id_request(1, 2), timeout=0.05))
-            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            queued = partial(metric_value, metrics_url(server), "headwaiter_queue_sequences")
-            await wait_until(client, lambda: queued() == 0)
-            cancelled = caller.ModelInfer(id_request(1, 2, 3, 4))
-            await wait_until(client, lambda: queued() == 1)
-            cancelled.cancel()
-            labels = {"method": "ModelInfer", "code": "CANCELLED"}
-            counted = partial(metric_value, metrics_url(server), "headwaiter_requests_total", **labels)
-            await wait_until(client, lambda: counted() == 1)
-            device.resume()
-            await first
-        assert device.batch_lengths == [[3]]
-
-
 async def test_a_stream_answers_in_order_and_continues_after_errors(text_bundle: Path) -> None:
     async with serving(text_bundle) as server, calling(server) as caller:
         requests = [id_request(*[1] * length) for length in (40, 3, 65, 2)]
@@ -131,14 +92,3 @@ async def test_a_stream_ends_with_the_first_error_if_the_caller_asks_for_grpc_er
         error = await refusal(call.read())
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "1000" in str(error.details())
-
-
-async def test_many_requests_of_a_stream_share_batches_within_the_limits_of_streams(text_bundle: Path) -> None:
-    async with serving(text_bundle, max_stream_requests=8, max_stream_bytes=4096) as server, calling(server) as caller:
-        requests = [id_request(*[number % 50 + 1] * (number % 7 + 1)) for number in range(200)]
-        for request in requests:
-            request.outputs.add(name="token_count")
-            request.outputs.add(name="hidden")
-        replies = [reply async for reply in caller.ModelStreamInfer(requests)]
-        counts = [int(arrays(reply.infer_response)["token_count"][0]) for reply in replies]
-        assert counts == [number % 7 + 1 for number in range(200)]

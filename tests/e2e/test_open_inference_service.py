@@ -9,7 +9,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headwaiter_proto import open_inference_pb2 as oip
-from tests.support.e2e.in_process_server import connect, metrics_url, paused_device, serving
+from tests.support.e2e.in_process_server import connect, metrics_url, serving
 from tests.support.e2e.open_inference_caller import SERVICE, calling, id_request, raw_request, refusal
 from tests.support.e2e.prometheus_metrics import read_metric
 
@@ -148,17 +148,3 @@ async def test_a_server_that_is_leaving_is_not_ready_and_answers(text_bundle: Pa
                 await asyncio.sleep(0.01)
         assert not (await caller.ModelReady(oip.ModelReadyRequest(name="tiny-text"))).ready
         assert (await caller.infer(id_request(1, 2)))["pooled"].shape == (1, 32)
-
-
-async def test_a_server_that_drains_is_not_ready(text_bundle: Path) -> None:
-    async with serving(text_bundle) as server, calling(server) as caller:
-        with paused_device() as device:
-            first = asyncio.create_task(caller.infer(id_request(1, 2)))
-            await device.wait_for_batch()
-            draining = asyncio.create_task(server.drain())
-            await asyncio.sleep(0)
-            assert (await caller.ServerLive(oip.ServerLiveRequest())).live
-            assert not (await caller.ServerReady(oip.ServerReadyRequest())).ready
-            device.resume()
-            assert (await first)["pooled"].shape == (1, 32)
-            await draining

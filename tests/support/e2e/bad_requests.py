@@ -21,8 +21,6 @@ from tests.support.e2e.request_messages import (
 )
 
 NOT_A_MESSAGE = b"\xff\xff\xff"
-# What protobuf.js writes for "\ud83c"; the Python writer refuses such a text.
-HALF_EMOJI = b"\xed\xa0\xbc"
 
 # A call of the client, or, if the client would refuse the request itself, the message to send.
 Request = Callable[[Client], object] | Message | bytes
