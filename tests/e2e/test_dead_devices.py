@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headwaiter_client import AsyncClient, Client, DeviceFailed, Encoding, InferenceFailed, RetryPolicy, Unavailable
+from headwaiter_client import AsyncClient, DeviceFailed, Encoding, InferenceFailed, RetryPolicy, Unavailable
 from testbed.server_process import running_server
 from tests.support.e2e.grpc_errors import code_of, is_from_server
 from tests.support.e2e.in_process_server import serving, wait_until
@@ -97,16 +97,3 @@ async def test_a_sequence_kills_at_most_two_devices_of_a_fleet(
         assert [answer.lengths.tolist() for answer in innocent if isinstance(answer, Encoding)] == [
             [len(sequence)] for sequence in INNOCENT
         ]
-
-
-async def test_the_client_for_threads_kills_at_most_two_devices_too(mortal: MortalDevices, text_bundle: Path) -> None:
-    async with serving(text_bundle) as first, serving(text_bundle) as second, serving(text_bundle) as third:
-        addresses = [f"127.0.0.1:{replica.port}" for replica in (first, second, third)]
-
-        def encode() -> Encoding:
-            with Client(addresses, retry=PATIENT, timeout_s=TIMEOUT_S) as client:
-                return client.encode_tokens([KILL])
-
-        (error,) = await asyncio.gather(asyncio.to_thread(encode), return_exceptions=True)
-    assert mortal.deaths == 2
-    assert isinstance(error, InferenceFailed)

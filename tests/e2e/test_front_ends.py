@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,36 +106,6 @@ def test_every_front_end_gives_the_same_answers_and_one_page_counts_the_calls_of
 
 def encoded(server: RunningServer) -> float:
     return metric_value(server.metrics_url, "headwaiter_requests_total", method="Encode", code="OK")
-
-
-def test_a_killed_front_end_costs_no_retrying_caller_a_call_and_comes_back(shared: Watched) -> None:
-    server = shared.server
-    restarts = metric_value(server.metrics_url, "headwaiter_front_end_restarts_total")
-    with ExitStack() as stack:
-        clients = [stack.enter_context(Client(server.address, timeout_s=30)) for _ in range(8)]
-        expected = clients[0].encode(["rain"]).pooled
-        came_back = threading.Event()
-
-        def call(client: Client) -> int:
-            calls = 0
-            while not came_back.is_set():
-                assert np.array_equal(client.encode(["rain"]).pooled, expected)
-                calls += 1
-            return calls
-
-        with ThreadPoolExecutor(8) as threads:
-            counts = [threads.submit(call, client) for client in clients]
-            time.sleep(0.3)
-            front_ends(server)[0].kill()
-            try:
-                shared.wait_for_line("answers requests again")
-                time.sleep(0.3)
-            finally:
-                came_back.set()
-            assert all(each.result() for each in counts)
-    assert shared.lines().count("has ended with exit code -9") == 1
-    assert metric_value(server.metrics_url, "headwaiter_front_end_restarts_total") == restarts + 1
-    assert metric_value(server.metrics_url, "headwaiter_front_ends") == 2
 
 
 def test_the_counts_of_a_killed_front_end_stay_on_the_page(shared: Watched) -> None:
@@ -332,18 +301,6 @@ def test_a_server_whose_engine_hangs_is_not_serving_until_it_answers_again(text_
             process.send_signal(signal.SIGCONT)
         wait_until_serving_is(True)
         assert len(client.encode(["rain"]).lengths) == 1
-
-
-@pytest.mark.exhaustive
-def test_each_process_has_its_own_start_time_and_memory_and_the_server_counts_once(lasting: Watched) -> None:
-    url, now_s = lasting.server.metrics_url, time.time()
-    for process in ("engine", "front end 1", "front end 2"):
-        start_s = metric_value(url, "process_start_time_seconds", process=process)
-        assert now_s - 3600 < start_s <= now_s + 1
-        assert 1e7 < metric_value(url, "process_resident_memory_bytes", process=process) < 1e10
-    assert metric_value(url, "headwaiter_build_info") == 1
-    assert metric_value(url, "headwaiter_version_state", model="tiny-text", state="ready") == 1
-    assert metric_value(url, "headwaiter_version_state") == 1
 
 
 @pytest.mark.exhaustive

@@ -131,20 +131,6 @@ def test_objects_of_requests_name_model_caller_trace_and_code_and_the_start_name
     assert [secret for secret in SECRETS if secret in server.log.read_text()] == []
 
 
-def test_text_names_the_same_and_says_nothing_of_requests_that_succeed(text_bundle: Path, tmp_path: Path) -> None:
-    with logged(text_bundle, tmp_path) as server:
-        server.make_calls()
-    text = server.log.read_text()
-    assert "good-1" not in text
-    caller = r"from 127\.0\.0\.1:\d+"
-    assert re.search(
-        rf"INFO .*Encode long-1, model tiny version 3, {caller} with the token of billing: SequenceTooLong", text
-    )
-    assert re.search(rf"WARNING .*Encode \S+, {caller}: Unauthenticated", text)
-    assert re.search(r"WARNING .*POST /v1/embeddings \S+, from 127\.0\.0\.1: Unauthenticated", text)
-    assert [secret for secret in SECRETS if secret in text] == []
-
-
 @pytest.mark.parametrize("log_format", ["text", *exhaustive("json")])
 def test_errors_of_a_start_with_tokens_and_keys_contain_no_secret(
     log_format: str, text_bundle: Path, tmp_path: Path

@@ -2,13 +2,10 @@
 
 import asyncio
 import json
-import os
 import random
 import shutil
-import signal
 import urllib.request
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from headwaiter_client import AsyncClient, Client, DeadlineExceeded, ModelNotFound, Overloaded, RetryPolicy, Unavailable
+from headwaiter_client import AsyncClient, DeadlineExceeded, ModelNotFound, Overloaded, Unavailable
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto import open_inference_pb2 as oip
 from headwaiter_server.app import Server
@@ -29,7 +26,6 @@ from headwaiter_server.models.loading import load_model
 from headwaiter_server.models.on_disk import describe
 from headwaiter_server.requests.threads import THREADS
 from headwaiter_server.settings.flags import Settings
-from testbed.server_process import running_server
 from tests.e2e.test_several_models import (
     add_version,
     health_of,
@@ -185,22 +181,6 @@ async def test_a_pinned_model_is_loaded_at_the_start_and_stays(models: Path) -> 
         assert (listed["c"].loads, listed["c"].evictions) == (2, 1)
 
 
-async def test_a_model_that_cannot_fit_is_refused_with_both_sizes(models: Path) -> None:
-    (models / "a" / "settings.json").write_text('{"load": "at-start"}')
-    size = size_of(models / "a" / "1")
-    limit = size + size // 2
-    async with (
-        serving(None, models=models, load="on-demand", max_model_bytes=limit) as server,
-        connect(server) as client,
-    ):
-        with pytest.raises(ModelNotFound) as refused:
-            await client.encode(["bread"], model="b", timeout_s=30)
-        assert (refused.value.field, refused.value.limit, refused.value.actual) == ("model", size // 2, size)
-        assert f"{size:,} bytes" in str(refused.value)
-        assert f"{size // 2:,} bytes" in str(refused.value)
-        assert (await states_of(client))["a", "1"] == "ready"
-
-
 async def test_a_new_version_of_an_unloaded_model_answers_the_next_call(models: Path, text_bundle: Path) -> None:
     async with on_demand(models) as (_, client):
         add_version(models / "a" / "2", text_bundle)
@@ -297,30 +277,3 @@ async def test_a_storm_over_more_models_than_fit_fails_no_call(models: Path, tex
         await asyncio.gather(*map(call, range(8)))
         states = await states_of(client)
         assert sum(state == "ready" for state in states.values()) <= 2
-
-
-def test_a_server_that_is_killed_during_a_load_leaves_nothing(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies = tmp_path / "copies"
-    copies.mkdir()
-    monkeypatch.setenv("TMPDIR", str(copies))
-    flags = ["--models", str(models), "--load", "on-demand", "--provider", "cpu"]
-    once = RetryPolicy(max_attempts=1)
-    with (
-        running_server(None, flags) as server,
-        Client(server.address, retry=once) as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        call = pool.submit(client.encode, ["bread"], model="a", timeout_s=30)
-        while not (left := list(copies.glob(".headwaiter-*"))):
-            assert not call.done()
-        server.process.send_signal(signal.SIGKILL)
-        with pytest.raises(Unavailable):
-            call.result()
-    for folder in left:
-        if folder.exists():
-            os.utime(folder, (0, 0))
-    with running_server(None, flags) as server, Client(server.address) as client:
-        assert client.encode(["bread"], model="a", timeout_s=30).model.version == "1"
-        assert not list(copies.glob(".headwaiter-*"))

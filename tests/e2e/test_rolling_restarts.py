@@ -1,4 +1,4 @@
-"""Three replicas are restarted in turn under load, and no call fails.
+"""Replicas are restarted in turn under load, and no call fails.
 
 Behind HAProxy, the callers are stubs of gRPC that send no call twice. HAProxy runs with the file that the project
 ships; the package `haproxy` of Debian or Ubuntu is enough.
@@ -6,6 +6,7 @@ ships; the package `haproxy` of Debian or Ubuntu is enough.
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -44,9 +45,9 @@ Call = Callable[[int], NDArray[np.float32]]
 class Replicas:
     """Servers that can be restarted in turn, each at its own address."""
 
-    def __init__(self, bundle: Path, delay_s: float, stack: ExitStack) -> None:
+    def __init__(self, bundle: Path, delay_s: float, stack: ExitStack, count: int = REPLICAS) -> None:
         self._bundle, self._flags, self._stack = bundle, [*FLAGS, "--drain-delay-s", f"{delay_s:g}"], stack
-        self._servers = [self._start() for _ in range(REPLICAS)]
+        self._servers = [self._start() for _ in range(count)]
 
     def _start(self, address: str = "") -> RunningServer:
         return self._stack.enter_context(running_server(self._bundle, self._flags, address=address))
@@ -55,11 +56,11 @@ class Replicas:
     def addresses(self) -> list[str]:
         return [each.address for each in self._servers]
 
-    def restart(self, index: int) -> None:
-        """Stop a replica with SIGTERM, start it again, and return when it is SERVING."""
+    def restart(self, index: int, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop a replica with a signal, start it again, and return when it is SERVING."""
         stopped = self._servers[index]
-        stopped.process.terminate()
-        assert stopped.process.wait(60) == 0
+        stopped.process.send_signal(number)
+        assert stopped.process.wait(60) == (0 if number is signal.SIGTERM else -number)
         self._servers[index] = self._start(stopped.address)
 
 
@@ -156,18 +157,26 @@ def test_rolling_restarts_behind_haproxy_fail_no_call_of_a_plain_stub(text_bundl
     assert len([line for line in changes if "is UP, reason: Layer7 check passed" in line]) >= RESTARTS - 1
 
 
-def test_rolling_restarts_fail_no_call_of_a_client_with_a_list_of_replicas(text_bundle: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "number", "restarts"),
+    [(REPLICAS, signal.SIGTERM, RESTARTS), (2, signal.SIGKILL, 2), (1, signal.SIGTERM, 1), (1, signal.SIGKILL, 1)],
+)
+def test_restarts_fail_no_call_of_a_client(
+    text_bundle: Path, count: int, number: signal.Signals, restarts: int
+) -> None:
     with ExitStack() as stack:
-        replicas = Replicas(text_bundle, 0, stack)
-        client = stack.enter_context(Client(replicas.addresses, timeout_s=TIMEOUT_S))
+        replicas = Replicas(text_bundle, 0, stack, count)
+        addresses = replicas.addresses
+        client = stack.enter_context(Client(addresses if count > 1 else addresses[0], timeout_s=TIMEOUT_S))
 
         def call(tokens: int) -> NDArray[np.float32]:
             vector: NDArray[np.float32] = client.encode_tokens([list(range(1, tokens + 1))]).pooled[0]
             return vector
 
         with Load(call) as load:
-            for number in range(RESTARTS):
-                replicas.restart(number % REPLICAS)
-    print(f"{RESTARTS} restarts behind the client: {load.answered:,} calls answered, failed: {dict(load.failed)}")
-    assert load.answered > RESTARTS * 100
+            time.sleep(0.5)
+            for turn in range(restarts):
+                replicas.restart(turn % count, number)
+    print(f"{restarts} restarts behind the client: {load.answered:,} calls answered, failed: {dict(load.failed)}")
+    assert load.answered > 2 * CALLERS
     assert not load.failed

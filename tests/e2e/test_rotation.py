@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 import trustme
 
@@ -240,39 +239,6 @@ def test_no_call_fails_while_tokens_certificates_and_authorities_rotate(
     assert len(re.findall(rf"INFO in use from now on: {tmp_path}/secret/cert.pem, ", text)) == 2
     assert "ERROR" not in text
     assert "t0ken-" not in text
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("front_ends", [0, 2])
-def test_files_that_cannot_be_used_change_nothing_and_are_named_once(
-    front_ends: int, text_bundle: Path, tmp_path: Path
-) -> None:
-    with rotating(text_bundle, tmp_path, "--front-ends", str(front_ends)) as server:
-        before = server.certificates()
-        for name in ("tokens", "cert.pem"):
-            (server.secret.folder / "..data" / name).write_text("two words")
-        server.process.send_signal(signal.SIGHUP)
-        end_s = time.monotonic() + 30
-        while server.log.read_text().count("ERROR") < 2:
-            assert time.monotonic() < end_s
-            time.sleep(0.05)
-        time.sleep(2.5)
-        assert server.certificates() == before
-        if front_ends:
-            # A front end that starts now has the files that could last be used.
-            psutil.Process(server.process.pid).children()[0].kill()
-            server.failures.clear()
-            while "answers requests again" not in server.log.read_text():
-                assert time.monotonic() < end_s
-                time.sleep(0.05)
-            server.failures.clear()
-            assert server.certificates() == before
-            assert not server.refuses(0)
-    assert server.failures == []
-    errors = [line for line in server.log.read_text().splitlines() if " ERROR " in line and "has ended" not in line]
-    assert len(errors) == 2
-    assert f"--token-file {tmp_path}/secret/tokens" in errors[0]
-    assert f"--tls-cert {tmp_path}/secret/cert.pem" in errors[1]
 
 
 def survives_hang_ups(pid: int) -> bool:

@@ -10,7 +10,6 @@ import pytest
 import trustme
 
 from headwaiter_client import AsyncClient, RetryPolicy, TlsConfig, Unauthenticated, Unavailable
-from headwaiter_server.settings.flags import SettingsError
 from tests.support.documents import ROOT
 from tests.support.e2e.grpc_errors import code_of
 from tests.support.e2e.in_process_server import serving
@@ -92,10 +91,3 @@ async def test_the_example_sends_valid_credentials(
     assert accepted == "with the token: encoded 6 tokens with tiny-text"
     assert refused.startswith("without the token: ")
     assert "authorization" in refused
-
-
-async def test_a_key_of_another_certificate_is_named_with_its_flag(text_bundle: Path, files: Path) -> None:
-    key = files / "client.key"
-    with pytest.raises(SettingsError, match=f"--tls-cert.*--tls-key {key}.*key values mismatch"):
-        async with serving(text_bundle, **{**server_settings(files, "tls"), "tls_key": key}):
-            pass

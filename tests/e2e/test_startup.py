@@ -16,10 +16,8 @@ import pytest
 
 from headwaiter_client import AsyncClient, Starting
 from headwaiter_server.app import Server
-from headwaiter_server.front_end import CannotListen
 from headwaiter_server.runtime.batch_timing import Lengths, typical_batch
 from headwaiter_server.runtime.bundle import Bundle
-from headwaiter_server.runtime.errors import ProviderUnavailable
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.model import Model, open_model
 from headwaiter_server.runtime.packing import PackedBatch
@@ -50,22 +48,6 @@ def test_the_log_names_too_many_threads_and_a_misspelt_variable(tmp_path: Path) 
         assert any(all(word in line for word in words) for line in lines)
 
 
-def test_a_wrong_setting_is_refused_in_one_line() -> None:
-    status, (message,) = failed_start("b", HEADWAITER_THREADS="many")
-    assert status == 2
-    assert message.startswith("headwaiter-server: --threads 'many'")
-
-
-@pytest.mark.parametrize("flag", ["--address", "--metrics-port"])
-async def test_a_taken_port_is_named(text_bundle: Path, flag: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        changes = {"address": f"127.0.0.1:{port}"} if flag == "--address" else {"metrics_port": port}
-        with pytest.raises(CannotListen, match=f"{flag} .*{port}.*"):
-            async with serving(text_bundle, **changes):
-                pass
-
-
 def test_a_server_whose_port_is_taken_exits_with_one_sentence(text_bundle: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -73,25 +55,6 @@ def test_a_server_whose_port_is_taken_exits_with_one_sentence(text_bundle: Path)
     assert status == 1
     assert lines[-1].startswith("headwaiter-server: ")
     assert all(fact in lines[-1] for fact in ("--metrics-port", port, os.strerror(errno.EADDRINUSE)))
-
-
-async def test_auto_falls_back_to_the_cpu_and_reports_it_in_log_api_and_metrics(
-    text_bundle: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    reason = why_no_cuda(text_bundle)
-    caplog.set_level(logging.INFO, "headwaiter_server")
-    async with serving(text_bundle, provider="auto") as server, connect(server) as client:
-        execution = (await client.model()).execution
-        assert (execution.provider, execution.requested_provider) == ("cpu", "auto")
-        assert execution.fallback_reason == reason
-        assert await read_metric(metrics_url(server), "headwaiter_provider_fallback") == 1
-        assert await read_metric(metrics_url(server), "headwaiter_model_info", provider="cpu", graph=CPU_GRAPH) == 1
-    # Only a host with a driver has a GPU whose loss is worth a warning.
-    (level,) = {record.levelno for record in caplog.records if reason in record.getMessage()}
-    assert level == (logging.INFO if "libcuda" in reason else logging.WARNING)
-    # The line that announces the served model says so, without the reason a second time.
-    assert [reason in message for message in caplog.messages if CPU_GRAPH in message] == [False]
-    assert any(CPU_GRAPH in message and "CUDA was preferred" in message for message in caplog.messages)
 
 
 async def test_the_cost_of_batches_is_in_the_log_in_the_metrics_and_in_the_api(
@@ -173,12 +136,3 @@ def failed_start(*arguments: str, **variables: str) -> tuple[int, list[str]]:
     )
     assert completed.stdout == ""
     return completed.returncode, completed.stderr.splitlines()
-
-
-def why_no_cuda(bundle: Path) -> str:
-    """Return ONNX Runtime's reason why CUDA does not work; skip the test if CUDA works."""
-    try:
-        EncoderGraph.open(bundle / "packed-cuda.fp32.onnx", "cuda")
-    except ProviderUnavailable as unavailable:
-        return str(unavailable)
-    pytest.skip("CUDA works on this machine")

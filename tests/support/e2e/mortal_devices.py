@@ -1,4 +1,4 @@
-"""Devices that die, hang or fail on magic sequences, and a server that has them.
+"""Devices that die or hang on magic sequences, and a server that has them.
 
 python -m tests.support.e2e.mortal_devices BUNDLE [flags of headwaiter-server]
 """
@@ -16,8 +16,8 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import PackedBatch
 from headwaiter_server.scheduling import worker
 
-# A batch with one of these sequences kills the device that runs it, never ends, or fails.
-KILL, HANG, FAIL = [13, 13, 13], [17, 17, 17], [19, 19, 19]
+# A batch with one of these sequences kills the device that runs it, or never ends.
+KILL, HANG = [13, 13, 13], [17, 17, 17]
 # The limits of the watchdog in the server of this module. A test may freeze the server for as long as the first.
 _LIMIT_S, _WATCH_INTERVAL_S, _LONGEST_STEP_S = 2.0, 0.05, 0.5
 
@@ -27,32 +27,21 @@ class MortalDevices:
 
     Attributes:
         deaths: number of sessions that died.
-        held: while this event is not set, batches wait.
-        entered: set when a batch waits.
     """
 
     def __init__(self) -> None:
         self.deaths = 0
-        self.held = threading.Event()
-        self.held.set()
-        self.entered = threading.Event()
         self._dead = weakref.WeakSet[EncoderGraph]()
 
     def run(self, graph: EncoderGraph, batch: PackedBatch) -> None:
-        """Kill or stop the session of a graph, or fail the batch, as the batch says.
+        """Kill or stop the session of a graph, as the batch says.
 
         Raises:
             OSError: the session is dead.
-            RuntimeError: the batch fails.
         """
-        if not self.held.is_set():
-            self.entered.set()
-            self.held.wait(30)
         sequences = [part.tolist() for part in batch.split(batch.rows)]
         if HANG in sequences:
             threading.Event().wait()
-        if FAIL in sequences:
-            raise RuntimeError("the batch has a sequence that fails it")
         if KILL in sequences and graph not in self._dead:
             self._dead.add(graph)
             self.deaths += 1
@@ -70,10 +59,7 @@ def mortal_devices() -> Iterator[MortalDevices]:
         return run(graph, batch, hidden=hidden)
 
     with patch.object(EncoderGraph, "run", run_or_die):
-        try:
-            yield mortal
-        finally:
-            mortal.held.set()
+        yield mortal
 
 
 def main() -> int:

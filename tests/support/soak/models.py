@@ -7,11 +7,11 @@ from headwaiter_export.cli import main
 from tests.support.checkpoints import feature_encoder, save_bert, save_sentence_transformer, save_tokenizer
 
 
-def export_text_model(folder: Path, name: str = "tiny-text", **settings: object) -> Path:
+def export_text_model(folder: Path) -> Path:
     """Export a model of random weights for texts of at most 32 tokens and sequences of at most 64 token ids."""
-    checkpoint, bundle = folder / f"{name}-checkpoint", folder / name
+    checkpoint, bundle = folder / "checkpoint", folder / "tiny-text"
     checkpoint.mkdir()
-    save_bert(checkpoint, **settings)
+    save_bert(checkpoint)
     save_tokenizer(checkpoint)
     save_sentence_transformer(checkpoint)
     if main(["checkpoint", str(checkpoint), "-o", str(bundle), "--name", bundle.name]):
