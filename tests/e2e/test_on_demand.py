@@ -1,10 +1,8 @@
 """Models that are loaded on demand: within the deadline of a call, in the place of others, again after a fault."""
 
 import asyncio
-import json
 import random
 import shutil
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,7 +31,8 @@ from tests.e2e.test_several_models import (
     states_of,
     wait_for_state,
 )
-from tests.support.e2e.in_process_server import connect, metrics_url, serving
+from tests.support.e2e.in_process_server import connect, metrics_url, post, serving
+from tests.support.e2e.open_inference_caller import calling, raw_request
 from tests.support.e2e.prometheus_metrics import read_metric
 
 NAMES = ("a", "b", "c")
@@ -85,35 +84,15 @@ async def test_a_model_is_listed_without_being_loaded_and_loaded_by_its_first_ca
 
 
 async def test_every_door_loads_a_model(models: Path) -> None:
-    def post(server: Server) -> Any:
-        body = json.dumps({"model": "b", "input": "fresh bread"}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{server.http_port}/v1/embeddings", body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return json.load(reply)
-
-    async with on_demand(models, http_api="on") as (server, client):
+    async with on_demand(models, http_api="on") as (server, client), calling(server) as caller:
         assert (await client.tokenize(["fresh bread"], model="a")).model.name == "a"
-        assert (await asyncio.to_thread(post, server))["model"] == "b"
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-
-            def method(name: str, reply: Any) -> Any:
-                path = f"/inference.GRPCInferenceService/{name}"
-                return channel.unary_unary(path, None, reply.FromString)
-
-            asked = oip.ModelReadyRequest(name="c").SerializeToString()
-            assert (await method("ModelReady", oip.ModelReadyResponse)(asked)).ready
-            asked = oip.ModelMetadataRequest(name="c").SerializeToString()
-            assert (await method("ModelMetadata", oip.ModelMetadataResponse)(asked)).versions == ["1"]
-            asked = oip.ModelStatisticsRequest(name="c").SerializeToString()
-            assert not (await method("ModelStatistics", oip.ModelStatisticsResponse)(asked)).model_stats
-            assert (await states_of(client))["c", "1"] == "on_disk"
-            infer = oip.ModelInferRequest(model_name="c")
-            tensor = infer.inputs.add(name="text", datatype="BYTES", shape=[1, 1])
-            tensor.contents.bytes_contents.append(b"fresh bread")
-            reply = await method("ModelInfer", oip.ModelInferResponse)(infer.SerializeToString())
-            assert (reply.model_name, reply.model_version) == ("c", "1")
+        assert (await post(server, "/v1/embeddings", model="b", input="fresh bread"))["model"] == "b"
+        assert (await caller.ModelReady(oip.ModelReadyRequest(name="c"))).ready
+        assert (await caller.ModelMetadata(oip.ModelMetadataRequest(name="c"))).versions == ["1"]
+        assert not (await caller.ModelStatistics(oip.ModelStatisticsRequest(name="c"))).model_stats
+        assert (await states_of(client))["c", "1"] == "on_disk"
+        reply = await caller.ModelInfer(raw_request("c", texts=["fresh bread"]))
+        assert (reply.model_name, reply.model_version) == ("c", "1")
         assert set((await states_of(client)).values()) == {"ready"}
 
 
