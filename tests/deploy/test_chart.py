@@ -561,8 +561,11 @@ def test_the_values_for_a_cpu_and_the_values_on_the_page_render(chart: Chart) ->
     yaml = YAML(typ="safe")
     cpu = chart.render(merge(NEEDED, yaml.load(CHART / "values-cpu.yaml")))
     assert at(cpu, f"{CONTAINER}.resources.limits") == {"cpu": "4", "memory": "4Gi"}
-    # The first block is complete; each of the others adds to it.
-    first, *others = (yaml.load(block.replace("sha256:…", DIGEST)) for block in blocks(KUBERNETES, "yaml"))
+    on_page = [yaml.load(block.replace("sha256:…", DIGEST)) for block in blocks(KUBERNETES, "yaml")]
+    (pod,) = (each for each in on_page if "containers" in each)
+    assert problem({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "minilm"}, "spec": pod}) == ""
+    # The first block of values is complete; each of the others adds to it.
+    first, *others = (each for each in on_page if each is not pod)
     assert others
     for other in ({}, *others):
         values = merge(first, other)
