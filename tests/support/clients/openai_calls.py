@@ -31,7 +31,7 @@ def _():
 
 @check("openai", "`models.list` and `models.retrieve`")
 def _():
-    assert [each.id for each in client().models.list()] == ["labels", "other", "ranker", "small"]
+    assert [each.id for each in client().models.list()] == ["small", "labels", "other", "ranker"]
     return f"four models; `{client().models.retrieve('small').id}`"
 
 
