@@ -1,14 +1,11 @@
 """Small batches replay CUDA graphs: one copy in, one launch, one copy out, and the numbers of an ordinary run."""
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.support.cuda_double.environment import double_in
+from tests.support.cuda_double.environment import double_in, run_on
 from tests.support.cuda_double.log import (
     Allocation,
     Capture,
@@ -20,7 +17,6 @@ from tests.support.cuda_double.log import (
     copies,
     of,
 )
-from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.usefixtures("_double")
 
@@ -40,9 +36,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def graphs(_double: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     double = double_in(tmp_path_factory.mktemp("graphs"), devices=2)
-    command = [sys.executable, "-m", "tests.support.cuda_double.graphs", str(BATCHES)]
-    printed = subprocess.run(command, env=double.environment, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    return Finished(json.loads(printed), double.log.events())
+    return Finished(run_on(double, "graphs", str(BATCHES)), double.log.events())
 
 
 def test_every_shape_of_a_model_of_64_tokens_has_a_graph(graphs: Finished) -> None:

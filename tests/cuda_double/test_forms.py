@@ -1,8 +1,6 @@
 """Encoders of many forms run on the CUDA provider with the predicted kernels, few copies and few waits."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -13,7 +11,7 @@ import pytest
 
 from headwaiter_server.runtime.attention_routes import Route
 from tests.support.cuda_double import build
-from tests.support.cuda_double.environment import double_in
+from tests.support.cuda_double.environment import double_in, run_on
 from tests.support.cuda_double.log import (
     Event,
     Log,
@@ -32,7 +30,6 @@ from tests.support.tiers import exhaustive
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
 
-_REPOSITORY = Path(__file__).parents[2]
 CAPABILITIES = ("7.5", "8.0", "9.0", "12.0")
 # Graphs by the name of their form and their precision, with the kernels of attention on compute capability 7.5, and on
 # 8.0 and newer.
@@ -107,9 +104,7 @@ def run(graph: str, request: pytest.FixtureRequest, shared_folders: SharedFolder
         folder.mkdir()
         double = double_in(folder, devices=len(CAPABILITIES), capability=CAPABILITIES)
         folders = [f"{name}={path}" for name, path in forms.items()]
-        command = [sys.executable, "-m", "tests.support.cuda_double.forms", str(len(CAPABILITIES)), *folders]
-        finished = subprocess.run(command, env=double.environment, cwd=_REPOSITORY, stdout=subprocess.PIPE, check=True)
-        (folder / "found.json").write_bytes(finished.stdout)
+        (folder / "found.json").write_text(json.dumps(run_on(double, "forms", str(len(CAPABILITIES)), *folders)))
 
     return _read(shared_folders.get(f"cuda-{models}-run", run_forms))
 

@@ -1,7 +1,5 @@
 """A model of transformers launches as many kernels with its own module as with its family."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,10 @@ from transformers import BertConfig, BertModel
 from headwaiter_export.checkpoints.library_model import read_library_model
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.encoder.own_module import ModuleEncoder
-from tests.support.cuda_double.environment import double_in
+from tests.support.cuda_double.environment import double_in, run_on
 from tests.support.cuda_double.forms import PRECISIONS
 from tests.support.cuda_double.log import Product, between, kernel_names, of
 from tests.support.cuda_double.models import write_encoder
-from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.usefixtures("_double", "runs_transformers")
 
@@ -35,8 +32,7 @@ def test_bert_launches_the_same_kernels_with_its_own_module_as_with_its_family(t
         f"{name}={write_encoder(tmp_path / name, encoder, 'fp32', 'fp16')}" for name, encoder in encoders.items()
     ]
     double = double_in(tmp_path)
-    command = [sys.executable, "-m", "tests.support.cuda_double.forms", "1", *folders]
-    subprocess.run(command, env=double.environment, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    run_on(double, "forms", "1", *folders)
     events = double.log.events()
     for precision in PRECISIONS:
         kernels, products = {}, {}

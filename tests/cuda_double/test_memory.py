@@ -1,8 +1,6 @@
 """Device memory stays what it is after the warm-up, and a deleted session returns all of it."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.cuda_double import build
-from tests.support.cuda_double.environment import double_in
+from tests.support.cuda_double.environment import double_in, run_on
 from tests.support.shared_folders import SharedFolders
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
 
-_REPOSITORY = Path(__file__).parents[2]
 MODELS = ("bert", "causal", "t5", "deberta")
 MEMORY_GIB = (24, 80)
 ALLOWED_GROWTH = 1.05
@@ -27,14 +24,8 @@ def found(forms: Mapping[str, Path], shared_folders: SharedFolders) -> Mapping[s
     def measure(folder: Path) -> None:
         folder.mkdir()
         double = double_in(folder, devices=len(MEMORY_GIB), memory_gib=MEMORY_GIB)
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.cuda_double.memory",
-            *(f"{name}={forms[name]}" for name in MODELS),
-        ]
-        finished = subprocess.run(command, env=double.environment, cwd=_REPOSITORY, stdout=subprocess.PIPE, check=True)
-        (folder / "found.json").write_bytes(finished.stdout)
+        found = run_on(double, "memory", *(f"{name}={forms[name]}" for name in MODELS))
+        (folder / "found.json").write_text(json.dumps(found))
 
     values: Mapping[str, Any] = json.loads((shared_folders.get("cuda-memory", measure) / "found.json").read_text())
     return values

@@ -189,9 +189,9 @@ def test_one_module_opens_all_sessions_of_onnxruntime() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("InferenceSession")
     }
-    # The double of CUDA opens graphs in float32 with provider options of its own. The programs of other servers open
-    # the portable graph in float32, and import nothing of this server. A study compares with ONNX Runtime alone.
-    others = {"tests/support/cuda_double/sessions.py", "bench/peers/model.py", "bench/studies/onnx_files.py"}
+    # The programs of other servers open the portable graph in float32, and import nothing of this server. A study
+    # compares with ONNX Runtime alone.
+    others = {"bench/peers/model.py", "bench/studies/onnx_files.py"}
     assert calls == {"server/headwaiter_server/runtime/graph.py", *others}
 
 

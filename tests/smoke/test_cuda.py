@@ -1,17 +1,13 @@
 """The graph for CUDA runs on the double of the CUDA runtime, with the kernels that the server predicts."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headwaiter_server.runtime.attention_routes import Route
 from tests.support.cuda_double import build
-from tests.support.cuda_double.environment import double_in
-from tests.support.cuda_double.log import Log, between, kernel_names
-from tests.support.documents import ROOT
+from tests.support.cuda_double.environment import double_in, run_on
+from tests.support.cuda_double.log import between, kernel_names
 
 # The kernel of fp16 is that of attention without padding.
 KERNELS = {"fp16": ("flash_fwd_kernel", Route.FLASH), "fp32": ("attention_kernel_batched_impl", Route.MEMORY_EFFICIENT)}
@@ -21,9 +17,7 @@ def test_the_graphs_of_a_text_model_run_on_cuda_without_padding(text_bundle: Pat
     if reason := build.why_unavailable():
         pytest.skip(reason)
     double = double_in(tmp_path)
-    command = [sys.executable, "-m", "tests.support.cuda_double.forms", "1", f"text={text_bundle}"]
-    printed = subprocess.run(command, env=double.environment, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    found, events = json.loads(printed), Log(tmp_path / "cuda.log").events()
+    found, events = run_on(double, "forms", "1", f"text={text_bundle}"), double.log.events()
     for precision, (kernel, route) in KERNELS.items():
         graph = f"text {precision} 0"
         assert found[graph]["route"] == route

@@ -8,12 +8,9 @@ from pathlib import Path
 _MAX_DEVICES = 16
 _FIELDS_PER_BLOCK = 16
 _LOGGING_OFF = 0
-_HANGS, _VANISHED, _LAUNCH_ERROR, _LAUNCHES_BEFORE_ERROR = range(4)
-_ALLOCATION_FAILURES, _ALLOCATIONS_BEFORE_FAILURE, _LARGEST_ALLOCATION = range(4, 7)
-_LAUNCHES, _, _BYTES_IN_USE, _WAITING_THREADS = range(7, 11)
+_HANGS, _LAUNCH_ERROR, _LAUNCHES_BEFORE_ERROR, _LARGEST_ALLOCATION, _BYTES_IN_USE, _WAITING_THREADS = range(6)
 
 ILLEGAL_ADDRESS = 700
-DEVICES_UNAVAILABLE = 46
 
 
 class Controls:
@@ -35,16 +32,8 @@ class Controls:
         self._fields[_LOGGING_OFF] = not on
 
     def hang(self, device: int = 0) -> None:
-        """Let each wait for the device block, until `release`."""
+        """Let each wait for the device block."""
         self._set(device, _HANGS, 1)
-
-    def release(self, device: int = 0) -> None:
-        """End a hang."""
-        self._set(device, _HANGS, 0)
-
-    def vanish(self, device: int = 0, error: int = DEVICES_UNAVAILABLE) -> None:
-        """Let each call of CUDA on the device return an error from now on; waits that hang return it too."""
-        self._set(device, _VANISHED, error)
 
     def fail_at_launch(self, number: int, device: int = 0, error: int = ILLEGAL_ADDRESS) -> None:
         """Let the n-th launch from now on fail (1 is the next), and all calls of CUDA after it in the same process.
@@ -54,18 +43,9 @@ class Controls:
         self._set(device, _LAUNCHES_BEFORE_ERROR, number - 1)
         self._set(device, _LAUNCH_ERROR, error)
 
-    def out_of_memory_at(self, number: int, device: int = 0, times: int = 1) -> None:
-        """Let the n-th allocation of device memory from now on fail (1 is the next), and the `times` − 1 after it."""
-        self._set(device, _ALLOCATIONS_BEFORE_FAILURE, number - 1)
-        self._set(device, _ALLOCATION_FAILURES, times)
-
     def limit_allocations(self, max_bytes: int, device: int = 0) -> None:
         """Let larger allocations of device memory fail; 0 removes the limit."""
         self._set(device, _LARGEST_ALLOCATION, max_bytes)
-
-    def launches(self, device: int = 0) -> int:
-        """Return the number of launches so far."""
-        return self._get(device, _LAUNCHES)
 
     def bytes_in_use(self, device: int = 0) -> int:
         """Return the device memory in use, including that of processes that were killed."""

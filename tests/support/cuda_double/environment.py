@@ -1,19 +1,18 @@
-"""The environment of a process that runs on the double.
+"""The environment of a process that runs on the double."""
 
-The variables CUDA_DOUBLE_HANG, _VANISHED, _LAUNCH_ERROR, _LAUNCHES_BEFORE_ERROR, _ALLOCATION_FAILURES,
-_ALLOCATIONS_BEFORE_FAILURE and _LARGEST_ALLOCATION set the controls when a process starts. Each holds one number per
-device, with commas between them; the last number is also that of the remaining devices. Without a control file, they
-are the only way to make a device fail.
-"""
-
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support.cuda_double.build import LIBRARIES, build
 from tests.support.cuda_double.controls import Controls
 from tests.support.cuda_double.log import Log
+from tests.support.documents import ROOT
 
 _PREFIX = "CUDA_DOUBLE_"
 
@@ -39,7 +38,6 @@ def double_in(
     devices: int = 1,
     memory_gib: float | Sequence[float] = 80,
     capability: str | Sequence[str] = "9.0",
-    name: str | Sequence[str] = "",
 ) -> Double:
     """Return a double of CUDA with its log and control file in an existing folder; compile the double if necessary.
 
@@ -48,7 +46,6 @@ def double_in(
         devices: number of devices, at most 16.
         memory_gib: memory of each device; the last value of a sequence is also that of the remaining devices.
         capability: compute capability of each device.
-        name: name of each device; empty for the name of a card with this capability.
     """
     libraries = str(build())
     log, controls = folder / "cuda.log", folder / "cuda.controls"
@@ -65,9 +62,15 @@ def double_in(
         f"{_PREFIX}DEVICES": str(devices),
         f"{_PREFIX}MEMORY_GIB": _join(memory_gib),
         f"{_PREFIX}CAPABILITY": _join(capability),
-        f"{_PREFIX}NAME": _join(name),
     }
     return Double(environment, Log(log), Controls(controls))
+
+
+def run_on(double: Double, module: str, *arguments: str) -> Any:
+    """Run a module of this folder in a process on the double; return what the module prints, read as JSON."""
+    command = [sys.executable, "-m", f"tests.support.cuda_double.{module}", *arguments]
+    printed = subprocess.run(command, env=double.environment, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    return json.loads(printed)
 
 
 def _join(values: float | str | Sequence[float] | Sequence[str]) -> str:

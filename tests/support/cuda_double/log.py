@@ -8,53 +8,39 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-# The functions that only wait. A wait by another function, such as cudaMemcpy, is implied by what the function does.
-_EXPLICIT_WAITS = {"cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"}
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Event:
     """A line of the log. The attributes are the fields of the line that tests ask about.
 
     Attributes:
-        at_ns: the time of the system's monotonic clock (`time.monotonic_ns`).
         device: number of the device; −1 for host memory and marks.
     """
 
-    at_ns: int
     device: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Launch(Event):
     """A launch of a kernel.
 
     Attributes:
         name: the kernel's short readable name.
         grid: blocks in each dimension.
-        captured: whether a CUDA graph recorded the launch instead of running it.
         invalid: what a real card refuses ("grid", "block", "zero" or "shared_memory"); None for a valid launch.
     """
 
     name: str
     grid: str
-    captured: bool
     invalid: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Product(Event):
-    """A matrix product of cuBLAS or cuBLASLt: [m, k] · [k, n], in the column-major order of cuBLAS."""
-
-    m: int
-    n: int
-    k: int
-    types: tuple[str, str, str]
-    captured: bool
-    error: int
+    """A matrix product of cuBLAS or cuBLASLt."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Copy(Event):
     """A copy.
 
@@ -75,19 +61,12 @@ class Copy(Event):
         return f"{self.source} to {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Wait(Event):
-    """A wait of the host for a device, by a CUDA function."""
-
-    by: str
-
-    @property
-    def implied(self) -> bool:
-        """Whether the function does something else than to wait, such as a blocking copy."""
-        return self.by not in _EXPLICIT_WAITS
+    """A wait of the host for a device."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Allocation(Event):
     """An allocation of device memory.
 
@@ -100,43 +79,34 @@ class Allocation(Event):
     error: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Free(Event):
     """The return of device memory; `in_use` as in `Allocation`."""
 
     in_use: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Capture(Event):
-    """The begin or the end of a capture: `action` is "begin" or "end"; `launches` counts those captured."""
+    """The begin or the end of a capture: `action` is "begin" or "end"."""
 
     action: str
-    launches: int
     error: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class GraphLaunch(Event):
-    """A launch of a CUDA graph with that many captured launches."""
-
-    launches: int
+    """A launch of a CUDA graph."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context(Event):
-    """A process opened its context on a device, which takes several hundred MiB on a real card."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Failure(Event):
     """From here on, each call on the device fails in this process."""
 
     error: int
-    error_name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Mark(Event):
     """A text that a test wrote to the log."""
 
@@ -157,34 +127,19 @@ def kernel_name(mangled: str) -> str:
 Kind = TypeVar("Kind", bound=Event)
 _Fields = Mapping[str, str]
 
-# Build an event from its time, its device, the line's fields, and the names of the kernels. Other lines are not read.
-_READERS: dict[str, Callable[[int, int, _Fields, _Fields], Event]] = {
-    "launch": lambda at, device, f, kernels: Launch(
-        at,
-        device,
-        kernel_name(kernels[f["kernel"]]),
-        f["grid"],
-        f["captured"] == "1",
-        None if f["invalid"] == "-" else f["invalid"],
+# Build an event from its device, the line's fields, and the names of the kernels. Other lines are not read.
+_READERS: dict[str, Callable[[int, _Fields, _Fields], Event]] = {
+    "launch": lambda device, f, kernels: Launch(
+        device, kernel_name(kernels[f["kernel"]]), f["grid"], None if f["invalid"] == "-" else f["invalid"]
     ),
-    "product": lambda at, device, f, _: Product(
-        at,
-        device,
-        int(f["m"]),
-        int(f["n"]),
-        int(f["k"]),
-        (f["a"], f["b"], f["c"]),
-        f["captured"] == "1",
-        int(f["error"]),
-    ),
-    "copy": lambda at, device, f, _: Copy(at, device, f["source"], f["target"], int(f["bytes"]), f["waits"] == "1"),
-    "wait": lambda at, device, f, _: Wait(at, device, f["by"]),
-    "allocate": lambda at, device, f, _: Allocation(at, device, int(f["in_use"]), int(f["error"])),
-    "free": lambda at, device, f, _: Free(at, device, int(f["in_use"])),
-    "capture": lambda at, device, f, _: Capture(at, device, f["action"], int(f["launches"]), int(f["error"])),
-    "graph": lambda at, device, f, _: GraphLaunch(at, device, int(f["launches"])),
-    "context": lambda at, device, *_: Context(at, device),
-    "failure": lambda at, device, f, _: Failure(at, device, int(f["error"]), f["name"]),
+    "product": lambda device, *_: Product(device),
+    "copy": lambda device, f, _: Copy(device, f["source"], f["target"], int(f["bytes"]), f["waits"] == "1"),
+    "wait": lambda device, *_: Wait(device),
+    "allocate": lambda device, f, _: Allocation(device, int(f["in_use"]), int(f["error"])),
+    "free": lambda device, f, _: Free(device, int(f["in_use"])),
+    "capture": lambda device, f, _: Capture(device, f["action"], int(f["error"])),
+    "graph": lambda device, *_: GraphLaunch(device),
+    "failure": lambda device, f, _: Failure(device, int(f["error"])),
 }
 
 
@@ -223,8 +178,7 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
             return
         event, _, rest = line[:-1].partition(" ")
         if event == "mark":
-            at, _, text = rest.split(" ", 2)
-            yield Mark(int(at.partition("=")[2]), -1, text.partition("=")[2])
+            yield Mark(-1, rest.partition(" text=")[2])
             continue
         if event not in _READERS and event != "kernel":
             continue
@@ -232,7 +186,7 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
         if event == "kernel":
             kernels[fields["id"]] = fields["name"]
             continue
-        yield _READERS[event](int(fields["at"]), int(fields.get("device", -1)), fields, kernels)
+        yield _READERS[event](int(fields.get("device", -1)), fields, kernels)
 
 
 def of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
@@ -266,15 +220,7 @@ def kernel_names(events: Iterable[Event]) -> list[str]:
     return [launch.name for launch in of(Launch, events)]
 
 
-def bytes_in_use(events: Iterable[Event], device: int = 0) -> int:
+def bytes_in_use(events: Iterable[Event], device: int) -> int:
     """Return the bytes of device memory in use after the last event, in a log of one process."""
-    return ([0] + [change.in_use for change in _memory_changes(events, device)])[-1]
-
-
-def peak_bytes(events: Iterable[Event], device: int = 0) -> int:
-    """Return the largest number of bytes of device memory in use after any of the events."""
-    return max((change.in_use for change in _memory_changes(events, device)), default=0)
-
-
-def _memory_changes(events: Iterable[Event], device: int) -> Iterator[Allocation | Free]:
-    return (event for event in events if isinstance(event, Allocation | Free) and event.device == device)
+    changes = [event for event in events if isinstance(event, Allocation | Free) and event.device == device]
+    return changes[-1].in_use if changes else 0

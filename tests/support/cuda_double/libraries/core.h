@@ -23,18 +23,13 @@ __attribute__((format(printf, 2, 3))) void core_log_always(const char *event, co
 /* The layout is known to controls.py. Each field takes eight bytes. */
 typedef struct {
     _Atomic int64_t hangs;                    /* 1: waits for the device do not return */
-    _Atomic int64_t vanished;                 /* an error code: every call returns it; 0: the device works */
     _Atomic int64_t launch_error;             /* the error code of the launch that fails; 0: no launch fails */
     _Atomic int64_t launches_before_error;    /* launches that succeed before the launch that fails */
-    _Atomic int64_t allocation_failures;      /* allocations that fail; 0: none */
-    _Atomic int64_t allocations_before_failure;
     _Atomic int64_t largest_allocation;       /* larger allocations fail; 0: no limit */
     /* The double counts the rest, over all processes that share the page. */
-    _Atomic int64_t launches;
-    _Atomic int64_t allocations;
     _Atomic int64_t bytes_in_use;
     _Atomic int64_t waiting_threads;          /* threads that wait for a device that hangs */
-    int64_t unused[5];
+    int64_t unused[10];
 } DeviceControls;
 
 typedef struct {
@@ -73,7 +68,6 @@ typedef struct {
 
 typedef struct {
     Generation generation;
-    const char *name;
     size_t memory;
 } Device;
 
@@ -84,13 +78,12 @@ int core_device_attribute(int device, int attribute);
 /* The current device of this thread. */
 int core_current_device(void);
 void core_set_current_device(int device);
-/* Log that this process opens a context on a device, when it does so for the first time. */
 void core_open_context(int device);
 bool core_has_context(int device);
 
 /* Return the error that a device's context is poisoned with; cudaSuccess if the device works. */
 cudaError_t core_failure(int device);
-/* Count a launch, and return the error if it fails. The error poisons the context. */
+/* Return the error of a launch if it fails. The error poisons the context. */
 cudaError_t core_count_launch(int device);
 /* Open a context on the current device, and return `core_failure`. */
 cudaError_t core_enter(void);

@@ -32,7 +32,7 @@ int cuDeviceGet(int *handle, int device) {
 int cuDeviceGetName(char *name, int size, int device) {
     if (!exists(device))
         return cudaErrorInvalidDevice;
-    snprintf(name, size, "%s", core_device(device)->name);
+    snprintf(name, size, "%s", core_device(device)->generation.name);
     return cudaSuccess;
 }
 

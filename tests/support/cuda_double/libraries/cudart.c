@@ -97,7 +97,7 @@ cudaError_t cudaGetDeviceProperties(void *properties, int device) {
     const Device *described = core_device(device);
     const Generation *generation = &described->generation;
     memset(properties, 0, DEVICE_PROPERTIES_BYTES);
-    snprintf(properties, 256, "%s", described->name);
+    snprintf(properties, 256, "%s", generation->name);
     SET_PROPERTY(288, size_t, described->memory);                               /* totalGlobalMem */
     SET_PROPERTY(296, size_t, DEFAULT_SHARED_MEMORY);                           /* sharedMemPerBlock */
     SET_PROPERTY(304, int, REGISTERS);                                          /* regsPerBlock */

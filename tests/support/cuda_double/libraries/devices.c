@@ -59,33 +59,14 @@ static Generation read_generation(int device) {
     return generation;
 }
 
-/* Set a control if its variable is set. */
-static void read_control(_Atomic int64_t *control, const char *variable, int device) {
-    char value[64];
-    if (read_value(variable, device, value, sizeof value))
-        *control = atoll(value);
-}
-
 __attribute__((constructor(102))) static void read_environment(void) {
     const char *count = getenv("CUDA_DOUBLE_DEVICES");
     device_count = count == NULL ? 1 : atoi(count);
     if (device_count > MAX_DEVICES)
         device_count = MAX_DEVICES;
     for (int i = 0; i < device_count; i++) {
-        char name[256];
         devices[i].generation = read_generation(i);
-        devices[i].name = devices[i].generation.name;
-        if (read_value("CUDA_DOUBLE_NAME", i, name, sizeof name))
-            devices[i].name = strdup(name);
         devices[i].memory = (size_t)(read_number("CUDA_DOUBLE_MEMORY_GIB", i, 80) * (1 << 30));
-        DeviceControls *controls = &core_controls()->devices[i];
-        read_control(&controls->hangs, "CUDA_DOUBLE_HANG", i);
-        read_control(&controls->vanished, "CUDA_DOUBLE_VANISHED", i);
-        read_control(&controls->launch_error, "CUDA_DOUBLE_LAUNCH_ERROR", i);
-        read_control(&controls->launches_before_error, "CUDA_DOUBLE_LAUNCHES_BEFORE_ERROR", i);
-        read_control(&controls->allocation_failures, "CUDA_DOUBLE_ALLOCATION_FAILURES", i);
-        read_control(&controls->allocations_before_failure, "CUDA_DOUBLE_ALLOCATIONS_BEFORE_FAILURE", i);
-        read_control(&controls->largest_allocation, "CUDA_DOUBLE_LARGEST_ALLOCATION", i);
     }
 }
 
@@ -122,10 +103,7 @@ int core_current_device(void) { return current_device; }
 
 void core_set_current_device(int device) { current_device = device; }
 
-void core_open_context(int device) {
-    if (!has_context[device] && !atomic_exchange(&has_context[device], true))
-        core_log_always("context", "device=%d", device);
-}
+void core_open_context(int device) { has_context[device] = true; }
 
 bool core_has_context(int device) { return has_context[device]; }
 
@@ -135,16 +113,10 @@ static void poison(int device, int error) {
         core_log("failure", "device=%d error=%d name=%s", device, error, error_name(error));
 }
 
-cudaError_t core_failure(int device) {
-    int64_t vanished = core_controls()->devices[device].vanished;
-    if (vanished != 0)
-        poison(device, (int)vanished);
-    return errors[device];
-}
+cudaError_t core_failure(int device) { return errors[device]; }
 
 cudaError_t core_count_launch(int device) {
     DeviceControls *controls = &core_controls()->devices[device];
-    controls->launches++;
     if (controls->launch_error != 0 && controls->launches_before_error-- <= 0) {
         poison(device, (int)controls->launch_error);
         controls->launch_error = 0; /* a process that starts later has a context of its own */
@@ -164,7 +136,7 @@ cudaError_t core_wait(int device, const char *kind, const void *handle, const ch
     DeviceControls *controls = &core_controls()->devices[device];
     if (controls->hangs) {
         controls->waiting_threads++;
-        while (controls->hangs && !controls->vanished)
+        while (controls->hangs)
             usleep(MICROSECONDS_BETWEEN_LOOKS);
         controls->waiting_threads--;
     }

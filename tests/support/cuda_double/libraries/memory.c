@@ -51,15 +51,6 @@ static size_t unmap(void *address, MemoryKind kind, int *device) {
     return bytes;
 }
 
-static bool injected_failure(DeviceControls *controls, size_t bytes) {
-    controls->allocations++;
-    if (controls->largest_allocation != 0 && bytes > (size_t)controls->largest_allocation)
-        return true;
-    if (controls->allocation_failures <= 0 || controls->allocations_before_failure-- > 0)
-        return false;
-    return controls->allocation_failures-- > 0;
-}
-
 cudaError_t core_allocate(int device, size_t bytes, const char *by, void **address) {
     *address = NULL;
     if (bytes == 0)
@@ -67,7 +58,8 @@ cudaError_t core_allocate(int device, size_t bytes, const char *by, void **addre
     DeviceControls *controls = &core_controls()->devices[device];
     pthread_rwlock_wrlock(&lock);
     bool fits = bytes <= core_device(device)->memory - bytes_in_use[device];
-    Memory *memory = injected_failure(controls, bytes) || !fits ? NULL : map(bytes, ON_DEVICE, device);
+    fits = fits && (controls->largest_allocation == 0 || bytes <= (size_t)controls->largest_allocation);
+    Memory *memory = fits ? map(bytes, ON_DEVICE, device) : NULL;
     if (memory != NULL) {
         bytes_in_use[device] += bytes;
         controls->bytes_in_use += (int64_t)bytes;
