@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwaiter_export.config.choices import Norm, Pooling
+from headwaiter_export.config.choices import Norm
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
@@ -33,6 +33,7 @@ from tests.support.export.helpers import (
     RUNTIMES,
     assert_close,
     assert_close_to_scale,
+    formula_outputs,
     oracle_of,
     random_encoder,
     random_sequences,
@@ -41,7 +42,7 @@ from tests.support.export.helpers import (
 )
 from tests.support.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
 from tests.support.export.standard_attention import missing_kernel
-from tests.support.oracle import Array, unit
+from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
 # The number of configurations that every run tests; the others are exhaustive.
@@ -103,15 +104,7 @@ def expected_outputs(encoder: Encoder, batches: int = BATCHES) -> Iterator[tuple
     config, formula = encoder.config, oracle_of(encoder)
     for seed, lengths in enumerate(ragged_batches(config, batches)):
         sequences, rows = hidden_rows(formula, config, lengths, seed)
-        pooled = None
-        if config.pooling is not Pooling.NONE:
-            pooled = np.stack([formula.pooled(each) for each in rows])
-            pooled = unit(pooled) if config.normalize else pooled
-        logits = [each for each in map(formula.logits, rows) if each is not None]
-        yield (
-            sequences,
-            GraphOutputs(pooled, np.concatenate([formula.reply_rows(each) for each in rows]), logits or None),
-        )
+        yield sequences, formula_outputs(formula, config, rows)
 
 
 def hidden_rows(

@@ -4,6 +4,7 @@ Packed attention adds them to the scores as one array over N × N positions, and
 the longest sequence of these encoders is no multiple of 16.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
@@ -24,6 +25,7 @@ from headwaiter_server.runtime.packing import pack
 from tests.support.export.helpers import (
     RUNTIMES,
     assert_close_to_scale,
+    assert_equals_formulas,
     cosines,
     oracle_of,
     random_encoder,
@@ -104,11 +106,9 @@ def test_distances_in_a_grid_equal_the_formulas(layout: type[Packed | Portable],
     grid = {"distance_bias": True, "distance_grid": 4, "prefix_rows": 1, "max_tokens": 17, "fixed_length": True}
     encoder = random_encoder(feature_width=6, **grid)
     path = write_graphs(encoder, tmp_path, layout)[layout]
-    for count in (1, 3):
-        sequences = random_sequences(encoder.config, [17] * count)
-        expected = np.concatenate([oracle_of(encoder).hidden(each) for each in sequences])
-        assert_close_to_scale(run_in_pytorch(encoder, sequences[:1])[0].hidden, expected[:17])
-        assert_close_to_scale(run_graph(path, RUNTIMES[layout], sequences).hidden, expected)
+    images = [random_sequences(encoder.config, [17] * count) for count in (1, 3)]
+    assert_equals_formulas(encoder, lambda batch: concatenate(run_in_pytorch(encoder, batch)), images)
+    assert_equals_formulas(encoder, partial(run_graph, path, RUNTIMES[layout]), images)
 
 
 @pytest.mark.exhaustive
@@ -116,8 +116,8 @@ def test_a_grid_in_blocks_of_queries_equals_the_formulas(tmp_path: Path) -> None
     grid = {"distance_bias": True, "distance_grid": 5, "prefix_rows": 1, "max_tokens": 26, "fixed_length": True}
     encoder = random_encoder(feature_width=6, **grid)
     graph = EncoderGraph.open(write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu], "cpu", threads=1)
-    sequences = random_sequences(encoder.config, [26, 26])
-    expected = np.concatenate([oracle_of(encoder).hidden(each) for each in sequences])
-    for block_cells in (1, 2 * 26 * 7, 2 * 26 * 26):
-        hidden = graph.run(pack(sequences, block_cells=block_cells), hidden=True).hidden
-        assert_close_to_scale(hidden, expected)
+    images = random_sequences(encoder.config, [26, 26])
+    for cells in (1, 2 * 26 * 7, 2 * 26 * 26):
+        assert_equals_formulas(
+            encoder, lambda batch, cells=cells: graph.run(pack(batch, block_cells=cells), hidden=True), [images]
+        )

@@ -3,6 +3,7 @@
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,8 +30,7 @@ from headwaiter_server.runtime.numeric_tolerances import difference, violation
 from tests.export.conftest import keep_graphs
 from tests.support.export.helpers import (
     BATCH_LENGTHS,
-    assert_close_to_scale,
-    oracle_of,
+    assert_equals_formulas,
     random_encoder,
     random_sequences,
     run_graph,
@@ -97,11 +97,8 @@ def test_graphs_for_cuda_equal_the_formulas(choices: dict[str, Any], nodes: dict
     write_graph(encoder, PackedCuda, path)
     counts = Counter(node.op_type for node in nodes_of(path))
     assert {operator: counts[operator] for operator in nodes} == nodes
-    oracle = oracle_of(encoder)
-    for lengths in BATCH_LENGTHS:
-        sequences = random_sequences(encoder.config, lengths)
-        expected = np.concatenate([oracle.hidden(each) for each in sequences])
-        assert_close_to_scale(run_graph(path, "standard", sequences).hidden, expected)
+    batches = [random_sequences(encoder.config, lengths) for lengths in BATCH_LENGTHS]
+    assert_equals_formulas(encoder, partial(run_graph, path, "standard"), batches)
 
 
 def test_in_graphs_for_cuda_the_operator_after_a_product_adds_the_bias(text_bundle: Path) -> None:
@@ -141,11 +138,8 @@ def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert [graph.separate_norms for graph in manifest.graphs] == [True]
     assert 30 < manifest.residual_norm_ratio < 150
-    oracle = oracle_of(encoder)
-    for lengths in BATCH_LENGTHS:
-        sequences = random_sequences(encoder.config, lengths)
-        expected = np.concatenate([oracle.hidden(each) for each in sequences])
-        assert_close_to_scale(run_graph(path, "cpu", sequences).hidden, expected)
+    batches = [random_sequences(encoder.config, lengths) for lengths in BATCH_LENGTHS]
+    assert_equals_formulas(encoder, partial(run_graph, path, "cpu"), batches)
 
 
 @pytest.mark.usefixtures("runs_graphs")
@@ -264,10 +258,8 @@ def test_sums_that_another_operator_reads_are_outputs_of_the_norm(
     fused = "SkipSimplifiedLayerNormalization" if rms_norm else "SkipLayerNormalization"
     norms = [node for node in nodes if node.op_type == fused]
     assert [len(node.output) == 4 for node in norms] == sums
-    oracle = oracle_of(encoder)
-    sequences = random_sequences(encoder.config, BATCH_LENGTHS[-1])
-    expected = np.concatenate([oracle.hidden(each) for each in sequences])
-    assert_close_to_scale(run_graph(tmp_path / "graph.onnx", "standard", sequences).hidden, expected)
+    batches = [random_sequences(encoder.config, BATCH_LENGTHS[-1])]
+    assert_equals_formulas(encoder, partial(run_graph, tmp_path / "graph.onnx", "standard"), batches)
 
 
 @pytest.mark.usefixtures("runs_graphs")

@@ -1,22 +1,21 @@
 """The poolings that know patches from the model's own tokens give the vectors and the logits of the formulas."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import HeadConfig, ScoreFunction
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from headwaiter_export.graphs.graph_layout import Packed
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from tests.support.export.helpers import (
     RUNTIMES,
-    assert_close_to_scale,
-    oracle_of,
+    assert_equals_formulas,
     random_encoder,
     random_sequences,
     run_graph,
@@ -54,15 +53,7 @@ def test_poolings_of_images_equal_the_formulas(
     choices: dict[str, Any], layout: type[Packed | Portable], tmp_path: Path
 ) -> None:
     encoder = random_encoder(**IMAGES, **choices)
-    path, formula = write_graphs(encoder, tmp_path, layout)[layout], oracle_of(encoder)
-    for count in (1, 3):
-        images = random_sequences(encoder.config, [11] * count)
-        hidden = [formula.hidden(image) for image in images]
-        pooled = np.stack([formula.pooled(rows) for rows in hidden])
-        logits = np.concatenate([each for each in map(formula.logits, hidden) if each is not None])
-        (first,) = run_in_pytorch(encoder, images[:1])
-        assert_close_to_scale(first.pooled, pooled[:1])
-        outputs = run_graph(path, RUNTIMES[layout], images)
-        assert_close_to_scale(outputs.pooled, pooled)
-        assert outputs.logits is not None
-        assert_close_to_scale(np.concatenate(outputs.logits).reshape(logits.shape), logits)
+    path = write_graphs(encoder, tmp_path, layout)[layout]
+    images = [random_sequences(encoder.config, [11] * count) for count in (1, 3)]
+    assert_equals_formulas(encoder, lambda batch: concatenate(run_in_pytorch(encoder, batch)), images)
+    assert_equals_formulas(encoder, partial(run_graph, path, RUNTIMES[layout]), images)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import pack
 from tests.support.export.helpers import (
-    assert_close_to_scale,
+    assert_equals_formulas,
     assert_others_change_no_bit,
     cosines,
     oracle_of,
@@ -75,12 +76,9 @@ def exported(
     return EncoderGraph.open(path, "cpu", threads=1), request.getfixturevalue(f"{name}_encoder")
 
 
-def run(graph: EncoderGraph, sequences: list[Array], block_cells: int) -> tuple[Array, Array]:
-    """Return pooled vectors and hidden rows."""
+def run(graph: EncoderGraph, block_cells: int, sequences: list[Array]) -> GraphOutputs:
     outputs: GraphOutputs = graph.run(pack(sequences, block_cells=block_cells), hidden=True)
-    assert outputs.pooled is not None
-    assert outputs.hidden is not None
-    return outputs.pooled, outputs.hidden
+    return outputs
 
 
 @pytest.mark.parametrize("block_cells", BLOCK_CELLS)
@@ -88,21 +86,15 @@ def test_blocks_of_any_length_give_the_result_of_the_formulas(
     block_cells: int, exported: tuple[EncoderGraph, Encoder]
 ) -> None:
     graph, encoder = exported
-    sequences = random_sequences(encoder.config, LENGTHS)
-    expected = [oracle_of(encoder).hidden(sequence) for sequence in sequences]
-    pooled, hidden = run(graph, sequences, block_cells)
-    assert_close_to_scale(hidden, np.concatenate(expected))
-    assert_close_to_scale(pooled, np.stack([rows.mean(0) for rows in expected]))
+    assert_equals_formulas(encoder, partial(run, graph, block_cells), [random_sequences(encoder.config, LENGTHS)])
 
 
 def test_lengths_below_and_above_the_limit_of_a_block_give_the_result_of_the_formulas(
     exported: tuple[EncoderGraph, Encoder],
 ) -> None:
     graph, encoder = exported
-    for tokens in (23, 24, 25, 33, 34, 35, 47, 48):
-        (sequence,) = random_sequences(encoder.config, (tokens,))
-        _, hidden = run(graph, [sequence], 24 * 24)
-        assert_close_to_scale(hidden, oracle_of(encoder).hidden(sequence))
+    batches = [random_sequences(encoder.config, (tokens,)) for tokens in (23, 24, 25, 33, 34, 35, 47, 48)]
+    assert_equals_formulas(encoder, partial(run, graph, 24 * 24), batches)
 
 
 @pytest.mark.parametrize("poison", [3e38, np.inf, np.nan])
@@ -112,9 +104,7 @@ def test_in_blocks_the_content_of_other_sequences_changes_no_bit_of_a_result(
 ) -> None:
     graph, encoder = exported
     sequences = random_sequences(encoder.config, LENGTHS)
-    assert_others_change_no_bit(
-        lambda batch: graph.run(pack(batch, block_cells=block_cells), hidden=True), sequences, poison
-    )
+    assert_others_change_no_bit(partial(run, graph, block_cells), sequences, poison)
 
 
 def test_an_int8_graph_attends_in_blocks(feature_bundle: Path, feature_encoder: Encoder) -> None:
@@ -122,7 +112,9 @@ def test_an_int8_graph_attends_in_blocks(feature_bundle: Path, feature_encoder: 
     sequences = random_sequences(feature_encoder.config, LENGTHS)
     expected = np.concatenate([oracle_of(feature_encoder).hidden(sequence) for sequence in sequences])
     for block_cells in BLOCK_CELLS:
-        assert cosines(run(graph, sequences, block_cells)[1], expected).min() >= 0.99
+        hidden = run(graph, block_cells, sequences).hidden
+        assert hidden is not None
+        assert cosines(hidden, expected).min() >= 0.99
 
 
 @pytest.mark.exhaustive

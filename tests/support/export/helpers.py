@@ -1,7 +1,7 @@
 """Helpers for the tests of the export."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.graph_layout import Packed
@@ -76,6 +77,34 @@ def oracle_of(encoder: Encoder) -> Oracle:
     """Return the encoder as formulas in numpy, with the same weights."""
     weights = {name: tensor.double().numpy() for name, tensor in encoder.state_dict().items()}
     return Oracle(weights, asdict(encoder.config))
+
+
+def formula_outputs(formula: Oracle, config: EncoderConfig, rows: list[Array]) -> GraphOutputs:
+    """Return the outputs of the formulas, given the hidden rows of each sequence."""
+    pooled = None
+    if config.pooling is not Pooling.NONE:
+        pooled = np.stack([formula.pooled(each) for each in rows])
+        pooled = unit(pooled) if config.normalize else pooled
+    logits = [each for each in map(formula.logits, rows) if each is not None]
+    return GraphOutputs(pooled, np.concatenate([formula.reply_rows(each) for each in rows]), logits or None)
+
+
+def assert_equals_formulas(
+    encoder: Encoder, run: Callable[[list[Array]], GraphOutputs], batches: Iterable[list[Array]]
+) -> None:
+    """Check that the hidden rows, vectors and logits of batches are those of the formulas."""
+    formula = oracle_of(encoder)
+    for sequences in batches:
+        actual = run(sequences)
+        expected = formula_outputs(formula, encoder.config, [formula.hidden(each) for each in sequences])
+        assert expected.hidden is not None
+        assert_close_to_scale(actual.hidden, expected.hidden)
+        assert (actual.pooled is None) == (expected.pooled is None)
+        if expected.pooled is not None:
+            assert_close_to_scale(actual.pooled, expected.pooled)
+        assert (actual.logits is None) == (expected.logits is None)
+        if actual.logits is not None and expected.logits is not None:
+            assert_close_to_scale(np.concatenate(actual.logits), np.concatenate(expected.logits))
 
 
 def random_sequences(config: EncoderConfig, lengths: Sequence[int], seed: int = 7) -> list[Array]:
