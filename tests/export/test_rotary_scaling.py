@@ -79,9 +79,9 @@ def test_global_and_local_layers_have_scalings_of_their_own(name: str, scaling: 
         assert_equals_transformers(read_checkpoint(tmp_path / str(number)).encoder, model, (1, 2, 6, 13, 24))
 
 
-@pytest.mark.parametrize("scaling", ["yarn", *exhaustive(*(name for name in SCALINGS if name != "yarn"))])
+@pytest.mark.parametrize("scaling", ["none", "yarn", *exhaustive(*(name for name in SCALINGS if name != "yarn"))])
 def test_positions_of_a_long_model_equal_those_of_transformers_bit_for_bit(scaling: str, tmp_path: Path) -> None:
-    parameters = {**SCALINGS[scaling], "rope_theta": 500_000.0}
+    parameters = {**SCALINGS.get(scaling, ROPE), "rope_theta": 500_000.0}
     if "original_max_position_embeddings" in parameters:
         parameters["original_max_position_embeddings"] = 4096
     sizes: dict[str, Any] = {

@@ -109,25 +109,6 @@ def test_the_pooling_of_a_sentence_transformer_is_used(
     assert (config.pooling, config.concatenated, config.normalize) == (pooling, (), False)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "fact"),
-    [
-        ("BertForMultipleChoice", "config.json has architecture BertForMultipleChoice"),
-        ("BertForSequenceClassification", "classifier.weight"),
-    ],
-)
-def test_a_head_that_is_unknown_or_missing_is_named(architecture: str, fact: str, folder: Path) -> None:
-    edit_json(folder / "config.json", architectures=[architecture])
-    # With a pooling, the model would be an embedder without a head.
-    (folder / "modules.json").unlink()
-    assert_checkpoint_refused(folder, fact)
-
-
-def test_a_tensor_of_a_classification_head_is_named(folder: Path) -> None:
-    edit_tensors(folder / "model.safetensors", lambda tensors: {**tensors, "classifier.weight": torch.zeros(2, 32)})
-    assert_checkpoint_refused(folder, "classifier.weight")
-
-
 @pytest.mark.parametrize("default", [None, "query"])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_prompts_are_read_with_their_tokens_and_their_pooling(default: str | None, pooled: bool, folder: Path) -> None:
@@ -179,41 +160,6 @@ def test_an_unsupported_pooling_is_named(settings: dict[str, Any], facts: list[s
 def test_a_tokenizer_with_ids_outside_the_vocabulary_is_refused(folder: Path) -> None:
     save_bert(folder, vocab_size=len(VOCABULARY) - 1)
     assert_checkpoint_refused(folder, "tokenizer.json", f"token id {len(VOCABULARY) - 1}", f"{len(VOCABULARY) - 1} ids")
-
-
-def test_the_text_limit_is_read_from_the_file_of_any_architecture(folder: Path) -> None:
-    limit = _text_limit(folder)
-    assert limit < read_checkpoint(folder).encoder.config.max_tokens
-    (folder / "sentence_bert_config.json").rename(folder / "sentence_roberta_config.json")
-    assert _text_limit(folder) == limit
-
-
-def _text_limit(folder: Path) -> int:
-    text = read_checkpoint(folder).text
-    assert text is not None
-    return text.max_tokens
-
-
-def test_the_fields_that_sentence_transformers_6_saves_are_accepted(folder: Path) -> None:
-    forward = {"method": "forward", "method_output_name": "last_hidden_state"}
-    files = {
-        "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction",
-            "modality_config": {"text": forward},
-            "module_output_name": "token_embeddings",
-        },
-        "1_Pooling/config.json": {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
-        "2_Normalize/config.json": {
-            "module_input_name": "sentence_embedding",
-            "module_output_name": "sentence_embedding",
-        },
-        "tokenizer_config.json": {"model_max_length": 32, "tokenizer_class": "BertTokenizer", "do_lower_case": True},
-    }
-    expected = read_checkpoint(folder)
-    for file, content in files.items():
-        write_json(folder / file, content)
-    found = read_checkpoint(folder)
-    assert (found.encoder.config, found.text) == (expected.encoder.config, expected.text)
 
 
 @pytest.mark.exhaustive

@@ -13,7 +13,6 @@ import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from headwaiter_client import patches
 from headwaiter_export.bundle.sentences import tokenize
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
@@ -128,15 +127,6 @@ def test_the_pooled_vector_of_clip_is_that_of_transformers(projection_dim: int, 
     assert_close_to_scale(exported_pooled(tmp_path / "2", plain, image), pooled)
 
 
-def test_the_pooled_vector_of_a_whole_clip_is_its_image_features(tmp_path: Path) -> None:
-    part = save_both_parts(tmp_path, "CLIP")
-    model = transformers.CLIPModel.from_pretrained(tmp_path).eval()
-    image = draw_input(part)
-    with torch.inference_mode():
-        features = model.get_image_features(torch.from_numpy(image)[None]).pooler_output[0].numpy()
-    assert_close_to_scale(exported_pooled(tmp_path, part, image), features)
-
-
 def test_another_pooling_of_clip_leaves_out_the_norm_and_the_projection(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection", projection_dim=8)
     assert read_checkpoint(tmp_path).encoder.config.pooled_width == 8
@@ -148,18 +138,20 @@ def test_siglip_takes_another_pooling(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
 
 
-def test_siglip_has_no_row_of_zeros(tmp_path: Path) -> None:
-    model = save_feature_model(tmp_path, "SiglipVision")
-    config = read_checkpoint(tmp_path).encoder.config
-    assert (config.prefix_rows, config.max_tokens) == (0, 9)
-    assert patches(draw_input(model), 4, prefix_rows=config.prefix_rows).shape == (9, 48)
-
-
-@pytest.mark.parametrize(("field", "value"), [("layer_norm_eps", 2), ("projection_dim", 0.5)])
-def test_a_wrong_size_of_the_projection_or_eps_is_refused_by_name(field: str, value: float, tmp_path: Path) -> None:
-    save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection")
+@pytest.mark.parametrize(
+    ("name", "kind", "field", "value"),
+    [
+        ("CLIPVision", "ModelWithProjection", "layer_norm_eps", 2),
+        ("CLIPVision", "ModelWithProjection", "projection_dim", 0.5),
+        *(("SiglipVision", "Model", "vision_use_head", value) for value in (None, 0, "no")),
+    ],
+)
+def test_a_wrong_field_of_the_vector_is_refused_by_name(
+    name: str, kind: str, field: str, value: Any, tmp_path: Path
+) -> None:
+    save_feature_model(tmp_path, name, kind)
     edit_json(tmp_path / "config.json", **{field: value})
-    assert_checkpoint_refused(tmp_path, "config.json", f"{field} {value}")
+    assert_checkpoint_refused(tmp_path, "config.json", f"{field} {value!r}")
 
 
 def test_the_pooled_vector_of_siglip_is_that_of_transformers(tmp_path: Path) -> None:
@@ -225,13 +217,6 @@ def test_the_labels_of_a_model_of_images_and_texts_are_those_of_the_whole(tmp_pa
     head = read_checkpoint(tmp_path).encoder.config.head
     assert head is not None
     assert (head.labels, head.function) == (("LABEL_0", "LABEL_1", "LABEL_2"), ScoreFunction.SOFTMAX)
-
-
-@pytest.mark.parametrize("value", [None, 0, "no"])
-def test_whether_siglip_has_its_pooling_is_true_or_false(value: object, tmp_path: Path) -> None:
-    save_feature_model(tmp_path, "SiglipVision")
-    edit_json(tmp_path / "config.json", vision_use_head=value)
-    assert_checkpoint_refused(tmp_path, "vision_use_head")
 
 
 @pytest.mark.parametrize("normalizes", [False, True])

@@ -79,13 +79,6 @@ def test_a_bundle_is_not_a_checkpoint(tmp_path: Path) -> None:
     assert_checkpoint_refused(tmp_path, "is a bundle", f"headwaiter-server {tmp_path}")
 
 
-def test_a_missing_field_is_named(folder: Path) -> None:
-    settings = json.loads((folder / "config.json").read_text())
-    del settings["hidden_size"]
-    write_json(folder / "config.json", settings)
-    assert_checkpoint_refused(folder, "config.json", "hidden_size")
-
-
 @pytest.mark.parametrize(
     "file",
     [
@@ -110,8 +103,6 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
         ("config.json", {"transformers_weights": "other.safetensors"}, ["transformers_weights 'other.safetensors'"]),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, ["transformer_task 'fill-mask'", "'feature-"]),
         ("sentence_bert_config.json", {"processor_kwargs": {"model_max_length": 8}}, ["processor_kwargs"]),
-        ("sentence_bert_config.json", {"tokenizer_args": {"do_lower_case": False}}, ["tokenizer_args"]),
-        ("sentence_bert_config.json", {"query_length": 8}, ["query_length 8"]),
         ("sentence_bert_config.json", {"module_output_name": "x"}, ["module_output_name 'x'", "token_embeddings"]),
         ("sentence_bert_config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
         ("1_Pooling/config.json", {"new_field": 1}, ["new_field 1", "does not know"]),
@@ -121,38 +112,24 @@ def test_a_json_file_must_be_an_object(file: str, folder: Path) -> None:
             ["pooling_mode", "cls, max"],
         ),
         ("2_Normalize/config.json", {"module_input_name": "x"}, ["module_input_name 'x'", "sentence_embedding"]),
-        ("2_Normalize/config.json", {"module_input_name": None}, ["module_input_name None", "sentence_embedding"]),
-        ("2_Normalize/config.json", {"module_output_name": False}, ["module_output_name False", "sentence_embedding"]),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, ["truncate_dim 0", "from 1 to"]),
-        ("config_sentence_transformers.json", {"truncate_dim": "8"}, ["truncate_dim '8'", "from 1 to"]),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, ["model_type 'SparseEncoder'"]),
         ("config_sentence_transformers.json", {"model_type": None}, ["model_type None", "SentenceTransformer"]),
-        ("adapter_config.json", {}, ["adapter_config.json", "adapter"]),
         ("config.json", {"model_type": "gpt2"}, ["model_type", "'gpt2'"]),
-        ("config.json", {"is_decoder": True}, ["is_decoder"]),
-        ("config.json", {"position_embedding_type": "relative_key"}, ["position_embedding_type", "'relative_key'"]),
         ("config.json", {"hidden_act": "mish"}, ["hidden_act", "'mish'"]),
         ("config.json", {"num_attention_heads": 5}, ["heads is 5", "d_model 32"]),
         ("config.json", {"num_hidden_layers": 3}, ["encoder.layer.2.attention.self.query.weight"]),
         ("config.json", {"num_hidden_layers": 1}, ["encoder.layer.1."]),
         ("config.json", {"intermediate_size": 48}, ["intermediate.dense.weight", "[64, 32]", "[48, 32]"]),
-        ("config.json", {"hidden_size": "x"}, ["hidden_size 'x'", "from 1 to"]),
-        ("config.json", {"hidden_size": None}, ["hidden_size None", "from 1 to"]),
         ("config.json", {"vocab_size": 10**30}, ["vocab_size 1000000000000000000000000000000", "from 1 to"]),
-        ("config.json", {"intermediate_size": 2.5}, ["intermediate_size 2.5", "from 1 to"]),
-        ("config.json", {"num_attention_heads": 0}, ["num_attention_heads 0", "from 1 to"]),
-        ("config.json", {"max_position_embeddings": -64}, ["max_position_embeddings -64", "from 1 to"]),
         ("config.json", {"model_type": {}}, ["model_type {}", "bert"]),
-        ("config.json", {"hidden_act": []}, ["hidden_act []", "gelu"]),
         ("config.json", {"architectures": [1]}, ["architectures [1]", "list of strings"]),
-        ("sentence_bert_config.json", {"max_seq_length": "x"}, ["max_seq_length 'x'", "at least 1"]),
         ("sentence_bert_config.json", {"max_seq_length": -1}, ["max_seq_length -1", "at least 1"]),
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": "a"}, "default_prompt_name": "passage"},
             ["default_prompt_name", "'passage'", "query"],
         ),
-        ("config_sentence_transformers.json", {"prompts": {"query": 1}}, ["prompts", "{'query': 1}"]),
         (
             "config_sentence_transformers.json",
             {"default_prompt_name": "query", "prompts": ["query: "]},
