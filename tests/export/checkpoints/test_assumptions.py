@@ -1,6 +1,5 @@
 """The export says what it takes for granted, and what it leaves out of a checkpoint."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from headwaiter_export.config.choices import Pooling
 from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, save_vit, write_json
 from tests.support.export.family_checkpoints import save_family
 from tests.support.export.family_examples import save_example
+from tests.support.export.helpers import drop_fields, edit_json
 from tests.support.export.tokenizer_folders import qwen2
 
 NO_POOLING = (
@@ -112,8 +112,7 @@ def test_weights_beside_an_index_of_other_weights(name: str, tmp_path: Path) -> 
 def test_a_head(labels: dict[str, str] | None, tmp_path: Path) -> None:
     save_family(tmp_path, "Bert", "ForSequenceClassification", vocab_size=100, type_vocab_size=3)
     save_tokenizer(tmp_path)
-    config_json = json.loads((tmp_path / "config.json").read_text())
-    write_json(tmp_path / "config.json", {**config_json, "id2label": labels})
+    edit_json(tmp_path / "config.json", id2label=labels)
     write_json(tmp_path / "tokenizer_config.json", {"model_input_names": ["input_ids"]})
     names = "2 named labels" if labels else "2 labels without names"
     assert assumptions(tmp_path) == [
@@ -130,9 +129,7 @@ def test_a_head(labels: dict[str, str] | None, tmp_path: Path) -> None:
 
 def test_a_language_model(tmp_path: Path) -> None:
     save_family(tmp_path, "T5", "ForConditionalGeneration", **T5_SIZES)
-    config_json = json.loads((tmp_path / "config.json").read_text())
-    config_json.pop("n_positions", None)
-    write_json(tmp_path / "config.json", config_json)
+    drop_fields(tmp_path / "config.json", "n_positions")
     assert assumptions(tmp_path, Pooling.MEAN) == [
         "the head of T5ForConditionalGeneration is left out",
         "config.json has no n_positions: sequences have at most 512 tokens",

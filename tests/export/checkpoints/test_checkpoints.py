@@ -1,11 +1,9 @@
 """Checkpoints give the same results as in `transformers`; unsupported settings are errors that name the setting."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import tokenizers
 import torch
 
@@ -20,16 +18,10 @@ from tests.support.checkpoints import (
     write_json,
 )
 from tests.support.export.family_checkpoints import assert_equals_transformers
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, changed_tensors, edit_json
 from tests.support.oracle import unit
 
-Tensors = dict[str, torch.Tensor]
 LENGTHS = (1, 2, 3, 64)
-
-
-def edit_tensors(path: Path, edit: Callable[[Tensors], Tensors]) -> None:
-    tensors = edit(safetensors.torch.load_file(path))
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
 
 
 def test_shards_are_read_as_one_checkpoint(tmp_path: Path) -> None:
@@ -48,14 +40,11 @@ def test_weights_of_other_precisions_become_float32(dtype: torch.dtype, tmp_path
 
 def test_tensorflow_names_of_norms_are_accepted(tmp_path: Path) -> None:
     model = save_bert(tmp_path)
-
-    def rename(tensors: Tensors) -> Tensors:
-        names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-        for new, old in names.items():
-            tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
-        return tensors
-
-    edit_tensors(tmp_path / "model.safetensors", rename)
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    with changed_tensors(tmp_path) as tensors:
+        for new in [name for name in tensors if name.endswith(tuple(names))]:
+            module, _, kind = new.rpartition("LayerNorm")
+            tensors[module + names["LayerNorm" + kind]] = tensors.pop(new)
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, LENGTHS)
 
 

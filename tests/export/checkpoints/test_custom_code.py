@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 
 from tests.support.checkpoints import write_json
+from tests.support.export.helpers import changed_tensors
 from tests.support.export.hub_checkpoints import save_new
 from tests.support.export.tokenizer_folders import word_piece
 
@@ -31,9 +31,8 @@ print(read_checkpoint(Path("model")).text.max_tokens)
 def test_code_of_a_checkpoint_does_not_run_for_a_user_who_answers_yes_to_every_question(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     save_new(folder, vocab_size=1000, auto_map={"AutoConfig": "code.NewConfig", "AutoModel": "code.NewModel"})
-    path = folder / "model.safetensors"
-    words = {"embeddings.word_embeddings.weight": torch.ones(1000, 32)}
-    safetensors.torch.save_file({**safetensors.torch.load_file(path), **words}, path)
+    with changed_tensors(folder) as tensors:
+        tensors["embeddings.word_embeddings.weight"] = torch.ones(1000, 32)
     word_piece().save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "BertTokenizer", "model_max_length": 20, "chat_template": TEMPLATE}
     write_json(folder / "tokenizer_config.json", settings)

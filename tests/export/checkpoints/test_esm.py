@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -20,7 +19,13 @@ from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions,
 from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_examples import save_example
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close, run_graph, write_graphs
+from tests.support.export.helpers import (
+    assert_checkpoint_refused,
+    assert_close,
+    changed_tensors,
+    run_graph,
+    write_graphs,
+)
 from tests.support.export.tokenizer_cases import LINES, save_case
 from tests.support.tiers import exhaustive
 
@@ -31,13 +36,12 @@ PROTEINS = ["MKTAYIAKQR", "A<mask>G<mask>V", "ACDEFG HIKLM\nx"]
 
 def store_frequencies(folder: Path, frequencies: Tensor, *, per_layer: bool) -> transformers.PreTrainedModel:
     """Replace the frequencies of a checkpoint, and return the model that `transformers` then loads."""
-    path = folder / "model.safetensors"
-    saved = safetensors.torch.load_file(path)
-    tensors = {name: tensor for name, tensor in saved.items() if not name.endswith(FREQUENCIES)}
     # Older releases of transformers store them in each layer.
     names = [f"encoder.layer.{i}.attention.self.{FREQUENCIES}" for i in range(2)] if per_layer else [FREQUENCIES]
-    tensors |= {name: frequencies.clone() for name in names}
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    with changed_tensors(folder) as tensors:
+        for name in [name for name in tensors if name.endswith(FREQUENCIES)]:
+            del tensors[name]
+        tensors.update({name: frequencies.clone() for name in names})
     return transformers.EsmModel.from_pretrained(folder, attn_implementation="eager").eval()
 
 

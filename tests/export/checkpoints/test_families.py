@@ -3,13 +3,11 @@
 Each field of each configuration is changed: the encoder follows the change, or the export names the field.
 """
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -21,6 +19,8 @@ from tests.support.export.family_checkpoints import LINEAR, PROPORTIONAL, ROPE, 
 from tests.support.export.family_examples import TEXT_EXAMPLES, WINDOW, save_example
 from tests.support.export.helpers import (
     assert_checkpoint_refused,
+    changed_tensors,
+    drop_fields,
     edit_json,
 )
 from tests.support.tiers import exhaustive
@@ -312,13 +312,9 @@ def test_a_tensor_that_does_not_fit_is_refused_by_name(
     name: str, tensor: str, content: Tensor, facts: list[str], tmp_path: Path
 ) -> None:
     save_example(tmp_path, name)
-    add_tensor(tmp_path, tensor, content)
+    with changed_tensors(tmp_path) as tensors:
+        tensors[tensor] = content
     assert_checkpoint_refused(tmp_path, *tensor.rsplit(".", 1), *facts)
-
-
-def add_tensor(folder: Path, name: str, content: Tensor) -> None:
-    path = folder / "model.safetensors"
-    safetensors.torch.save_file({**safetensors.torch.load_file(path), name: content}, path, {"format": "pt"})
 
 
 @pytest.mark.parametrize(
@@ -329,8 +325,8 @@ def test_stored_frequencies_and_a_second_equal_table_of_tokens_are_ignored(
     name: str, tensor: str, tmp_path: Path
 ) -> None:
     model = save_example(tmp_path, name)
-    tables = model.state_dict()
-    add_tensor(tmp_path, tensor, tables["shared.weight"].clone() if name == "T5" else torch.ones(4))
+    with changed_tensors(tmp_path) as tensors:
+        tensors[tensor] = tensors["shared.weight"].clone() if name == "T5" else torch.ones(4)
     assert_equals_transformers(read_checkpoint(tmp_path).encoder, model, (3,))
 
 
@@ -347,10 +343,8 @@ def test_stored_frequencies_and_a_second_equal_table_of_tokens_are_ignored(
 def test_the_fields_of_transformers_4_equal_transformers(name: str, own: dict[str, Any], tmp_path: Path) -> None:
     old = {**own, "num_hidden_layers": 4}
     model = save_example(tmp_path, name, layer_types=None, **old)
-    config_json = json.loads((tmp_path / "config.json").read_text())
-    for field in ("layer_types", "rope_parameters"):
-        del config_json[field]
-    write_json(tmp_path / "config.json", {**config_json, **old})
+    drop_fields(tmp_path / "config.json", "layer_types", "rope_parameters")
+    edit_json(tmp_path / "config.json", **old)
     encoder = read_checkpoint(tmp_path).encoder
     assert (encoder.config.rotary_theta, encoder.config.local_rotary_theta) == (99.0, 7.0)
     assert_equals_transformers(encoder, model, (1, encoder.config.max_tokens))

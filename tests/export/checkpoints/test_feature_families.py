@@ -3,7 +3,6 @@
 Each field of each configuration is changed: the encoder follows the change, or the export names the field.
 """
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from tests.support.export.feature_checkpoints import (
     own_fields,
     save_feature_model,
 )
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, drop_fields, edit_json
 
 # Other values of fields whose double has no meaning.
 OTHER_VALUES: dict[str, Any] = {
@@ -72,8 +71,7 @@ def other_value(field: str, value: Any) -> Any:
 )
 def test_a_field_that_is_left_out_has_the_default_of_transformers(name: str, field: str, tmp_path: Path) -> None:
     model = save_feature_model(tmp_path, name)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != field}))
+    drop_fields(tmp_path / "config.json", field)
     values = draw_input(model)
     assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -32,6 +31,7 @@ from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close,
     assert_close_to_scale,
+    changed_tensors,
     edit_json,
     run_graph,
     write_graphs,
@@ -151,9 +151,8 @@ def test_an_embedder_of_sentence_transformers_has_no_head(
     assert encoder.config.head is None
     assert encoder.config.pooling is Pooling.MEAN
     assert_equals_transformers(encoder, model.base_model, (1, 20))
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file({**tensors, "unknown.weight": torch.ones(1)}, path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors["unknown.weight"] = torch.ones(1)
     assert_checkpoint_refused(tmp_path, "unknown.weight")
 
 

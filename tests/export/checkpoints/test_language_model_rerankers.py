@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close, changed_tensors, edit_json
 from tests.support.export.language_model_reranker import TEMPLATE, expected_scores, save_reranker, scores
 from tests.support.tiers import exhaustive
 
@@ -81,14 +80,10 @@ def test_a_template_that_is_no_text_around_two_texts_is_refused(
         ("1_LogitScore/config.json", {"true_token_id": 505}, ["true_token_id 505", "505 token ids"]),
         ("1_LogitScore/config.json", {"true_token_id": 504}, ["false_token_id 504", "true_token_id"]),
         ("sentence_bert_config.json", {"modality_config": None}, ["no modality_config"]),
-        ("1_LogitScore/config.json", {"other": 1}, ["other 1"]),
         ("config.json", {"architectures": ["Qwen3Model"]}, ["Qwen3Model", "ForCausalLM"]),
         ("config.json", {"model_type": "eurobert"}, ["eurobert", "LogitScore"]),
-        ("sentence_bert_config.json", {"transformer_task": None}, ["no transformer_task"]),
-        ("sentence_bert_config.json", {"processing_kwargs": {"chat_template": {"a": 1}}}, ["processing_kwargs"]),
         ("tokenizer_config.json", {"model_input_names": ["input_ids"]}, ["model_input_names", "attention_mask"]),
         ("sentence_bert_config.json", {"max_seq_length": 9}, ["template of pairs", "at most 9", "max_seq_length"]),
-        ("config_sentence_transformers.json", {"default_prompt_name": "law"}, ["default_prompt_name 'law'"]),
     ],
 )
 def test_a_setting_that_cannot_be_reproduced_is_refused(
@@ -110,14 +105,6 @@ def test_a_second_default_template_is_refused(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_a_table_that_differs_from_the_tied_one_is_refused(tmp_path: Path) -> None:
     save_reranker(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
-    safetensors.torch.save_file(tensors, path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
     assert_checkpoint_refused(tmp_path, "tie_word_embeddings", "lm_head.weight")
-
-
-@pytest.mark.exhaustive
-def test_the_problem_type_of_a_classifier_changes_no_score(tmp_path: Path) -> None:
-    save_reranker(tmp_path, problem_type="regression")
-    assert_close(scores(tmp_path), expected_scores(tmp_path))

@@ -1,7 +1,6 @@
 """A checkpoint of a type without a family is computed by transformers' own module, in graphs that equal it."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json, write_modules_json
-from tests.support.export.helpers import assert_close_to_scale
+from tests.support.export.helpers import assert_close_to_scale, changed_tensors
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -297,36 +296,23 @@ def test_a_head_of_tokens_gives_the_logits_of_transformers(tmp_path: Path) -> No
     assert_close_to_scale(logits, np.concatenate(expected), 1e-6)
 
 
-def without(tensor: str) -> Callable[[Path], None]:
-    def remove(folder: Path) -> None:
-        tensors = safetensors.torch.load_file(folder / "model.safetensors")
-        del tensors[tensor]
-        safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-    return remove
-
-
 @pytest.mark.parametrize(
-    ("change", "flags", "facts"),
+    ("missing", "flags", "facts"),
     [
-        (without("embeddings.LayerNorm.weight"), (), ["embeddings.LayerNorm.weight", "random"]),
-        (None, ("--pooling", "splade"), ["model_type", "mobilebert"]),
-        (None, ("--graphs", "portable"), ["padded.fp32", "--graphs"]),
-        (None, ("--max-tokens", "65"), ["65", "--max-tokens"]),
-        (None, ("--max-tokens", "-1"), ["max_tokens is -1"]),
-        (None, ("--pooling", "none", "--normalize"), ["normalize", "none"]),
+        ("embeddings.LayerNorm.weight", (), ["embeddings.LayerNorm.weight", "random"]),
+        ("", ("--pooling", "splade"), ["model_type", "mobilebert"]),
+        ("", ("--graphs", "portable"), ["padded.fp32", "--graphs"]),
+        ("", ("--max-tokens", "65"), ["65", "--max-tokens"]),
+        ("", ("--max-tokens", "-1"), ["max_tokens is -1"]),
+        ("", ("--pooling", "none", "--normalize"), ["normalize", "none"]),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(
-    change: Callable[[Path], None] | None,
-    flags: tuple[str, ...],
-    facts: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    missing: str, flags: tuple[str, ...], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(tmp_path, "MobileBert", MOBILE)
-    if change is not None:
-        change(tmp_path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors.pop(missing, None)
     capsys.readouterr()
     assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), *flags]) == 1
     printed = capsys.readouterr().err

@@ -15,7 +15,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from tests.support.checkpoints import save_bert, write_json
 from tests.support.export.family_examples import save_example
-from tests.support.export.helpers import assert_checkpoint_refused, assert_mentions, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_mentions, changed_tensors, edit_json
 
 TOKEN_TYPES = "embeddings.token_type_embeddings.weight"
 
@@ -61,12 +61,11 @@ def test_a_file_that_the_user_must_not_read_is_named(file: str, folder: Path, mo
 @pytest.mark.parametrize("name", ["embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"])
 def test_two_tensors_for_one_weight_are_refused_unless_they_are_equal(name: str, tmp_path: Path) -> None:
     save_bert(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    norm = tensors["embeddings.LayerNorm.weight"]
-    safetensors.torch.save_file({**tensors, name: norm.clone()}, path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors[name] = tensors["embeddings.LayerNorm.weight"].clone()
     read_checkpoint(tmp_path)
-    safetensors.torch.save_file({**tensors, name: 2 * norm}, path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors[name] *= 2
     assert_checkpoint_refused(tmp_path, "two tensors for embeddings.LayerNorm.weight")
 
 
@@ -175,9 +174,8 @@ def test_modules_must_have_a_type_and_a_path(modules: Any, folder: Path) -> None
 
 
 def test_a_module_with_code_of_its_own_is_refused(folder: Path) -> None:
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["type"] = "custom_st.Transformer"
-    write_json(folder / "modules.json", modules)
+    modules = (folder / "modules.json").read_text().replace("sentence_transformers.models", "custom_st", 1)
+    (folder / "modules.json").write_text(modules)
     assert_checkpoint_refused(folder, "modules.json", "'custom_st.Transformer'")
 
 
@@ -233,8 +231,8 @@ def test_an_index_without_shards_is_refused(index: Any, facts: list[str], tmp_pa
     ],
 )
 def test_a_malformed_table_of_token_types_is_refused(tensor: torch.Tensor, facts: list[str], folder: Path) -> None:
-    path = folder / "model.safetensors"
-    safetensors.torch.save_file({**safetensors.torch.load_file(path), TOKEN_TYPES: tensor}, path)
+    with changed_tensors(folder) as tensors:
+        tensors[TOKEN_TYPES] = tensor
     assert_checkpoint_refused(folder, TOKEN_TYPES, *facts)
 
 
@@ -252,9 +250,8 @@ def test_a_tensor_of_another_type_is_refused_by_name(
     name: str, tensor: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     save_example(tmp_path, name)
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file({**tensors, tensor: tensors[tensor].to(dtype)}, path)
+    with changed_tensors(tmp_path) as tensors:
+        tensors[tensor] = tensors[tensor].to(dtype)
     assert_checkpoint_refused(tmp_path, tensor, str(dtype), "bfloat16")
 
 

@@ -1,6 +1,5 @@
 """An encoder with a decoder that reranks by the first word of its answer gives the scores of transformers."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -27,6 +25,8 @@ from tests.support.export.family_examples import save_example
 from tests.support.export.helpers import (
     assert_close,
     assert_close_to_scale,
+    changed_tensors,
+    drop_fields,
     edit_json,
     random_sequences,
 )
@@ -91,17 +91,14 @@ def logits(folder: Path) -> Array:
 
 def _own_table(folder: Path) -> None:
     """Give the checkpoint a table for its logits, as T5 1.1 has."""
-    path = folder / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    tensors["lm_head.weight"] = tensors["shared.weight"].roll(1, 0).contiguous()
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    with changed_tensors(folder) as tensors:
+        tensors["lm_head.weight"] = tensors["shared.weight"].roll(1, 0).contiguous()
 
 
 def _older_config(folder: Path, **fields: Any) -> None:
     """Write config.json as transformers 4 does, without the field that says whether the last rows are scaled."""
-    values = json.loads((folder / "config.json").read_text())
-    values.pop("scale_decoder_outputs", None)
-    write_json(folder / "config.json", {**values, **fields})
+    drop_fields(folder / "config.json", "scale_decoder_outputs")
+    edit_json(folder / "config.json", **fields)
 
 
 # T5 1.1 has a table of its own, and does not scale its last rows.

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from tokenizers import Tokenizer
 
@@ -15,7 +14,7 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.support.checkpoints import save_bert, save_sentence_transformer
 from tests.support.export.family_examples import save_example
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, changed_tensors, edit_json
 from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
@@ -143,19 +142,15 @@ def test_a_head_without_a_bias_has_zeros(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["cls.predictions.bias", "cls.predictions.transform.dense.weight"])
 def test_a_missing_tensor_is_named(name: str, tmp_path: Path) -> None:
     save_sparse_encoder(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    del tensors[name]
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    with changed_tensors(tmp_path) as tensors:
+        del tensors[name]
     assert_checkpoint_refused(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"])
 def test_two_copies_that_differ_are_refused(name: str, tmp_path: Path) -> None:
     save_sparse_encoder(tmp_path)
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
     copy = "cls.predictions.bias" if name.endswith("bias") else "bert.embeddings.word_embeddings.weight"
-    tensors[name] = tensors[copy] + 1
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    with changed_tensors(tmp_path) as tensors:
+        tensors[name] = tensors[copy] + 1
     assert_checkpoint_refused(tmp_path, name)

@@ -14,10 +14,10 @@ from headwaiter_export.checkpoints.json_files import CheckpointError, Checkpoint
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.checkpoints.texts import TextConfig, read_text
 from headwaiter_export.checkpoints.tokenizers import comparison
-from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer, read_tokenizer_file
-from headwaiter_export.checkpoints.tokenizers.comparison import check_texts, check_tokenizer
+from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpoint_tokenizer
+from headwaiter_export.checkpoints.tokenizers.comparison import check_texts
 from headwaiter_export.config.encoder import EncoderConfig
-from tests.support.checkpoints import save_tokenizer, write_json
+from tests.support.checkpoints import write_json
 from tests.support.documents import EXPORT_CHECKPOINT, blocks
 from tests.support.export.helpers import assert_mentions, edit_json
 from tests.support.export.tokenizer_cases import CASES, LINES, Case, config, save_case
@@ -34,6 +34,7 @@ from tests.support.export.tokenizer_folders import (
 )
 
 VOCABULARY_SIZE = 1000
+SLOW = {"type": "Split", "pattern": {"Regex": "(q+)+$"}, "behavior": "Isolated", "invert": False}
 _NORMALIZERS: dict[str, Any] = {
     "none": None,
     "BertNormalizer": normalizers.BertNormalizer(lowercase=False, strip_accents=False),
@@ -93,15 +94,8 @@ def test_ids_of_a_vocabulary_in_lines_equal_those_of_auto_tokenizer(case: Case, 
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "WordPiece uncased",
-            "WordPiece of MPNet",
-            "byte-level BPE",
-            "byte-level BPE kept",
-            "Unigram",
-            "WordLevel cased",
-        ),
-        *("Qwen3", "Gemma 3", "Llama 2", "T5"),
+        *("WordPiece uncased", "WordPiece of MPNet", "byte-level BPE", "byte-level BPE kept", "Unigram"),
+        *("WordLevel cased", "Qwen3", "Gemma 3", "Llama 2", "T5"),
     ],
 )
 def test_a_tokenizer_of_each_kind_is_cheap_enough(name: str, tmp_path: Path) -> None:
@@ -238,7 +232,6 @@ def test_a_tokenizer_that_transformers_cannot_use_is_refused(tmp_path: Path) -> 
     ("settings", "facts"),
     [
         ({"tokenizer_class": "BertJapaneseTokenizer"}, ["tokenizer_class 'BertJapaneseTokenizer'"]),
-        ({"tokenizer_class": 1}, ["tokenizer_class 1"]),
         ({"tokenizer_class": "RobertaTokenizer"}, ["tokenizer.json", "WordPiece", "RobertaTokenizer", "BPE"]),
         ({"tokenizer_class": "T5Tokenizer"}, ["tokenizer_class 'T5Tokenizer'"]),
         ({"auto_map": {"AutoTokenizer": ["code.A", None]}}, ["auto_map"]),
@@ -246,14 +239,10 @@ def test_a_tokenizer_that_transformers_cannot_use_is_refused(tmp_path: Path) -> 
         ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, ["fast_tokenizer_files"]),
         ({"split_special_tokens": True}, ["split_special_tokens True"]),
         ({"truncation_side": "left"}, ["truncation side 'left'", "truncation_side", "'right'"]),
-        ({"truncation_side": None}, ["truncation_side None"]),
         ({"do_lower_case": "yes"}, ["do_lower_case 'yes'", "bool"]),
-        ({"strip_accents": 1}, ["strip_accents 1", "bool"]),
         ({"cls_token": 5}, ["cls_token 5", "str"]),
         ({"unk_token": {"content": "[UNK]", "lstrip": 1}}, ["unk_token"]),
         ({"additional_special_tokens": "[NEW]"}, ["additional_special_tokens '[NEW]'", "list"]),
-        ({"added_tokens_decoder": {"x": "y"}}, ["added_tokens_decoder"]),
-        ({"model_max_length": "all"}, ["model_max_length 'all'"]),
     ],
 )
 def test_a_setting_that_cannot_be_applied_is_named(settings: dict[str, Any], facts: list[str], tmp_path: Path) -> None:
@@ -342,6 +331,8 @@ def test_the_end_that_tokenizer_json_drops_is_that_of_auto_tokenizer(tmp_path: P
             [],
         ),
         (lambda: with_token_type(word_level(lowercase=True)), ["token types"]),
+        # It costs too much.
+        (lambda: edited(word_level(lowercase=True), pre_tokenizer=SLOW), ["'(q+)+$'"]),
     ],
 )
 def test_a_tokenizer_that_cannot_be_reproduced_is_refused(
@@ -369,59 +360,3 @@ def test_the_python_of_the_page_saves_a_tokenizer_that_can_be_exported(
     text = read(folder)
     assert text is not None
     assert text.max_tokens == 20
-
-
-def _saved_tokenizer(folder: Path, **parts: Any) -> Path:
-    """Save a small BERT tokenizer with other parts, and return its path."""
-    save_tokenizer(folder)
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
-    return path
-
-
-def test_a_panic_while_a_tokenizer_is_read_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
-    path = _saved_tokenizer(tmp_path, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"})
-    with pytest.raises(CheckpointError, match="cannot be read") as refused:
-        read_tokenizer_file(path)
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("parts", "fact"),
-    [
-        (
-            {
-                "pre_tokenizer": {
-                    "type": "Split",
-                    "pattern": {"Regex": "(q+)+$"},
-                    "behavior": "Isolated",
-                    "invert": False,
-                }
-            },
-            "'(q+)+$'",
-        ),
-        (
-            {
-                "post_processor": {
-                    "type": "TemplateProcessing",
-                    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
-                    "pair": [],
-                    "special_tokens": {},
-                }
-            },
-            "no entry found",
-        ),
-    ],
-)
-def test_a_tokenizer_that_costs_too_much_or_panics_is_refused_with_its_file(
-    parts: dict[str, Any], fact: str, tmp_path: Path
-) -> None:
-    path = _saved_tokenizer(tmp_path, **parts)
-    tokenizer = read_tokenizer_file(path)
-    tokenizer.no_padding()
-    with pytest.raises(CheckpointError) as refused:
-        check_tokenizer(tokenizer, path)
-    message = str(refused.value)
-    assert str(path) in message
-    assert fact in message
-    assert "\n" not in message

@@ -1,6 +1,5 @@
 """Models of the samples of a sound: heads, weights of other releases, settings, and what a server answers."""
 
-import json
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 
@@ -33,6 +31,8 @@ from tests.support.export.feature_checkpoints import (
 from tests.support.export.helpers import (
     assert_checkpoint_refused,
     assert_close_to_scale,
+    changed_tensors,
+    drop_fields,
     edit_json,
     run_graph,
     write_graphs,
@@ -80,14 +80,10 @@ def test_a_head_equals_transformers(name: str, kind: str, labels: tuple[str, ...
 
 def test_weights_with_the_old_names_of_the_weight_norm_are_the_same(tmp_path: Path) -> None:
     model = save_feature_model(tmp_path, "Wav2Vec2")
-    path = tmp_path / "model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    for new, old in (
-        ("parametrizations.weight.original0", "weight_g"),
-        ("parametrizations.weight.original1", "weight_v"),
-    ):
-        tensors[f"encoder.pos_conv_embed.conv.{old}"] = tensors.pop(f"encoder.pos_conv_embed.conv.{new}")
-    safetensors.torch.save_file(tensors, path)
+    with changed_tensors(tmp_path) as tensors:
+        for new, old in (("original0", "weight_g"), ("original1", "weight_v")):
+            name = "encoder.pos_conv_embed.conv"
+            tensors[f"{name}.{old}"] = tensors.pop(f"{name}.parametrizations.weight.{new}")
     values = draw_input(model, seed=1)
     assert_close_to_scale(exported_hidden(tmp_path, model, values), expected_hidden(model, values))
 
@@ -174,9 +170,7 @@ def test_the_rows_of_a_sound_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_the_convolutions_have_the_default_sizes_of_transformers(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "Wav2Vec2")
-    config_json = json.loads((tmp_path / "config.json").read_text())
-    del config_json["conv_dim"]
-    write_json(tmp_path / "config.json", config_json)
+    drop_fields(tmp_path / "config.json", "conv_dim")
     assert_checkpoint_refused(tmp_path, "conv_kernel", "conv_dim")
 
 
@@ -230,10 +224,9 @@ def test_an_encoder_of_sounds_that_sentence_transformers_saved_is_read(name: str
 
 def test_a_kernel_of_positions_of_length_0_is_refused_by_name(tmp_path: Path) -> None:
     save_feature_model(tmp_path, "Wav2Vec2")
-    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
     name = "encoder.pos_conv_embed.conv.parametrizations.weight.original1"
-    tensors[name][:, :, 2] = 0
-    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    with changed_tensors(tmp_path) as tensors:
+        tensors[name][:, :, 2] = 0
     assert_checkpoint_refused(tmp_path, name)
 
 

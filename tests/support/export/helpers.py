@@ -1,7 +1,8 @@
 """Helpers for the tests of the export."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
@@ -212,6 +215,20 @@ def cosines(actual: Array, expected: Array) -> Array:
 def edit_json(path: Path, **changes: Any) -> None:
     """Change fields of a JSON object in a file."""
     write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def drop_fields(path: Path, *names: str) -> None:
+    """Remove fields of a JSON object in a file."""
+    write_json(path, {name: value for name, value in json.loads(path.read_text()).items() if name not in names})
+
+
+@contextmanager
+def changed_tensors(folder: Path) -> Iterator[dict[str, Tensor]]:
+    """Let a test change the tensors of a checkpoint."""
+    path = folder / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    yield tensors
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
 
 
 def assert_checkpoint_refused(folder: Path, *facts: str, route: str | None = None) -> None:
