@@ -31,6 +31,7 @@ from tests.support.export.helpers import (
     random_encoder,
     random_sequences,
     run_graph,
+    save_dense,
 )
 from tests.support.oracle import Array, unit
 from tests.support.tiers import exhaustive
@@ -47,12 +48,7 @@ def dense_folder(folder: Path) -> Path:
     write_json(
         folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": True}
     )
-    settings = {"in_features": WIDTH, "out_features": 12, "bias": True, "activation_function": TANH}
-    write_json(folder / "2_Dense" / "config.json", settings)
-    rng = np.random.default_rng(0)
-    weights = {"linear.weight": rng.normal(size=(12, WIDTH)), "linear.bias": rng.normal(size=12)}
-    tensors = {name: torch.from_numpy(values).float() for name, values in weights.items()}
-    safetensors.torch.save_file(tensors, folder / "2_Dense" / "model.safetensors")
+    save_dense(folder / "2_Dense", 12, bias=True, activation_function=TANH)
     return folder
 
 

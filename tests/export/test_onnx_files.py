@@ -48,7 +48,7 @@ from tests.support.checkpoints import (
     save_vit,
     write_json,
 )
-from tests.support.export.helpers import assert_close_to_scale
+from tests.support.export.helpers import assert_close_to_scale, save_dense
 from tests.support.export.onnx_files import (
     MAX_TOKENS,
     TEXT_INPUTS,
@@ -74,6 +74,13 @@ LENGTHS = (9, 2, MAX_TOKENS, 9, 5, 1)
 def drawn(lengths: tuple[int, ...] = LENGTHS) -> list[Array]:
     rng = np.random.default_rng(3)
     return [rng.integers(0, len(VOCABULARY), n) for n in lengths]
+
+
+def rows_of(model: Model, sequence: Array) -> Array:
+    """Return the hidden rows of a sequence alone."""
+    hidden = model.graph.run(pack([sequence]), hidden=True).hidden
+    assert hidden is not None
+    return hidden
 
 
 def exported(path: Path, *flags: str) -> Model:
@@ -123,15 +130,9 @@ def test_modules_after_the_pooling_follow_the_file(activation: str, opset: int, 
     write_json(tmp_path / "3_LayerNorm" / "config.json", {"dimension": 20})
     norm = {"norm.weight": torch.randn(20), "norm.bias": torch.randn(20)}
     safetensors.torch.save_file(norm, tmp_path / "3_LayerNorm" / "model.safetensors")
-    settings = {
-        "in_features": 32,
-        "out_features": 20,
-        "bias": True,
-        "activation_function": f"torch.nn.modules.activation.{activation}",
-    }
-    write_json(tmp_path / "2_Dense" / "config.json", settings)
-    tensors = {"linear.weight": torch.randn(20, 32) / 8, "linear.bias": torch.randn(20)}
-    safetensors.torch.save_file(tensors, tmp_path / "2_Dense" / "model.safetensors")
+    tensors = save_dense(
+        tmp_path / "2_Dense", 20, bias=True, activation_function=f"torch.nn.modules.activation.{activation}"
+    )
     served, sequences = exported(tmp_path), drawn()
     manifest = served.bundle.manifest
     # Readers that know no modules after the pooling would return vectors without the modules.
@@ -189,10 +190,7 @@ def test_rows_follow_modules_json_whatever_vector_the_file_has(
     save_sentence_transformer(tmp_path, modules=("Transformer", "Pooling", *modules.split()))
     expected = [run_file(file, outputs[0], ids).mean(0, dtype=np.float64) for ids in drawn()]
     if "Dense" in modules:
-        settings = {"in_features": 32, "out_features": 20, "bias": False}
-        write_json(tmp_path / "2_Dense" / "config.json", settings)
-        weight = torch.randn(20, 32) / 8
-        safetensors.torch.save_file({"linear.weight": weight}, tmp_path / "2_Dense" / "model.safetensors")
+        weight = save_dense(tmp_path / "2_Dense", 20, bias=False)["linear.weight"]
         expected = [np.tanh(weight.double().numpy() @ each) for each in expected]
     settings_file = tmp_path / "config_sentence_transformers.json"
     write_json(settings_file, {**json.loads(settings_file.read_text()), "truncate_dim": 8})
@@ -237,10 +235,8 @@ def test_int8_runs_one_sequence_at_a_time_and_equals_the_file_in_every_bit(tmp_p
     assert served.precision == PRECISION_INT8
     assert served.bundle.manifest.padding.isolation == ISOLATION_ONE_SEQUENCE
     for ids in drawn():
-        hidden = served.graph.run(pack([ids]), hidden=True).hidden
-        assert hidden is not None
         expected = run_file(tmp_path / "onnx" / "model_qint8.onnx", "last_hidden_state", ids)
-        np.testing.assert_array_equal(hidden, expected)
+        np.testing.assert_array_equal(rows_of(served, ids), expected)
 
 
 def test_quantised_weights_are_named_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,9 +249,7 @@ def test_quantised_weights_are_named_and_measured(tmp_path: Path, capsys: pytest
     assert "weights of 4 bits" in served.bundle.manifest.padding.reason
     assert "keep their nearest neighbour" in capsys.readouterr().out
     (ids,) = drawn((9,))
-    hidden = served.graph.run(pack([ids]), hidden=True).hidden
-    assert hidden is not None
-    np.testing.assert_array_equal(hidden, run_file(quantized, "last_hidden_state", ids))
+    np.testing.assert_array_equal(rows_of(served, ids), run_file(quantized, "last_hidden_state", ids))
 
 
 @pytest.mark.parametrize(("kind", "bits"), [(TensorProto.INT8, 8), (TensorProto.UINT4, 4)])
@@ -284,9 +278,7 @@ def test_fp16_inside_equals_the_file_in_every_bit(tmp_path: Path) -> None:
     served = exported(tmp_path)
     assert served.precision == PRECISION_FP16
     for ids in drawn():
-        hidden = served.graph.run(pack([ids]), hidden=True).hidden
-        assert hidden is not None
-        np.testing.assert_array_equal(hidden, run_file(file, "last_hidden_state", ids))
+        np.testing.assert_array_equal(rows_of(served, ids), run_file(file, "last_hidden_state", ids))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +301,7 @@ def test_a_file_may_take_any_of_the_usual_inputs_and_have_its_weights_beside_it(
     isolation = served.bundle.manifest.padding.isolation
     assert (isolation == ISOLATION_MIXED) == ("attention_mask" in inputs)
     for ids in drawn():
-        hidden = served.graph.run(pack([ids]), hidden=True).hidden
-        assert hidden is not None
-        assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+        assert_close_to_scale(rows_of(served, ids), run_file(file, "last_hidden_state", ids), 1e-6)
 
 
 def test_weights_may_be_links_as_in_the_cache_of_hugging_face(tmp_path: Path) -> None:
@@ -321,9 +311,7 @@ def test_weights_may_be_links_as_in_the_cache_of_hugging_face(tmp_path: Path) ->
     weights.symlink_to(weights.rename(tmp_path / "blobs" / "0123"))
     served = exported(file)
     (ids, *_) = drawn()
-    hidden = served.graph.run(pack([ids]), hidden=True).hidden
-    assert hidden is not None
-    assert_close_to_scale(hidden, run_file(file, "last_hidden_state", ids), 1e-6)
+    assert_close_to_scale(rows_of(served, ids), run_file(file, "last_hidden_state", ids), 1e-6)
 
 
 def test_weights_of_branches_in_another_folder_come_along(tmp_path: Path) -> None:
@@ -335,8 +323,8 @@ def test_weights_of_branches_in_another_folder_come_along(tmp_path: Path) -> Non
     exported(file, "--max-tokens", "30")
     file.unlink()
     weights.unlink()
-    hidden = open_model(tmp_path / "bundle", "cpu", "auto", threads=1).graph.run(pack([rows]), hidden=True).hidden
-    np.testing.assert_array_equal(hidden, expected[0])
+    served = open_model(tmp_path / "bundle", "cpu", "auto", threads=1)
+    np.testing.assert_array_equal(rows_of(served, rows), expected[0])
 
 
 def test_weights_outside_the_folder_of_the_file_are_refused(tmp_path: Path) -> None:

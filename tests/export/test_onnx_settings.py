@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import safetensors.torch
-import torch
 
 from headwaiter_export.cli import main
 from headwaiter_proto.encoder_pb2 import SCORE_FUNCTION_IDENTITY
@@ -16,14 +14,10 @@ from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.model import open_model
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import VOCABULARY, save_bert, save_sentence_transformer, save_vit, write_json
-from tests.support.export.helpers import assert_close_to_scale
+from tests.support.export.helpers import assert_close_to_scale, edit_json, save_dense
 from tests.support.export.onnx_files import Pooled, run_file, save_classifier, save_files, write_onnx
 
 pytestmark = pytest.mark.usefixtures("runs_graphs", "runs_transformers")
-
-
-def change(path: Path, **fields: object) -> None:
-    write_json(path, {**json.loads(path.read_text()), **fields})
 
 
 def export(path: Path, *flags: str) -> int:
@@ -35,11 +29,8 @@ def test_modules_and_limits_of_an_unknown_type_are_followed(has_config: bool, tm
     folder = tmp_path / "model"
     file = save_files(folder)
     save_sentence_transformer(folder, modules=("Transformer", "Pooling", "Dense", "Normalize"))
-    fields = {"in_features": 32, "out_features": 20, "bias": True}
-    write_json(folder / "2_Dense" / "config.json", fields)
-    tensors = {"linear.weight": torch.randn(20, 32) / 8, "linear.bias": torch.randn(20)}
-    safetensors.torch.save_file(tensors, folder / "2_Dense" / "model.safetensors")
-    change(folder / "config.json", model_type="unheard-of")
+    tensors = save_dense(folder / "2_Dense", 20, bias=True)
+    edit_json(folder / "config.json", model_type="unheard-of")
     (folder / "modules.json").write_text((folder / "modules.json").read_text().replace('""', '"0_Transformer"'))
     (folder / "0_Transformer").mkdir()
     for name in ("config.json", "tokenizer.json", "sentence_bert_config.json"):
@@ -65,7 +56,7 @@ def test_a_tokenizer_of_an_unknown_type_is_compared_with_that_of_transformers(
 ) -> None:
     folder = tmp_path / "model"
     save_files(folder)
-    change(folder / "config.json", model_type="mobilebert")
+    edit_json(folder / "config.json", model_type="mobilebert")
     # transformers builds the tokenizer of this class from its vocabulary and its settings.
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": False})
     assert export(folder) == 0
@@ -75,7 +66,7 @@ def test_a_tokenizer_of_an_unknown_type_is_compared_with_that_of_transformers(
 
 
 def truncated(folder: Path) -> None:
-    change(folder / "config_sentence_transformers.json", truncate_dim=8)
+    edit_json(folder / "config_sentence_transformers.json", truncate_dim=8)
 
 
 def sparse(folder: Path) -> None:
@@ -84,7 +75,7 @@ def sparse(folder: Path) -> None:
 
 
 def several_poolings(folder: Path) -> None:
-    change(folder / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
+    edit_json(folder / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +88,7 @@ def test_modules_that_no_file_of_an_unknown_type_can_have_are_refused(
     folder = tmp_path / "model"
     save_files(folder)
     save_sentence_transformer(folder)
-    change(folder / "config.json", model_type="unheard-of")
+    edit_json(folder / "config.json", model_type="unheard-of")
     alter(folder)
     assert export(folder) == 1
     assert fact in capsys.readouterr().err
@@ -144,7 +135,7 @@ def test_a_flag_without_effect_is_refused(
 
 def test_labels_of_the_caller_keep_the_function_of_the_scores(tmp_path: Path) -> None:
     file = logits(tmp_path)
-    change(tmp_path / "config.json", sbert_ce_default_activation_function="torch.nn.modules.linear.Identity")
+    edit_json(tmp_path / "config.json", sbert_ce_default_activation_function="torch.nn.modules.linear.Identity")
     assert export(file, "--labels", "low", "middle", "high") == 0
     head = Bundle.open(tmp_path / "bundle").manifest.head
     assert ([*head.labels], head.function) == (["low", "middle", "high"], SCORE_FUNCTION_IDENTITY)

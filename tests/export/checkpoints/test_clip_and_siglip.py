@@ -1,8 +1,6 @@
 """CLIP and SigLIP: each part of a checkpoint of images and texts gives the vectors and rows of `transformers`."""
 
-from contextlib import redirect_stdout
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,10 @@ import transformers
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from headwaiter_client import InvalidInput, SequenceTooLong
 from headwaiter_export.bundle.sentences import tokenize
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
-from headwaiter_export.cli import main
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.encoder.attention_layout import SingleSequence
@@ -26,6 +24,7 @@ from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions
 from headwaiter_server.requests.threads import finish
 from tests.support.checkpoints import randomize, save_sentence_transformer, write_json, write_modules_json
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.family_checkpoints import save_family
 from tests.support.export.feature_checkpoints import (
@@ -372,13 +371,36 @@ def test_the_sentences_that_calibrate_int8_are_filled_up(tmp_path: Path) -> None
     assert {len(ids) for ids in tokenize(loaded.text, loaded.encoder.config).calibration} == {SIGLIP_PLACES}
 
 
+@pytest.mark.usefixtures("starts_processes", "runs_graphs")
+async def test_a_server_pools_images_of_siglip_by_attention_and_takes_no_other_size(tmp_path: Path) -> None:
+    model = save_feature_model(tmp_path / "checkpoint", "SiglipVision")
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", "siglip")
+    values = [draw_input(model, seed) for seed in range(3)]
+    rows = [input_rows(model, each, 0) for each in values]
+    async with serving(tmp_path / "bundle") as server, connect(server) as client:
+        description = await client.model()
+        encoding = await client.encode_features(rows, pooling="attention")
+        with pytest.raises(InvalidInput, match="ATTENTION"):
+            await client.encode_features(rows, pooling="mean")
+        for wrong, kind in ((rows[1][1:], InvalidInput), (np.concatenate(rows[:2]), SequenceTooLong)):
+            with pytest.raises(InvalidInput) as refused:
+                await client.encode_features([rows[0], wrong])
+            error = refused.value
+            assert type(error) is kind
+            assert (error.sequence, error.field, error.limit, error.actual) == (1, "features.lengths", 9, len(wrong))
+    assert (description.pooling, description.poolings) == ("attention", ("attention",))
+    assert (description.min_tokens, description.max_tokens) == (9, 9)
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(np.stack(values))).pooler_output
+    assert_close_to_scale(encoding.pooled, expected.numpy())
+
+
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("starts_processes", "runs_graphs", "packed_cpu_alone")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs")
 async def test_a_server_fills_up_texts(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     model = save_siglip_text(tmp_path / "checkpoint")
-    with redirect_stdout(StringIO()):
-        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", "siglip")
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         encoding = await client.encode(SIGLIP_TEXTS)
     assert encoding.lengths.tolist() == [SIGLIP_PLACES] * len(SIGLIP_TEXTS)

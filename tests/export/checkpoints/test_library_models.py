@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense
 from tokenizers import Tokenizer, processors
 
 from headwaiter_client import patches
@@ -34,7 +32,7 @@ from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.isolation import batches_of
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import VOCABULARY, randomize, save_tokenizer, write_json, write_modules_json
-from tests.support.export.helpers import assert_close_to_scale, changed_tensors
+from tests.support.export.helpers import assert_close_to_scale, changed_tensors, save_dense
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -244,12 +242,7 @@ def test_tokenizer_pooling_and_the_modules_after_it_are_those_of_sentence_transf
     write_modules_json(tmp_path, "models.Transformer", "models.Pooling", "models.Dense", "models.Normalize")
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": False})
     write_json(tmp_path / "1_Pooling" / "config.json", {"word_embedding_dimension": 32, "pooling_mode_cls_token": True})
-    torch.manual_seed(1)
-    dense = Dense(32, 8)
-    randomize(dense)
-    fields = {"in_features": 32, "out_features": 8, "activation_function": "torch.nn.modules.activation.Tanh"}
-    write_json(tmp_path / "2_Dense" / "config.json", fields)
-    safetensors.torch.save_file(dense.state_dict(), tmp_path / "2_Dense" / "model.safetensors")
+    save_dense(tmp_path / "2_Dense", 8, bias=True)
     (tmp_path / "3_Normalize").mkdir()
     manifest = export(tmp_path)
     assert (manifest.pooling, manifest.normalized, manifest.width, manifest.hidden_width) == (POOLING_CLS, True, 8, 32)

@@ -1,7 +1,5 @@
 """Models of the samples of a sound: heads, weights of other releases, settings, and what a server answers."""
 
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,13 @@ import transformers
 from headwaiter_client import Client, FakeEncoder, sound_rows
 from headwaiter_export.checkpoints.json_files import CheckpointJson
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.cli import main
 from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.config.waveform import WaveformConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.support.checkpoints import write_json, write_modules_json
+from tests.support.e2e.exported import export_checkpoint
 from tests.support.e2e.in_process_server import connect, serving
 from tests.support.export.feature_checkpoints import (
     draw_input,
@@ -274,7 +272,7 @@ def test_characters_that_cannot_be_labels_are_refused(vocabulary: str, fact: str
     assert_checkpoint_refused(tmp_path, fact)
 
 
-@pytest.mark.usefixtures("starts_processes", "runs_graphs", "packed_cpu_alone")
+@pytest.mark.usefixtures("starts_processes", "runs_graphs")
 @pytest.mark.parametrize(
     ("name", "norm"),
     [
@@ -287,8 +285,7 @@ async def test_a_server_answers_sounds_of_different_lengths(name: str, norm: str
     model = save_feature_model(
         tmp_path / "checkpoint", name, "ForCTC", vocab_size=5, feat_extract_norm=norm, conv_bias=True
     )
-    with redirect_stdout(StringIO()):
-        assert main(["checkpoint", str(tmp_path / "checkpoint"), "-o", str(tmp_path / "bundle")]) == 0
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "bundle", "sounds")
     sounds = [draw_input(model, seed) for seed in (4, 0, 2)]
     async with serving(tmp_path / "bundle") as server, connect(server) as client:
         rows = [input_rows(model, sound, 0) for sound in sounds]

@@ -231,6 +231,16 @@ def changed_tensors(folder: Path) -> Iterator[dict[str, Tensor]]:
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
 
 
+def save_dense(folder: Path, width: int, *, bias: bool, **settings: Any) -> dict[str, Tensor]:
+    """Save a module Dense of vectors of 32 numbers with random weights, and return the weights."""
+    write_json(folder / "config.json", {"in_features": 32, "out_features": width, "bias": bias, **settings})
+    tensors = {"linear.weight": torch.randn(width, 32) / 8}
+    if bias:
+        tensors["linear.bias"] = torch.randn(width)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
 def assert_checkpoint_refused(folder: Path, *facts: str, route: str | None = None) -> None:
     """Check that reading a checkpoint fails with an error that contains every fact."""
     with pytest.raises(CheckpointError) as error:
