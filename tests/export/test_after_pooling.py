@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
-import tokenizers
 import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
@@ -32,6 +31,7 @@ from tests.support.export.helpers import (
     random_sequences,
     run_graph,
     save_dense,
+    token_ids,
 )
 from tests.support.oracle import Array, unit
 from tests.support.tiers import exhaustive
@@ -103,10 +103,7 @@ def test_a_chain_of_modules_equals_sentence_transformers(
     reference = st.SentenceTransformer(modules=[transformer, *sentence_transformer_modules(kind)], device="cpu")
     reference.save(str(tmp_path / "saved"), safe_serialization=safetensors)
     loaded = read_checkpoint(tmp_path / "saved")
-    config = loaded.encoder.config
-    assert loaded.text is not None
-    tokenizer = tokenizers.Tokenizer.from_str(loaded.text.tokenizer)
-    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
+    config, ids = loaded.encoder.config, token_ids(loaded, TEXTS)
     assert config.pooled_width == reference.get_embedding_dimension()
     assert_close_to_scale(encode(loaded.encoder, ids), reference.encode(TEXTS).astype(np.float64))
     for dimensions in (1, config.pooled_width // 2):
@@ -132,11 +129,9 @@ def test_several_poolings_are_concatenated_in_the_order_of_sentence_transformers
     st = pytest.importorskip("sentence_transformers")
     save_sentence_transformer(folder, modules=("Transformer", "Pooling"))
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": WIDTH, **settings})
-    loaded, text = read_checkpoint(folder), "two tables for rain, please"
-    assert loaded.text is not None
-    ids = np.array(tokenizers.Tokenizer.from_str(loaded.text.tokenizer).encode(text).ids)
-    expected = st.SentenceTransformer(str(folder), device="cpu").encode([text])
-    assert_close_to_scale(encode(loaded.encoder, [ids]), expected.astype(np.float64))
+    loaded = read_checkpoint(folder)
+    expected = st.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    assert_close_to_scale(encode(loaded.encoder, token_ids(loaded, TEXTS)), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize("flag", [None, False, True])
@@ -153,15 +148,12 @@ def test_a_model_that_truncates_its_vectors_equals_sentence_transformers(
     reference = st.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert reference.truncate_dim == truncate_dim
     loaded = read_checkpoint(tmp_path / "saved", normalize=flag)
-    assert loaded.text is not None
-    tokenizer = tokenizers.Tokenizer.from_str(loaded.text.tokenizer)
-    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
     expected = reference.encode(TEXTS, normalize_embeddings=bool(flag)).astype(np.float64)
     if flag is False and normalizes:
         # The flag also leaves out the module Normalize, which comes before the truncation.
         expected = st.SentenceTransformer(modules=modules[:2], device="cpu").encode(TEXTS)[:, :truncate_dim]
     assert loaded.encoder.config.pooled_width == expected.shape[1]
-    assert_close_to_scale(encode(loaded.encoder, ids), expected.astype(np.float64))
+    assert_close_to_scale(encode(loaded.encoder, token_ids(loaded, TEXTS)), expected.astype(np.float64))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import transformers
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.field_checks import ConfigError
 from headwaiter_export.config.rotary_scaling import RotaryScaling, ScalingKind
-from headwaiter_export.encoder.attention_layout import SingleSequence
-from headwaiter_export.encoder.encoder import Encoder
+from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.support.export.family_checkpoints import LINEAR, ROPE, assert_equals_transformers, save_family
 from tests.support.export.family_examples import WINDOW, save_example
 from tests.support.export.helpers import (
@@ -198,10 +197,4 @@ def test_an_own_encoder_with_scaling_equals_the_formulas(kind: ScalingKind) -> N
         vocabulary_size=50, positions="rotary", rotary_scaling={"kind": kind, "factor": 3.0, **trained}
     )
     ids = np.random.default_rng(0).integers(0, 50, 48)
-    assert_close_to_scale(hidden_rows(encoder, ids), oracle_of(encoder).hidden(ids))
-
-
-def hidden_rows(encoder: Encoder, ids: Any) -> Any:
-    """Return the hidden rows of one sequence in PyTorch."""
-    with torch.inference_mode():
-        return encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[1].numpy()
+    assert_close_to_scale(run_in_pytorch(encoder, [ids])[0].hidden, oracle_of(encoder).hidden(ids))

@@ -17,8 +17,7 @@ from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import ScoreFunction
-from headwaiter_export.encoder.attention_layout import SingleSequence
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions
@@ -107,11 +106,9 @@ def test_a_configuration_of_the_image_part_that_is_no_object_is_refused(tmp_path
 
 def exported_pooled(folder: Path, model: transformers.PreTrainedModel, values: Array) -> Array:
     encoder = read_checkpoint(folder).encoder
-    rows = input_rows(model, values, encoder.config.prefix_rows)
-    with torch.inference_mode():
-        pooled = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[0]
-    assert pooled is not None
-    return np.asarray(pooled[0])
+    (outputs,) = run_in_pytorch(encoder, [input_rows(model, values, encoder.config.prefix_rows)])
+    assert outputs.pooled is not None
+    return np.asarray(outputs.pooled[0])
 
 
 @pytest.mark.parametrize("projection_dim", [8, 48])
@@ -298,11 +295,9 @@ def test_the_vectors_of_clips_texts_equal_transformers(end: str, eos_token_id: i
     for text in CLIP_TEXTS:
         ids = tokenizer(text, truncation=True, max_length=24, return_tensors="pt").input_ids
         with torch.inference_mode():
-            pooled = loaded.encoder(ids[0], SingleSequence(ids.shape[1]))[0]
             expected = model(input_ids=ids)
-        assert pooled is not None
         vectors = expected.text_embeds if kind.endswith("Projection") else expected.pooler_output
-        assert_close(pooled.numpy(), vectors.numpy())
+        assert_close(run_in_pytorch(loaded.encoder, [ids[0].numpy()])[0].pooled, vectors.numpy())
 
 
 @pytest.mark.parametrize("eos_token_id", [2, 7])
@@ -351,9 +346,9 @@ def vectors(loaded: LoadedModel) -> Array:
     (prompt,) = (each for each in text.prompts if each.name == text.default_prompt)
     tokenizer, failures = BundleTokenizer(text.tokenizer.encode(), text.max_tokens), Failures(keep=False)
     rows = finish(tokenizer.tokenize(SIGLIP_TEXTS, TokenizeOptions(pb.Prompt(**asdict(prompt))), failures, 9999))
-    with torch.inference_mode():
-        pooled = [loaded.encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))[0] for each in rows]
-    return np.concatenate([each.numpy() for each in pooled if each is not None])
+    pooled = concatenate(run_in_pytorch(loaded.encoder, [each.ids for each in rows])).pooled
+    assert pooled is not None
+    return pooled
 
 
 def test_another_pooling_of_siglips_texts_leaves_out_the_linear_layer(tmp_path: Path) -> None:

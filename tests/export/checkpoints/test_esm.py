@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_proto.rules.errors import Failures
@@ -24,6 +22,7 @@ from tests.support.export.helpers import (
     assert_close,
     changed_tensors,
     run_graph,
+    token_ids,
     write_graphs,
 )
 from tests.support.export.tokenizer_cases import LINES, save_case
@@ -53,9 +52,7 @@ def test_frequencies_keep_their_precision(per_layer: bool, tmp_path: Path) -> No
         model = store_frequencies(tmp_path, stored, per_layer=per_layer)
         encoder = read_checkpoint(tmp_path).encoder
         assert encoder.config.rotary_float16 == rounded
-        with torch.inference_mode():
-            hidden = encoder(torch.from_numpy(ids), SingleSequence(24))[1]
-        assert_close(hidden.numpy(), bert_hidden(model, ids))
+        assert_close(run_in_pytorch(encoder, [ids])[0].hidden, bert_hidden(model, ids))
         save_example(tmp_path, "Esm")
 
 
@@ -88,14 +85,10 @@ def test_proteins_equal_transformers(tmp_path: Path) -> None:
     save_case(LINES["ESM"], tmp_path, lines=True)
     model = save_example(tmp_path, "Esm", mask_token_id=32)
     loaded, reference = read_checkpoint(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.text is not None
-    for protein in PROTEINS:
-        ids = np.array(Tokenizer.from_str(loaded.text.tokenizer).encode(protein).ids)
+    for protein, ids in zip(PROTEINS, token_ids(loaded, PROTEINS), strict=True):
         assert ids.tolist() == reference(protein)["input_ids"]
-        with torch.inference_mode():
-            pooled = loaded.encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[0]
-        assert pooled is not None
-        assert_close(pooled.numpy(), bert_hidden(model, ids).mean(0, keepdims=True))
+        (outputs,) = run_in_pytorch(loaded.encoder, [ids])
+        assert_close(outputs.pooled, bert_hidden(model, ids).mean(0, keepdims=True))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.support.checkpoints import save_vit
 from tests.support.export.feature_checkpoints import (
     FAMILIES,
@@ -109,11 +108,8 @@ def test_without_a_norm_of_vectors_a_vector_is_the_mean_of_the_patches(name: str
     model = save_feature_model(tmp_path, name, kind, use_mask_token=True)
     values = draw_input(model, seed=1)
     encoder = read_checkpoint(tmp_path).encoder
-    rows = torch.from_numpy(input_rows(model, values, encoder.config.prefix_rows))
-    with torch.inference_mode():
-        pooled = encoder(rows, SingleSequence(len(rows)))[0]
-    assert pooled is not None
-    assert_close_to_scale(pooled[0].numpy(), expected_hidden(model.base_model, values)[1:].mean(0))
+    (outputs,) = run_in_pytorch(encoder, [input_rows(model, values, encoder.config.prefix_rows)])
+    assert_close_to_scale(outputs.pooled, expected_hidden(model.base_model, values)[None, 1:].mean(1))
 
 
 @pytest.mark.exhaustive

@@ -276,12 +276,11 @@ def test_a_classifier_of_images_or_sounds_equals_transformers(
     encoder, values = read_checkpoint(tmp_path).encoder, draw_input(model)
     assert encoder.config.head is not None
     assert encoder.config.head.labels == tuple(LABELS.values())
-    rows = input_rows(model, values, encoder.config.prefix_rows)
+    (outputs,) = run_in_pytorch(encoder, [input_rows(model, values, encoder.config.prefix_rows)])
     with torch.inference_mode():
-        logits = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[2]
         expected = model(torch.from_numpy(values)[None]).logits
-    assert logits is not None
-    assert_close(logits.numpy(), expected.numpy())
+    assert outputs.logits is not None
+    assert_close(outputs.logits[0], expected.numpy())
 
 
 @pytest.mark.parametrize(

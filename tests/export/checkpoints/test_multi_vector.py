@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_proto import encoder_pb2 as pb
 from headwaiter_proto.rules.errors import Failures
 from headwaiter_server.inputs.tokenizer import BundleTokenizer, TokenizeOptions, Truncation
@@ -68,12 +67,12 @@ def vectors(loaded: LoadedModel, texts: list[str], prompt: str) -> list[Array]:
     chosen = next(pb.Prompt(**asdict(each)) for each in text.prompts if each.name == prompt)
     tokenizer, failures = BundleTokenizer(text.tokenizer.encode(), text.max_tokens), Failures(keep=False)
     tokenized = finish(tokenizer.tokenize(texts, TokenizeOptions(chosen, Truncation.RIGHT), failures, 9999))
-    found = []
-    for each in tokenized:
-        with torch.inference_mode():
-            hidden = encoder(torch.from_numpy(each.ids), SingleSequence(len(each.ids)))[1]
-        found.append(hidden.numpy()[~np.isin(each.ids, chosen.skiplist_ids)])
-    return found
+    outputs = run_in_pytorch(encoder, [each.ids for each in tokenized])
+    return [
+        one.hidden[~np.isin(each.ids, chosen.skiplist_ids)]
+        for each, one in zip(tokenized, outputs, strict=True)
+        if one.hidden is not None
+    ]
 
 
 @pytest.mark.parametrize("settings", [*EVERY_RUN, *exhaustive(*OTHERS)])

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.encoder.attention_layout import SingleSequence
-from headwaiter_export.encoder.reference import random_sequences
+from headwaiter_export.encoder.reference import random_sequences, run_in_pytorch
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from tests.support.checkpoints import bert_hidden
@@ -33,9 +31,7 @@ def test_positions_follow_the_ids(family: str, tmp_path: Path) -> None:
     encoder = read_checkpoint(tmp_path).encoder
     assert encoder.config.pad_id == pad
     for ids in sequences:
-        with torch.inference_mode():
-            hidden = encoder(torch.from_numpy(ids), SingleSequence(len(ids)))[1]
-        assert_close(hidden.numpy(), bert_hidden(model, ids))
+        assert_close(run_in_pytorch(encoder, [ids])[0].hidden, bert_hidden(model, ids))
 
 
 @pytest.mark.exhaustive

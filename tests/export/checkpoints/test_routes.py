@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.cli import main
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json
+from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json, token_ids
 from tests.support.export.sparse_encoder import TEXTS, save_sparse_encoder
 from tests.support.oracle import Array
 
@@ -21,10 +20,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def vectors(folder: Path, route: str, prompt: str = "") -> Array:
     """Return the vectors that the export of a route gives for `TEXTS`, with a prompt before each."""
     loaded = read_checkpoint(folder, route=route)
-    assert loaded.text is not None
-    tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
-    ids = [np.array(tokenizer.encode(prompt + text).ids) for text in TEXTS]
-    return np.concatenate([each.pooled for each in run_in_pytorch(loaded.encoder, ids) if each.pooled is not None])
+    ids = token_ids(loaded, [prompt + text for text in TEXTS])
+    pooled = concatenate(run_in_pytorch(loaded.encoder, ids)).pooled
+    assert pooled is not None
+    return pooled
 
 
 @pytest.fixture

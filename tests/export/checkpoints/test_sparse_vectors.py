@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.reference import run_in_pytorch
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from tests.support.checkpoints import save_bert, save_sentence_transformer
 from tests.support.export.family_examples import save_example
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, changed_tensors, edit_json
+from tests.support.export.helpers import (
+    assert_checkpoint_refused,
+    assert_close_to_scale,
+    changed_tensors,
+    edit_json,
+    token_ids,
+)
 from tests.support.export.sparse_encoder import TEXTS, expected_vectors, save_sparse_encoder
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
@@ -36,10 +41,9 @@ FAMILIES = (
 def vectors(folder: Path, **choices: Any) -> Array:
     """Return the vectors that the export gives for `TEXTS`."""
     loaded = read_checkpoint(folder, **choices)
-    assert loaded.text is not None
-    tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
-    ids = [np.array(tokenizer.encode(text).ids) for text in TEXTS]
-    return np.concatenate([each.pooled for each in run_in_pytorch(loaded.encoder, ids) if each.pooled is not None])
+    pooled = concatenate(run_in_pytorch(loaded.encoder, token_ids(loaded, TEXTS))).pooled
+    assert pooled is not None
+    return pooled
 
 
 @pytest.mark.filterwarnings("ignore")

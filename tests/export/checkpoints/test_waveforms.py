@@ -14,7 +14,7 @@ from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Activation, Pooling
 from headwaiter_export.config.head import ScoreFunction
 from headwaiter_export.config.waveform import WaveformConfig
-from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import run_in_pytorch
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from tests.support.checkpoints import write_json, write_modules_json
 from tests.support.e2e.exported import export_checkpoint
@@ -65,12 +65,10 @@ def test_a_head_equals_transformers(name: str, kind: str, labels: tuple[str, ...
         write_json(tmp_path / "vocab.json", {label: number for number, label in by_number.items()})
     values = draw_input(model, seed=3)
     encoder = read_checkpoint(tmp_path).encoder
-    rows = input_rows(model, values, 0)
-    with torch.inference_mode():
-        logits = encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[2]
-    assert logits is not None
+    (outputs,) = run_in_pytorch(encoder, [input_rows(model, values, 0)])
     expected = expected_logits(model, values)
-    assert_close_to_scale(logits.numpy().reshape(expected.shape), expected)
+    assert outputs.logits is not None
+    assert_close_to_scale(outputs.logits[0].reshape(expected.shape), expected)
     head = encoder.config.head
     assert head is not None
     assert (head.labels, head.function, head.per_token) == (labels, ScoreFunction.SOFTMAX, kind == "ForCTC")
@@ -160,10 +158,8 @@ def test_the_rows_of_a_sound_are_those_of_transformers(tmp_path: Path) -> None:
     samples = np.random.default_rng(0).normal(3, 7, 999).astype(np.float32)
     fake = FakeEncoder(vocabulary_size=0, feature_width=loaded.encoder.config.feature_width, sound=loaded.sound)
     rows = sound_rows(samples, Client(transport=fake).model())
-    with torch.inference_mode():
-        hidden = loaded.encoder(torch.from_numpy(rows), SingleSequence(len(rows)))[1].numpy()
     values = extractor(samples, sampling_rate=16_000, return_tensors="np")["input_values"][0]
-    assert_close_to_scale(hidden, expected_hidden(model, values))
+    assert_close_to_scale(run_in_pytorch(loaded.encoder, [rows])[0].hidden, expected_hidden(model, values))
 
 
 def test_the_convolutions_have_the_default_sizes_of_transformers(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
-from headwaiter_export.checkpoints.reader import read_checkpoint
+from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -215,6 +216,12 @@ def cosines(actual: Array, expected: Array) -> Array:
 def edit_json(path: Path, **changes: Any) -> None:
     """Change fields of a JSON object in a file."""
     write_json(path, {**json.loads(path.read_text()), **changes})
+
+
+def token_ids(loaded: LoadedModel, texts: Sequence[str]) -> list[Array]:
+    """Return the ids of texts with the tokenizer that a bundle of a checkpoint has."""
+    assert loaded.text is not None
+    return [np.array(each.ids) for each in Tokenizer.from_str(loaded.text.tokenizer).encode_batch([*texts])]
 
 
 def drop_fields(path: Path, *names: str) -> None:

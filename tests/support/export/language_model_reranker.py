@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 import transformers
 from tokenizers import Tokenizer
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.encoder.attention_layout import SingleSequence
+from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
 from headwaiter_proto.rules.pairs import text_of_pair
 from tests.support.checkpoints import write_json, write_modules_json
 from tests.support.export.family_examples import save_example
@@ -87,13 +87,13 @@ def scores(folder: Path) -> Array:
     assert loaded.text is not None
     assert loaded.text.pair_template is not None
     assert loaded.encoder.config.head is not None
-    tokenizer, logits = Tokenizer.from_str(loaded.text.tokenizer), []
-    for pair in PAIRS:
-        ids = tokenizer.encode(text_of_pair(loaded.text.pair_template, pair), add_special_tokens=False).ids
-        with torch.inference_mode():
-            logits.append(loaded.encoder(torch.tensor(ids), SingleSequence(len(ids)))[2])
-    computed = torch.cat([each for each in logits if each is not None])[:, 0]
-    return (computed if loaded.encoder.config.head.function == "identity" else computed.sigmoid()).numpy()
+    tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
+    texts = [text_of_pair(loaded.text.pair_template, pair) for pair in PAIRS]
+    ids = [np.array(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    logits = concatenate(run_in_pytorch(loaded.encoder, ids)).logits
+    assert logits is not None
+    computed = np.concatenate(logits)[:, 0]
+    return computed if loaded.encoder.config.head.function == "identity" else 1 / (1 + np.exp(-computed))
 
 
 def expected_scores(folder: Path) -> Array:
