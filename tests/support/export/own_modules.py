@@ -26,26 +26,22 @@ LABELS = ("calm", "glad", "sad")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def causal_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+sdpa = F.scaled_dot_product_attention
 
 
 def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.dropout(torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), dim=-1), 0.1, False) @ v
 
 
-def scaled_by_half(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (torch.matmul(q, k.mT) * 0.5).softmax(-1).matmul(v)
-
-
 def einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     weights = F.softmax(torch.einsum("bihd, bjhd -> bhij", q * q.shape[-1] ** -0.5, k), -1)
     return torch.einsum("bhij,bjhd->bihd", weights, v).transpose(1, 2)
+
+
+def grouped_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = torch.einsum("bhid,bjd->bhij", q, k[:, 0]).softmax(-1)
+    return torch.einsum("bhij,bjd->bhid", weights, v[:, 0])
 
 
 def bmm(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -59,33 +55,9 @@ def _pairs(q: Tensor) -> Tensor:
     return places[None] - places[:, None]
 
 
-def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    return scores.masked_fill(_pairs(q) > 0, -torch.inf).softmax(-1) @ v
-
-
 def added_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     mask = torch.full((q.shape[-2], q.shape[-2]), -1e9).triu(1)
     return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]) + mask).softmax(-1) @ v
-
-
-def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, _pairs(q).abs() <= 4)
-
-
-def causal_window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    pairs = _pairs(q)
-    return F.scaled_dot_product_attention(q, k, v, (pairs <= 0) & (pairs >= -6))
-
-
-def dilated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend to every other row."""
-    return F.scaled_dot_product_attention(q, k, v, _pairs(q) % 2 == 0)
-
-
-def cut(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return the rows of the sequence, as if others could stand behind them."""
-    return F.scaled_dot_product_attention(q, k, v)[:, :, : q.shape[2]]
 
 
 def self_excluding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -93,44 +65,57 @@ def self_excluding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.masked_fill(torch.eye(q.shape[-2], dtype=torch.bool), -torch.finfo(scores.dtype).max).softmax(-1) @ v
 
 
-def alibi(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6])[:, None, None]
-    return F.scaled_dot_product_attention(q, k, v, -slopes * _pairs(q).abs()[None])
+def _slopes() -> Tensor:
+    return torch.tensor([2.0**-2, 2.0**-4, 2.0**-6])[:, None, None]
 
 
 def alibi_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Add the position of the key instead of its distance, which gives the same weights, as in BLOOM."""
-    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6])[:, None, None]
-    scores = (slopes * torch.arange(q.shape[2])).baddbmm(q[0], k[0].transpose(1, 2), alpha=0.3)
+    scores = (_slopes() * torch.arange(q.shape[2])).baddbmm(q[0], k[0].transpose(1, 2), alpha=0.3)
     return scores.masked_fill(_pairs(q) > 0, -torch.inf).softmax(-1)[None] @ v
 
 
-def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    scores = 5 * torch.tanh(q @ k.transpose(-2, -1) / 5)
-    return scores.softmax(-1) @ v
-
-
-def by_content(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, q[:, :1, :, :1] * k[:, :1, :, 0].unsqueeze(-2))
-
-
-def first_row_everywhere(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    allowed = _pairs(q).abs() <= 4
-    allowed[:, 0] = True
-    return F.scaled_dot_product_attention(q, k, v, allowed)
-
-
-def gated_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    weights = (q @ k.transpose(-2, -1)).softmax(-1)
-    return weights.square() @ v
-
-
-def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
-
-
-def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.sigmoid(q @ k.transpose(-2, -1)) @ v
+# Attention that is packed. The masks that a measurement knows are tested in encoder/test_measured_terms.py.
+PACKED_ATTENTION: dict[str, Attend] = {
+    "sdpa": sdpa,
+    "sdpa_causal": lambda q, k, v: sdpa(q, k, v, is_causal=True),
+    "softmax": softmax,
+    "scaled_by_half": lambda q, k, v: (torch.matmul(q, k.mT) * 0.5).softmax(-1).matmul(v),
+    "einsum": einsum,
+    "bmm": bmm,
+    "added_causal": added_causal,
+    "causal_window": lambda q, k, v: sdpa(q, k, v, (_pairs(q) <= 0) & (_pairs(q) >= -6)),
+    # The rows of the sequence are cut, as if others could stand behind them.
+    "cut": lambda q, k, v: sdpa(q, k, v)[:, :, : q.shape[2]],
+    # Every other row.
+    "dilated": lambda q, k, v: sdpa(q, k, v, _pairs(q) % 2 == 0),
+    "self_excluding": self_excluding,
+    "alibi": lambda q, k, v: sdpa(q, k, v, -_slopes() * _pairs(q).abs()[None]),
+    "alibi_of_keys": alibi_of_keys,
+}
+# Attention that is padded, with words of the reason.
+PADDED_ATTENTION: dict[str, tuple[Attend, str]] = {
+    "capped": (
+        lambda q, k, v: (5 * torch.tanh(q @ k.transpose(-2, -1) / 5)).softmax(-1) @ v,
+        "between the products and the softmax",
+    ),
+    "by_content": (
+        lambda q, k, v: sdpa(q, k, v, q[:, :1, :, :1] * k[:, :1, :, 0].unsqueeze(-2)),
+        "more than the distance",
+    ),
+    "gated_weights": (
+        lambda q, k, v: (q @ k.transpose(-2, -1)).softmax(-1).square() @ v,
+        "changed after the softmax",
+    ),
+    "linear": (
+        lambda q, k, v: q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v),
+        "attention that the export knows",
+    ),
+    "sigmoid": (
+        lambda q, k, v: torch.sigmoid(q @ k.transpose(-2, -1)) @ v,
+        "attention that the export knows",
+    ),
+}
 
 
 class Block(nn.Module):
@@ -335,37 +320,14 @@ class Features(nn.Module):
         return rows
 
 
-def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-
-
-def grouped_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    weights = torch.einsum("bhid,bjd->bhij", q, k[:, 0]).softmax(-1)
-    return torch.einsum("bhij,bjd->bhid", weights, v[:, 0])
-
-
 IDS: dict[str, Any] = {"vocabulary_size": VOCABULARY}
 FEATURES: dict[str, Any] = {"feature_width": 6}
 # Modules that are packed, each with what it takes.
 PACKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
-    "sdpa": (Tokens, IDS),
-    "sdpa_causal": (lambda: Tokens(causal_sdpa), IDS),
-    "softmax": (lambda: Tokens(softmax), IDS),
-    "scaled_by_half": (lambda: Tokens(scaled_by_half), IDS),
-    "einsum": (lambda: Tokens(einsum), IDS),
-    "bmm": (lambda: Tokens(bmm), IDS),
-    "causal": (lambda: Tokens(causal), IDS),
-    "added_causal": (lambda: Tokens(added_causal), IDS),
-    "window": (lambda: Tokens(window), IDS),
-    "causal_window": (lambda: Tokens(causal_window), IDS),
-    "cut": (lambda: Tokens(cut), IDS),
-    "dilated": (lambda: Tokens(dilated), IDS),
-    "self_excluding": (lambda: Tokens(self_excluding), IDS),
-    "alibi": (lambda: Tokens(alibi), IDS),
-    "alibi_of_keys": (lambda: Tokens(alibi_of_keys), IDS),
+    **{name: (partial(Tokens, attend), IDS) for name, attend in PACKED_ATTENTION.items()},
     "relative_table": (RelativeTable, IDS),
-    "grouped": (lambda: Tokens(grouped, key_heads=1), IDS),
-    "grouped_einsum": (lambda: Tokens(grouped_einsum, key_heads=1), IDS),
+    "grouped": (partial(Tokens, partial(sdpa, enable_gqa=True), key_heads=1), IDS),
+    "grouped_einsum": (partial(Tokens, grouped_einsum, key_heads=1), IDS),
     "position_table": (PositionTable, IDS),
     "counted_positions": (CountedPositions, IDS),
     "summed_positions": (SummedPositions, IDS),
@@ -582,12 +544,10 @@ class Classifier(MaskedTokens):
 
 # Modules that are padded, each with what it takes, the sequences that may share a batch, and words of the reason.
 PADDED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Isolation, str]] = {
-    "capped": (lambda: Tokens(capped), IDS, ISOLATION_ONE_LENGTH, "between the products and the softmax"),
-    "by_content": (lambda: Tokens(by_content), IDS, ISOLATION_ONE_LENGTH, "more than the distance"),
-    "first_row_everywhere": (lambda: Tokens(first_row_everywhere), IDS, ISOLATION_ONE_LENGTH, "more than the distance"),
-    "gated_weights": (lambda: Tokens(gated_weights), IDS, ISOLATION_ONE_LENGTH, "changed after the softmax"),
-    "linear": (lambda: Tokens(linear), IDS, ISOLATION_ONE_LENGTH, "attention that the export knows"),
-    "sigmoid": (lambda: Tokens(sigmoid), IDS, ISOLATION_ONE_LENGTH, "attention that the export knows"),
+    **{
+        name: (partial(Tokens, attend), IDS, ISOLATION_ONE_LENGTH, reason)
+        for name, (attend, reason) in PADDED_ATTENTION.items()
+    },
     "mask_of_ids": (MaskOfIds, IDS, ISOLATION_ONE_LENGTH, "content"),
     "convolution": (Convolution, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
     "centred": (Centred, IDS, ISOLATION_ONE_LENGTH, "mixes rows outside attention"),
