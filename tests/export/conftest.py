@@ -1,7 +1,7 @@
 """Fixtures for the tests of the export."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.bundle.graphs import GRAPHS, WEIGHTS_FILES
 from headwaiter_export.checkpoints.tokenizers import comparison
 from headwaiter_export.checkpoints.tokenizers.cost import cost_problem
+from headwaiter_export.cli import main
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.graphs.float16 import to_float16
 from headwaiter_export.graphs.tracing import WeightsFile, trace
@@ -53,6 +54,26 @@ def keep_graphs(monkeypatch: pytest.MonkeyPatch, *files: str) -> None:
 def packed_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit bundles to one graph, for tests that give the same result with any graph."""
     keep_graphs(monkeypatch, "packed-cpu.fp32.onnx")
+
+
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command that would write a bundle; it must fail in one line that contains every fact."""
+
+    def run(arguments: Sequence[object], *facts: str) -> None:
+        capsys.readouterr()  # transformers shows progress when a test saves a model.
+        assert main([*map(str, arguments), "-o", str(tmp_path / "bundle")]) == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith("headwaiter-export: ")
+        assert printed.count("\n") == 1
+        for fact in facts:
+            assert fact in printed
+        assert not (tmp_path / "bundle").exists()
+
+    return run
 
 
 def write_plans(encoder: Encoder, folder: Path) -> None:

@@ -21,6 +21,7 @@ from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.config.presets import PRESETS
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_server.runtime.bundle import Bundle
+from tests.export.conftest import Refused
 from tests.support.checkpoints import VOCABULARY, save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, oracle_of, random_encoder, random_sequences, run_graph
 
@@ -31,18 +32,10 @@ SMALL: dict[str, Any] = {"feature_width": 6, "layers": 1, "d_ff": 0, "max_tokens
 
 
 def save_module(encoder: Encoder, folder: Path, weights: dict[str, Tensor] | None = None) -> list[str]:
-    """Save an encoder for `headwaiter-export module`, and return the command's arguments."""
+    """Save an encoder for `headwaiter-export module`, and return the command's arguments but for the bundle."""
     (folder / "config.json").write_text(json.dumps(asdict(encoder.config)))
     save_file(dict(encoder.state_dict()) if weights is None else weights, folder / "weights.safetensors")
-    return ["module", str(folder / "config.json"), str(folder / "weights.safetensors"), "-o", str(folder / "bundle")]
-
-
-def assert_one_line(printed: str, *facts: str) -> None:
-    """Check that an error is one line that contains every fact."""
-    assert printed.startswith("headwaiter-export: ")
-    assert printed.count("\n") == 1
-    for fact in facts:
-        assert fact in printed
+    return ["module", str(folder / "config.json"), str(folder / "weights.safetensors")]
 
 
 def fuse_qkv(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -67,8 +60,8 @@ def test_a_module_with_a_tokenizer_accepts_texts_and_equals_its_formula(tmp_path
     sizes: dict[str, Any] = {**SMALL, "feature_width": 0, "vocabulary_size": len(VOCABULARY)}
     encoder = random_encoder(**sizes, head_dim=6, value_dim=5)
     save_tokenizer(tmp_path)
-    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
-    assert main([*save_module(encoder, tmp_path), *tokenizer]) == 0
+    flags = ["--tokenizer", str(tmp_path / "tokenizer.json"), "-o", str(tmp_path / "bundle")]
+    assert main([*save_module(encoder, tmp_path), *flags]) == 0
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert (manifest.name, manifest.max_text_tokens) == ("config", 12)
     sequences = random_sequences(encoder.config, (12, 1, 5))
@@ -93,14 +86,13 @@ def test_fused_and_half_precision_weights_become_separate_float32_weights(
     [({"colour": 1}, ["'colour'"]), ({"heads": 5}, ["heads is 5", "d_model 24", "head_dim"])],
 )
 def test_an_error_in_a_configuration_is_one_line_with_the_file_and_the_field(
-    config: dict[str, Any], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: dict[str, Any], facts: list[str], tmp_path: Path, refused: Refused
 ) -> None:
     encoder = random_encoder(**SMALL)
     arguments = save_module(encoder, tmp_path)
     given = {**json.loads(json.dumps(asdict(encoder.config))), "head_dim": 0, **config}
     (tmp_path / "config.json").write_text(json.dumps(given))
-    assert main(arguments) == 1
-    assert_one_line(capsys.readouterr().err, str(tmp_path / "config.json"), *facts)
+    refused(arguments, str(tmp_path / "config.json"), *facts)
 
 
 @pytest.mark.parametrize(
@@ -108,37 +100,47 @@ def test_an_error_in_a_configuration_is_one_line_with_the_file_and_the_field(
     [(b'{"d_model": "\xe9"}', "utf-8"), (b"{", "JSON"), (b"[]", "object"), (None, "missing")],
 )
 def test_an_error_in_a_file_that_is_not_a_configuration_is_one_line(
-    content: bytes | None, fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, fact: str, tmp_path: Path, refused: Refused
 ) -> None:
     path = tmp_path / "config.json"
     if content is not None:
         path.write_bytes(content)
-    assert main(["module", str(path), "weights.safetensors", "-o", str(tmp_path / "bundle")]) == 1
-    assert_one_line(capsys.readouterr().err, str(path), fact)
+    refused(["module", path, "weights.safetensors"], str(path), fact)
 
 
-def test_a_tokenizer_for_features_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+TARGET = DecoderConfig(layers=1, d_ff=8, input=DecoderInput.TARGET, start_id=2)
+
+
+@pytest.mark.parametrize(
+    ("choices", "facts"),
+    [
+        ({}, ["features", "vocabulary_size"]),
+        ({"feature_width": 0, "vocabulary_size": 50, "pooling": "none", "decoder": TARGET}, ["target"]),
+    ],
+)
+def test_a_tokenizer_without_texts_is_refused(
+    choices: dict[str, Any], facts: list[str], tmp_path: Path, refused: Refused
+) -> None:
     save_tokenizer(tmp_path)
-    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
-    assert main([*save_module(random_encoder(**SMALL), tmp_path), *tokenizer]) == 1
-    assert_one_line(capsys.readouterr().err, "--tokenizer", "features", "vocabulary_size")
+    arguments = save_module(random_encoder(**{**SMALL, **choices}), tmp_path)
+    refused([*arguments, "--tokenizer", tmp_path / "tokenizer.json"], "--tokenizer", *facts)
 
 
-def test_a_tokenizer_for_a_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    decoder = DecoderConfig(layers=1, d_ff=8, input=DecoderInput.TARGET, start_id=2)
-    sizes: dict[str, Any] = {**SMALL, "feature_width": 0, "vocabulary_size": 50, "pooling": "none"}
-    save_tokenizer(tmp_path)
-    tokenizer = ["--tokenizer", str(tmp_path / "tokenizer.json")]
-    assert main([*save_module(random_encoder(**sizes, decoder=decoder), tmp_path), *tokenizer]) == 1
-    assert_one_line(capsys.readouterr().err, "--tokenizer", "target")
-
-
-@pytest.mark.parametrize("seed", ["-1", "x", str(2**63)])
-def test_an_invalid_seed_is_refused(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["preset", "concat-heads", f"--seed={seed}", "-o", str(tmp_path / "bundle")])
+@pytest.mark.parametrize(
+    ("flag", "facts"),
+    [
+        *((f"--seed={seed}", ["--seed", f"'{seed}'", str(2**63 - 1)]) for seed in ("-1", "x", str(2**63))),
+        ("--set=heads", ["'heads'", "FIELD=VALUE"]),
+    ],
+)
+def test_a_flag_without_meaning_is_wrong_usage(
+    flag: str, facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["preset", "concat-heads", flag, "-o", str(tmp_path / "bundle")])
+    assert exit_.value.code == 2
     printed = capsys.readouterr().err
-    for fact in ("--seed", f"'{seed}'", str(2**63 - 1)):
+    for fact in facts:
         assert fact in printed
 
 
@@ -156,13 +158,12 @@ def test_an_invalid_seed_is_refused(seed: str, tmp_path: Path, capsys: pytest.Ca
     ],
 )
 def test_an_error_in_weights_is_one_line_with_the_tensor(
-    change: dict[str, Tensor | None], facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Tensor | None], facts: list[str], tmp_path: Path, refused: Refused
 ) -> None:
     encoder = random_encoder(**SMALL)
     changed = {**encoder.state_dict(), **change}
     weights = {name: tensor for name, tensor in changed.items() if tensor is not None}
-    assert main(save_module(encoder, tmp_path, weights)) == 1
-    assert_one_line(capsys.readouterr().err, *facts)
+    refused(save_module(encoder, tmp_path, weights), *facts)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -206,24 +207,14 @@ def test_equal_seeds_give_a_preset_equal_random_weights(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("choice", "status", "facts"),
+    ("choice", "facts"),
     [
-        ("heads=3", 1, ["heads is 3", "d_model 64", "head_dim"]),
-        ("d_model=null", 1, ["d_model is None", "16777216"]),
-        ("max_tokens=100000000000", 1, ["max_tokens is 100000000000", "16777216"]),
-        ("head=3", 1, ["'head'", "head_dim"]),
-        ("positions=absolute", 1, ["positions is 'absolute'", "rotary"]),
-        ("heads", 2, ["'heads'", "FIELD=VALUE"]),
+        ("heads=3", ["heads is 3", "d_model 64", "head_dim"]),
+        ("d_model=null", ["d_model is None", "16777216"]),
+        ("max_tokens=100000000000", ["max_tokens is 100000000000", "16777216"]),
+        ("head=3", ["'head'", "head_dim"]),
+        ("positions=absolute", ["positions is 'absolute'", "rotary"]),
     ],
 )
-def test_a_wrong_choice_is_named_with_its_value(
-    choice: str, status: int, facts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        actual = main(["preset", "concat-heads", "--set", choice, "-o", str(tmp_path / "bundle")])
-    except SystemExit as error:
-        actual = int(error.code or 0)
-    assert actual == status
-    printed = capsys.readouterr().err
-    for fact in ("headwaiter-export", *facts):
-        assert fact in printed
+def test_a_wrong_choice_is_named_with_its_value(choice: str, facts: list[str], refused: Refused) -> None:
+    refused(["preset", "concat-heads", "--set", choice], *facts)

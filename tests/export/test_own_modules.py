@@ -25,6 +25,7 @@ from headwaiter_export.graphs.tracing import write_graph
 from headwaiter_proto.encoder_pb2 import POOLING_LAST
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.model import open_model
+from tests.export.conftest import Refused
 from tests.support.checkpoints import VOCABULARY as TEXT_VOCABULARY
 from tests.support.checkpoints import save_tokenizer
 from tests.support.export.helpers import assert_close_to_scale, assert_others_change_no_bit, cosines, run_graph
@@ -280,25 +281,15 @@ def test_the_command_exports_the_module_of_a_function(
     ],
 )
 def test_the_command_says_in_one_line_what_is_wrong(
-    function: str, flags: list[str], facts: list[str], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    function: str, flags: list[str], facts: list[str], code: str, refused: Refused
 ) -> None:
-    assert main(["module", f"{code}:{function}", "-o", str(tmp_path / "bundle"), *flags]) == 1
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    for fact in facts:
-        assert fact in printed
-    assert not (tmp_path / "bundle").exists()
+    refused(["module", f"{code}:{function}", *flags], *facts)
 
 
-def test_a_configuration_needs_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["module", "config.json", "-o", str(tmp_path / "bundle")]) == 1
-    assert "WEIGHTS.safetensors" in capsys.readouterr().err
+def test_a_configuration_needs_weights(refused: Refused) -> None:
+    refused(["module", "config.json"], "WEIGHTS.safetensors")
 
 
 @pytest.mark.parametrize("flags", [("--max-tokens", "8"), ("--pooling", "cls"), ("--normalize",), ("--labels", "glad")])
-def test_a_configuration_takes_no_flags_of_a_module(
-    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = ["config.json", "weights.safetensors"]
-    assert main(["module", *files, "-o", str(tmp_path / "bundle"), *flags]) == 1
-    assert flags[0] in capsys.readouterr().err
+def test_a_configuration_takes_no_flags_of_a_module(flags: tuple[str, ...], refused: Refused) -> None:
+    refused(["module", "config.json", "weights.safetensors", *flags], flags[0])

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from headwaiter_export.bundle.atomic_folder import BundleError, atomic_folder
-from headwaiter_export.cli import main
+from tests.export.conftest import Refused
 from tests.support.export.helpers import assert_mentions
 from tests.support.tiers import exhaustive
 
@@ -100,14 +100,10 @@ def test_a_second_export_to_the_same_folder_is_refused_at_once(start: Start, tmp
 
 
 def test_an_export_without_room_is_refused_with_the_sizes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
-    assert main([*PRESET, "-o", str(tmp_path / "bundle")]) == 1
-    error = capsys.readouterr().err
-    for fact in ("needs about", "0 MB free", str(tmp_path)):
-        assert fact in error
-    assert error.count("\n") == 1
+    refused(PRESET, "needs about", "0 MB free", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

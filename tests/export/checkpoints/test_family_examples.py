@@ -3,12 +3,12 @@
 The page also lists checkpoints that the export refuses.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headwaiter_export.checkpoints.families.model_types import FAMILIES, FEATURE_FAMILIES
-from headwaiter_export.cli import main
 from tests.support.export.family_examples import EXAMPLES, Example
 from tests.support.export.family_table import (
     BEGIN,
@@ -40,11 +40,9 @@ def test_each_supported_family_has_an_example_and_a_line_in_the_documentation() 
 @pytest.mark.usefixtures("runs_graphs")
 @pytest.mark.parametrize("example", [pytest.param(each, id=each.label) for each in REFUSED])
 def test_a_checkpoint_that_the_page_calls_refused_is_refused(
-    example: Refused, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    example: Refused, tmp_path: Path, refused: Callable[..., None]
 ) -> None:
-    fact = example.save(tmp_path)
-    assert main(["checkpoint", str(tmp_path), "-o", str(tmp_path / "bundle"), "--precision", "fp32"]) == 1
-    assert fact in capsys.readouterr().err
+    refused(["checkpoint", tmp_path, "--precision", "fp32"], example.save(tmp_path))
 
 
 def test_the_page_lists_what_is_refused() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.cli import main
 from headwaiter_export.encoder.reference import concatenate, run_in_pytorch
+from tests.export.conftest import Refused
 from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
 from tests.support.export.helpers import assert_checkpoint_refused, assert_close_to_scale, edit_json, token_ids
 from tests.support.export.sparse_encoder import TEXTS, save_sparse_encoder
@@ -86,11 +86,9 @@ def test_documents_of_a_sparse_encoder_need_no_model_for_queries(tmp_path: Path)
     assert_checkpoint_refused(folder, "SparseStaticEmbedding", route="query")
 
 
-def test_the_command_takes_a_route(dense_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["checkpoint", str(dense_folder), "-o", str(dense_folder.parent / "bundle")]
-    for flags, fact in (([], "--route"), (["--route", "passage"], "'passage'")):
-        assert main([*command, *flags]) == 1
-        assert fact in capsys.readouterr().err
+def test_the_command_takes_a_route(dense_folder: Path, refused: Refused) -> None:
+    refused(["checkpoint", dense_folder], "--route")
+    refused(["checkpoint", dense_folder, "--route", "passage"], "'passage'")
 
 
 def test_a_route_must_be_chosen_among_those_of_the_router(dense_folder: Path) -> None:
