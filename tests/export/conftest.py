@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -100,15 +99,8 @@ def causal_bundle(causal_encoder: Encoder, shared_folders: SharedFolders, runs_g
 
 @pytest.fixture(scope="session")
 def self_excluding_encoder() -> Encoder:
-    """A self-excluding encoder without feed-forward layers, in which a token attends to all others equally.
-
-    Queries are zero, so a token could change its own output only through its own value.
-    """
-    bare: dict[str, Any] = {"layers": 1, "d_ff": 0, "residual": False, "norm": "none", "positions": "none"}
-    encoder = random_encoder(feature_width=6, mask="self_excluding", embedding_norm=False, **bare)
-    for parameter in encoder.get_submodule("layers.0.attention.query").parameters():
-        parameter.data.zero_()
-    return encoder
+    """A self-excluding encoder without positions."""
+    return random_encoder(feature_width=6, layers=1, mask="self_excluding", positions="none")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import pytest
 import transformers
 
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_server.runtime.graph import open_session, session_options
 from tests.support.checkpoints import VOCABULARY, bert_hidden
 from tests.support.export.helpers import (
@@ -18,10 +17,8 @@ from tests.support.export.helpers import (
     assert_close,
     cosines,
     oracle_of,
-    random_encoder,
     random_sequences,
     run_graph,
-    write_graphs,
 )
 from tests.support.oracle import Array
 
@@ -114,15 +111,3 @@ def test_the_portable_graph_ignores_the_content_of_padding(text_bundle: Path) ->
     zeros, others = (np.where(mask == 1, 7, filler) for filler in (0, 9))
     first, second = (session.run(["pooled"], {"input_ids": ids, "attention_mask": mask})[0] for ids in (zeros, others))
     assert first.tobytes() == second.tobytes()
-
-
-@pytest.mark.exhaustive
-def test_learned_temperatures_add_no_operators(tmp_path: Path) -> None:
-    operators = []
-    for learned in (True, False):
-        folder = tmp_path / str(learned)
-        folder.mkdir()
-        encoder = random_encoder(feature_width=6, layers=1, learned_temperature=learned)
-        graph = onnx.load(write_graphs(encoder, folder, PackedCpu)[PackedCpu], load_external_data=False).graph
-        operators.append([node.op_type for node in graph.node])
-    assert operators[0] == operators[1]

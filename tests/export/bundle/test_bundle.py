@@ -83,6 +83,13 @@ def test_golden_outputs_equal_transformers(text_bundle: Path, text_checkpoint: P
     assert_close(golden.outputs.pooled, np.stack([unit(rows.mean(0)) for rows in hidden]))
 
 
+@pytest.mark.exhaustive
+def test_a_self_excluding_bundle_has_golden_inputs_of_two_tokens_and_more(self_excluding_bundle: Path) -> None:
+    bundle = Bundle.open(self_excluding_bundle)
+    assert bundle.manifest.min_tokens == 2
+    assert sorted({len(sequence) for sequence in bundle.golden().sequences})[:3] == [2, 3, 4]
+
+
 def test_weights_are_stored_once_for_each_precision(text_bundle: Path, text_checkpoint: Path) -> None:
     model = transformers.BertModel.from_pretrained(text_checkpoint)
     values = sum(each.numel() for name, each in model.named_parameters() if not name.startswith("pooler"))

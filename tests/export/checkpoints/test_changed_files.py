@@ -1,4 +1,4 @@
-"""A checkpoint with any field of any file changed gives what transformers gives, or is refused in one line."""
+"""A checkpoint with any field of its configuration or tokenizer changed gives what transformers gives, or is refused."""
 
 import json
 from collections.abc import Callable, Collection
@@ -20,11 +20,9 @@ from headwaiter_export.checkpoints.tokenizers.auto_tokenizer import read_checkpo
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.attention_layout import SingleSequence
-from tests.export.test_after_pooling import encode
-from tests.support.checkpoints import save_bert, save_sentence_transformer, save_tokenizer, write_json
+from tests.support.checkpoints import write_json
 from tests.support.export.changed_files import changed_file, changed_files
 from tests.support.export.family_examples import TEXT_EXAMPLES, save_example
-from tests.support.export.language_model_reranker import expected_scores, save_reranker, scores
 from tests.support.export.tokenizer_cases import ADDED, DECLARED
 from tests.support.export.tokenizer_folders import random_texts, with_added, word_level, word_piece
 from tests.support.oracle import Array
@@ -115,25 +113,6 @@ _TOKENIZERS: dict[str, tuple[Callable[[], Tokenizer], str, Files]] = {
             }
         },
     ),
-}
-_MODULES = ("Transformer", "Pooling", "LayerNorm", "Normalize")
-_MODULE_FILES: Files = {
-    "1_Pooling/config.json": {
-        "word_embedding_dimension": 32,
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_lasttoken": False,
-        "include_prompt": True,
-    },
-    "2_LayerNorm/config.json": {"dimension": 32},
-    "sentence_bert_config.json": {"max_seq_length": 12, "do_lower_case": False, "unpad_inputs": False},
-    "config_sentence_transformers.json": {
-        "prompts": {"query": "rain ", "passage": ""},
-        "default_prompt_name": "query",
-        "model_type": "SentenceTransformer",
-        "truncate_dim": None,
-    },
-    "tokenizer_config.json": {"model_max_length": 40},
 }
 
 
@@ -236,20 +215,6 @@ def test_a_changed_configuration(name: str, every_run: bool, tmp_path: Path) -> 
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "file", ["1_LogitScore/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"]
-)
-def test_a_changed_setting_of_a_language_model_that_reranks(file: str, tmp_path: Path) -> None:
-    prompts = {"prompts": {"web": "Find pages", "law": "Find laws"}, "default_prompt_name": "law"}
-    save_reranker(tmp_path, settings={**prompts, "activation_fn": "torch.nn.modules.linear.Identity"})
-    found = differences(
-        tmp_path / file, lambda: [expected_scores(tmp_path)], lambda: [scores(tmp_path)], every_run=False
-    )
-    assert found == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["Bart", "T5"])
 def test_a_changed_configuration_of_a_decoder_with_a_head(name: str, tmp_path: Path) -> None:
     save_example(tmp_path, name, "ForSequenceClassification")
@@ -316,37 +281,3 @@ def test_a_changed_tokenizer(name: str, every_run: bool, tmp_path: Path, monkeyp
 
     for file in ("tokenizer.json", *files):
         assert differences(tmp_path / file, expected, actual, every_run=every_run) == [], file
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("file", "every_run"), _parts(["modules.json", *_MODULE_FILES]))
-def test_a_changed_module(file: str, every_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors.torch import save_file
-    from sentence_transformers import SentenceTransformer
-
-    save_bert(tmp_path)
-    save_tokenizer(tmp_path)
-    save_sentence_transformer(tmp_path, modules=_MODULES)
-    for name, content in _MODULE_FILES.items():
-        write_json(tmp_path / name, content)
-    norm = {"norm.weight": torch.linspace(0.5, 1, 32), "norm.bias": torch.linspace(-1, 1, 32)}
-    save_file(norm, tmp_path / "2_LayerNorm" / "model.safetensors")
-    texts = ["the bread is fresh", "two " * 50, "a", "Rain falls on stones"]
-
-    def actual() -> Results:
-        with monkeypatch.context() as patch:
-            patch.setattr("headwaiter_export.checkpoints.texts.check_against_transformers", lambda *_, **__: None)
-            loaded = read_checkpoint(tmp_path)
-        assert loaded.text is not None
-        tokenizer = Tokenizer.from_str(loaded.text.tokenizer)
-        tokenizer.enable_truncation(loaded.text.max_tokens)
-        prompts = {prompt.name: prompt.text for prompt in loaded.text.prompts}
-        prompt = prompts.get(loaded.text.default_prompt, "")
-        encodings = tokenizer.encode_batch([prompt + text for text in texts])
-        return [encode(loaded.encoder, [np.array(each.ids) for each in encodings])]
-
-    def expected() -> Results:
-        model = SentenceTransformer(str(tmp_path), device="cpu", local_files_only=True, trust_remote_code=False)
-        return [model.encode(texts, show_progress_bar=False)]
-
-    assert differences(tmp_path / file, expected, actual, every_run=every_run) == []

@@ -1,6 +1,8 @@
 """Checkpoints whose config.json has the fields of custom code give the hidden rows of `transformers`' own classes."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,34 +104,6 @@ def test_a_nomic_bert_with_experts_equals_its_formulas(changes: dict[str, Any], 
     assert_equals_formulas(read_checkpoint(tmp_path).encoder, model)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *((field, not value) for field, value in NOMIC_EXPERTS.items() if isinstance(value, bool)),
-        ("use_rms_norm", True),
-        ("num_shared_experts", 1),
-        ("ffn_div", 2),
-        ("num_experts", 5),
-        ("num_experts", None),
-        ("moe_top_k", 5),
-        ("moe_top_k", 0),
-        ("moe_every_n_layers", 3),
-        ("moe_every_n_layers", -1),
-        ("activation_function", "gelu_new"),
-        ("auto_map", {"AutoModel": "modeling.OtherModel"}),
-    ],
-)
-def test_a_field_of_nomic_bert_with_experts_that_the_encoder_lacks_is_named(
-    field: str, value: Any, tmp_path: Path
-) -> None:
-    save_nomic_experts(tmp_path)
-    edit_json(tmp_path / "config.json", **{field: value})
-    with pytest.raises(CheckpointError) as refusal:
-        read_checkpoint(tmp_path)
-    # Numbers of experts that fit no tensor are refused with the tensor.
-    assert any(part in str(refusal.value) for part in (field, "active experts", "mlp.router", "mlp.experts", "mlp.fc1"))
-
-
 @pytest.mark.parametrize("adapter", [None, *TASKS])
 def test_each_adapter_of_jina_equals_its_formula_in_transformers(adapter: str | None, tmp_path: Path) -> None:
     model = save_jina(tmp_path, adapter)
@@ -145,47 +119,6 @@ def test_each_adapter_of_jina_equals_its_formula_in_transformers(adapter: str | 
 def test_a_jina_v2_equals_its_formulas(changes: dict[str, Any], tmp_path: Path) -> None:
     model = save_jina_v2(tmp_path, **changes)
     assert_equals_formulas(read_checkpoint(tmp_path, Pooling.MEAN).encoder, model)
-
-
-# Other values of fields of the code of jina-embeddings-v2; the export names the field.
-JINA_V2_CHANGES: dict[str, list[Any]] = {
-    "auto_map": [
-        {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"},
-        {"AutoModel": "modeling_bert.JinaBertModel"},
-        {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.OtherModel"},
-        {"AutoModel": None},
-        "modeling_bert.JinaBertModel",
-        {},
-    ],
-    "position_embedding_type": ["absolute", None],
-    "feed_forward_type": ["reglu", "original", None],
-    "hidden_act": ["gelu_new", "relu"],
-    "is_decoder": [True],
-    "num_attention_heads": [5],
-    "intermediate_size": [32],
-}
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in JINA_V2_CHANGES.items() for value in values]
-)
-def test_a_field_of_the_code_of_jina_v2_that_the_encoder_lacks_is_named(field: str, value: Any, tmp_path: Path) -> None:
-    save_jina_v2(tmp_path)
-    edit_json(tmp_path / "config.json", **{field: value})
-    with pytest.raises(CheckpointError) as refusal:
-        read_checkpoint(tmp_path, Pooling.MEAN)
-    # Without known code, the family is BERT itself.
-    assert any(part in str(refusal.value) for part in (field, "position_embedding_type", "heads", "gated_layers"))
-
-
-@pytest.mark.parametrize("field", ["position_embedding_type", "feed_forward_type", "type_vocab_size"])
-def test_a_missing_field_of_jina_v2_has_the_default_of_its_code(field: str, tmp_path: Path) -> None:
-    save_jina_v2(tmp_path)
-    drop_fields(tmp_path / "config.json", field)
-    if field == "type_vocab_size":
-        read_checkpoint(tmp_path, Pooling.MEAN)
-    else:
-        assert_checkpoint_refused(tmp_path, field, "lacks")
 
 
 # Other values of each field of the code; the export follows the change, or names the field.
@@ -238,22 +171,6 @@ def test_a_changed_field_of_the_code_of_jina_is_followed_or_named(field: str, va
     assert any(
         part in str(refusal.value) for part in (field, "auto_map", "position_embedding_type", "lora_A", "token_type")
     )
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rotary_emb_interleaved", True),
-        ("rotary_emb_scale_base", 512.0),
-        ("rotary_emb_dim", 4),
-        ("task_instructions", "query: "),
-    ],
-)
-def test_a_further_field_of_the_code_of_jina_is_named(field: str, value: Any, tmp_path: Path) -> None:
-    save_jina(tmp_path, vocab_size=400)
-    unigram(special_tokens=ROBERTA_TOKENS).save(str(tmp_path / "tokenizer.json"))
-    edit_json(tmp_path / "config.json", **{field: value})
-    assert_checkpoint_refused(tmp_path, "prompts" if field == "task_instructions" else field)
 
 
 @pytest.mark.parametrize("field", ["lora_adaptations", "load_trained_adapters", "lora_rank"])
@@ -364,33 +281,6 @@ def test_a_reranker_of_the_code_of_gte_equals_transformers(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        *((field, not value) for field, value in NOMIC.items() if isinstance(value, bool)),
-        ("activation_function", "glu"),
-        ("activation_function", "gelu_new"),
-        ("moe_every_n_layers", 2),
-        ("num_heads_kv", 2),
-        ("rotary_emb_fraction", 0.5),
-        ("rotary_emb_scale_base", 512),
-        ("rotary_head_dim", True),
-        ("n_inner", None),
-        ("n_positions", 0),
-        ("rotary_emb_base", "1"),
-        ("auto_map", {"AutoModel": "modeling.NomicBertSteeredModel"}),
-        ("auto_map", {"AutoTokenizer": [None, "modeling.NomicBertModel"]}),
-        ("auto_map", "modeling.NomicBertModel"),
-    ],
-)
-def test_a_field_of_the_code_of_nomic_bert_that_the_encoder_lacks_is_named(
-    field: str, value: Any, tmp_path: Path
-) -> None:
-    save_nomic(tmp_path)
-    edit_json(tmp_path / "config.json", **{field: value})
-    assert_checkpoint_refused(tmp_path, "rope_theta" if field == "rotary_emb_base" else field)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
     [("prenorm", True), ("causal", True), ("rotary_emb_interleaved", True), ("layer_norm_epsilon", 0.3)],
 )
 def test_the_code_of_nomic_bert_is_known_by_its_classes_whatever_the_names_of_sizes(
@@ -414,36 +304,134 @@ def test_the_code_of_nomic_bert_is_known_by_its_classes_whatever_the_names_of_si
         assert_checkpoint_refused(tmp_path, field)
 
 
-@pytest.mark.parametrize("field", ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_fraction"])
-def test_a_missing_field_has_the_default_of_the_code_of_nomic_bert(field: str, tmp_path: Path) -> None:
-    save_nomic(tmp_path)
-    drop_fields(tmp_path / "config.json", field)
-    assert_checkpoint_refused(tmp_path, field)
+save_snowflake = partial(save_new, model_type="gte", auto_map={"AutoModel": "modeling.GteModel"})
+# Values of fields of each code that the encoder lacks.
+LACKING: list[tuple[Callable[..., Any], dict[str, list[Any]]]] = [
+    (
+        save_nomic,
+        {
+            **{field: [not value] for field, value in NOMIC.items() if isinstance(value, bool)},
+            "activation_function": ["glu", "gelu_new"],
+            "moe_every_n_layers": [2],
+            "num_heads_kv": [2],
+            "rotary_emb_fraction": [0.5],
+            "rotary_emb_scale_base": [512],
+            "rotary_head_dim": [True],
+            "n_inner": [None],
+            "n_positions": [0],
+            "rotary_emb_base": ["1"],
+            "auto_map": [
+                {"AutoModel": "modeling.NomicBertSteeredModel"},
+                {"AutoTokenizer": [None, "modeling.NomicBertModel"]},
+                "modeling.NomicBertModel",
+            ],
+        },
+    ),
+    (
+        save_nomic_experts,
+        {
+            **{field: [not value] for field, value in NOMIC_EXPERTS.items() if isinstance(value, bool)},
+            "use_rms_norm": [True],
+            "num_shared_experts": [1],
+            "ffn_div": [2],
+            "num_experts": [5, None],
+            "moe_top_k": [5, 0],
+            "moe_every_n_layers": [3, -1],
+            "activation_function": ["gelu_new"],
+            "auto_map": [{"AutoModel": "modeling.OtherModel"}],
+        },
+    ),
+    *(
+        (
+            save,
+            {
+                "layer_norm_type": ["rms_norm"],
+                "logn_attention_clip1": [True],
+                "logn_attention_scale": [True],
+                "pack_qkv": [False],
+                "position_embedding_type": ["absolute"],
+                "rope_scaling": [
+                    {"type": "linear", "factor": 2.0},
+                    {"type": "ntk", "factor": 2.0, "mixed_b": 0.5},
+                    {"type": "ntk"},
+                    {"type": "ntk", "factor": 2.0, "alpha": 1.0},
+                    "ntk",
+                ],
+                "rope_parameters": [{"rope_type": "ntk", "factor": 2.0, "rope_theta": 77}],
+                "rope_theta": ["77"],
+                "hidden_act": ["mish"],
+                "auto_map": [{"AutoModel": "modeling.OtherModel"}],
+            },
+        )
+        for save in (save_new, save_snowflake)
+    ),
+    (
+        save_jina_v2,
+        {
+            "auto_map": [
+                {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"},
+                {"AutoModel": "modeling_bert.JinaBertModel"},
+                {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.OtherModel"},
+                {"AutoModel": None},
+                "modeling_bert.JinaBertModel",
+                {},
+            ],
+            "position_embedding_type": ["absolute", None],
+            "feed_forward_type": ["reglu", "original", None],
+            "hidden_act": ["gelu_new", "relu"],
+            "is_decoder": [True],
+            "num_attention_heads": [5],
+            "intermediate_size": [32],
+        },
+    ),
+    (
+        save_jina,
+        {"rotary_emb_interleaved": [True], "rotary_emb_scale_base": [512.0], "rotary_emb_dim": [4]},
+    ),
+]
+# An error may name these instead of the field: the tensors that do not fit, a field of transformers, and what the
+# family refuses whose type the checkpoint has.
+OTHER_NAMES = (
+    *("active experts", "mlp.router", "mlp.experts", "mlp.fc1", "gated_layers"),
+    *("rope_theta", "position_embedding_type", "heads"),
+)
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("save", "field", "value"),
+    [(save, field, value) for save, fields in LACKING for field, values in fields.items() for value in values],
+)
+def test_a_field_of_the_code_that_the_encoder_lacks_is_named(
+    save: Callable[..., Any], field: str, value: Any, tmp_path: Path
+) -> None:
+    save(tmp_path)
+    edit_json(tmp_path / "config.json", **{field: value})
+    with pytest.raises(CheckpointError) as refusal:
+        read_checkpoint(tmp_path, Pooling.MEAN)
+    assert any(name in str(refusal.value) for name in (field, *OTHER_NAMES))
+
+
+@pytest.mark.parametrize(
+    ("save", "field"),
     [
-        ("layer_norm_type", "rms_norm"),
-        ("logn_attention_clip1", True),
-        ("logn_attention_scale", True),
-        ("pack_qkv", False),
-        ("position_embedding_type", "absolute"),
-        ("rope_scaling", {"type": "linear", "factor": 2.0}),
-        ("rope_scaling", {"type": "ntk", "factor": 2.0, "mixed_b": 0.5}),
-        ("rope_scaling", {"type": "ntk"}),
-        ("rope_scaling", {"type": "ntk", "factor": 2.0, "alpha": 1.0}),
-        ("rope_scaling", "ntk"),
-        ("rope_parameters", {"rope_type": "ntk", "factor": 2.0, "rope_theta": 77}),
-        ("rope_theta", "77"),
-        ("hidden_act", "mish"),
-        ("auto_map", {"AutoModel": "modeling.OtherModel"}),
+        *((save_nomic, field) for field in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_fraction")),
+        *((save_jina_v2, field) for field in ("position_embedding_type", "feed_forward_type")),
     ],
 )
-@pytest.mark.parametrize("own", [{}, {"model_type": "gte", "auto_map": {"AutoModel": "modeling.GteModel"}}])
-def test_a_field_of_the_code_of_gte_that_the_encoder_lacks_is_named(
-    own: dict[str, Any], field: str, value: Any, tmp_path: Path
-) -> None:
-    save_new(tmp_path, **own)
-    edit_json(tmp_path / "config.json", **{field: value})
-    assert_checkpoint_refused(tmp_path, field)
+def test_a_missing_field_has_the_default_of_the_code(save: Callable[..., Any], field: str, tmp_path: Path) -> None:
+    save(tmp_path)
+    drop_fields(tmp_path / "config.json", field)
+    assert_checkpoint_refused(tmp_path, field, "lacks")
+
+
+def test_a_jina_v2_without_a_number_of_token_types_has_that_of_its_code(tmp_path: Path) -> None:
+    save_jina_v2(tmp_path)
+    drop_fields(tmp_path / "config.json", "type_vocab_size")
+    read_checkpoint(tmp_path, Pooling.MEAN)
+
+
+def test_instructions_of_tasks_that_are_no_object_are_refused(tmp_path: Path) -> None:
+    save_jina(tmp_path, vocab_size=400)
+    unigram(special_tokens=ROBERTA_TOKENS).save(str(tmp_path / "tokenizer.json"))
+    edit_json(tmp_path / "config.json", task_instructions="query: ")
+    assert_checkpoint_refused(tmp_path, "prompts")

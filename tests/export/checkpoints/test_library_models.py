@@ -85,6 +85,14 @@ def run(folder: Path, sequences: list[Array]) -> list[GraphOutputs]:
     return [graph.run(pack(batch), hidden=True) for batch in batches]
 
 
+def assert_equal_rows(folder: Path, sequences: list[Array], model: Any) -> None:
+    """Compare hidden rows with those that a module of transformers gives each sequence alone."""
+    with torch.inference_mode():
+        expected = [model(torch.from_numpy(each)[None])[0][0].numpy() for each in sequences]
+    rows = [each.hidden for each in run(folder, sequences) if each.hidden is not None]
+    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "most", "lowering", "isolation"),
     [
@@ -109,12 +117,7 @@ def test_a_type_without_a_family_gives_the_rows_of_transformers(
     assert [graph.lowering for graph in manifest.graphs] == [lowering]
     assert (manifest.padding.isolation, manifest.reference_module) == (isolation, f"{kind}Model")
     rng = np.random.default_rng(0)
-    sequences: list[Array] = [rng.integers(2, len(VOCABULARY), n) for n in (5, 5, 1, 30, most, 2)]
-    with torch.inference_mode():
-        expected = [model(torch.from_numpy(each)[None]).last_hidden_state[0].numpy() for each in sequences]
-    outputs = run(tmp_path, sequences)
-    rows = [each.hidden for each in outputs if each.hidden is not None]
-    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+    assert_equal_rows(tmp_path, [rng.integers(2, len(VOCABULARY), n) for n in (5, 5, 1, 30, most, 2)], model)
 
 
 def test_a_mixture_with_a_form_of_its_own_is_refused() -> None:
@@ -134,21 +137,13 @@ def test_of_an_encoder_and_a_decoder_the_encoder_is_exported(tmp_path: Path) -> 
     )
     manifest = export(tmp_path)
     assert (manifest.max_tokens, manifest.pooling) == (64, POOLING_MEAN)
-    sequences: list[Array] = [np.arange(5, 5 + n) for n in (5, 1, 40)]
-    with torch.inference_mode():
-        expected = [model.get_encoder()(torch.from_numpy(each)[None])[0][0].numpy() for each in sequences]
-    rows = [each.hidden for each in run(tmp_path, sequences) if each.hidden is not None]
-    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+    assert_equal_rows(tmp_path, [np.arange(5, 5 + n) for n in (5, 1, 40)], model.get_encoder())
 
 
 def test_a_class_without_a_head_may_have_any_name(tmp_path: Path) -> None:
     model = save(tmp_path, "BertGeneration", SIZES, "Encoder")
     assert export(tmp_path).reference_module == "BertGenerationEncoder"
-    sequences: list[Array] = [np.arange(5, 5 + n) for n in (5, 1, 40)]
-    with torch.inference_mode():
-        expected = [model(torch.from_numpy(each)[None]).last_hidden_state[0].numpy() for each in sequences]
-    rows = [each.hidden for each in run(tmp_path, sequences) if each.hidden is not None]
-    assert_close_to_scale(np.concatenate(rows), np.concatenate(expected), 1e-6)
+    assert_equal_rows(tmp_path, [np.arange(5, 5 + n) for n in (5, 1, 40)], model)
 
 
 def test_an_encoder_of_passages_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
