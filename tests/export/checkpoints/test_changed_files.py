@@ -1,4 +1,4 @@
-"""A checkpoint with any field of its configuration or tokenizer changed gives what transformers gives, or is refused."""
+"""A checkpoint with a changed field of its configuration or tokenizer gives what transformers gives, or is refused."""
 
 import json
 from collections.abc import Callable, Collection

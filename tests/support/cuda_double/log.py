@@ -1,7 +1,6 @@
 """The log of the double: the events as values, and questions that tests ask about them."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -166,7 +165,7 @@ class Log:
 def write_mark(path: Path, text: str) -> None:
     """Append a mark to a log file; each line takes one write, so processes may write at the same time."""
     with path.open("ab", buffering=0) as file:
-        file.write(f"mark at={time.monotonic_ns()} thread=0 text={text}\n".encode())
+        file.write(f"mark text={text}\n".encode())
 
 
 def parse(lines: Iterable[str]) -> Iterator[Event]:
@@ -178,7 +177,7 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
             return
         event, _, rest = line[:-1].partition(" ")
         if event == "mark":
-            yield Mark(-1, rest.partition(" text=")[2])
+            yield Mark(-1, rest.removeprefix("text="))
             continue
         if event not in _READERS and event != "kernel":
             continue

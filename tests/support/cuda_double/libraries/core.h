@@ -13,7 +13,7 @@ enum { MAX_DEVICES = 16 };
 
 /* ---- log.c ---- */
 
-/* Write one line: the event, the time, the thread, and the given fields `name=value`. */
+/* Write one line: the event, and the given fields `name=value`. */
 __attribute__((format(printf, 2, 3))) void core_log(const char *event, const char *format, ...);
 /* The same, also while logging is switched off. */
 __attribute__((format(printf, 2, 3))) void core_log_always(const char *event, const char *format, ...);
@@ -87,8 +87,8 @@ cudaError_t core_failure(int device);
 cudaError_t core_count_launch(int device);
 /* Open a context on the current device, and return `core_failure`. */
 cudaError_t core_enter(void);
-/* Log a wait, and block while the device hangs. `by` is the CUDA function; `kind` is stream, event or device. */
-cudaError_t core_wait(int device, const char *kind, const void *handle, const char *by);
+/* Log a wait, and block while the device hangs. */
+cudaError_t core_wait(int device);
 
 /* ---- memory.c ---- */
 
@@ -101,8 +101,8 @@ typedef struct {
     int device;
 } Memory;
 
-cudaError_t core_allocate(int device, size_t bytes, const char *by, void **address);
-cudaError_t core_free(void *address, const char *by);
+cudaError_t core_allocate(int device, size_t bytes, void **address);
+cudaError_t core_free(void *address);
 cudaError_t core_allocate_pinned(size_t bytes, void **address);
 cudaError_t core_free_pinned(void *address);
 /* Return the allocation that contains an address; pageable memory if the double did not allocate the address. */
@@ -131,7 +131,6 @@ typedef struct {
 typedef struct {
     Node *nodes;
     size_t node_count;
-    size_t launch_count;
 } Graph;
 
 /* The stream of a handle: NULL and 1 are the legacy stream, 2 is the thread's own stream. NULL if destroyed. */

@@ -234,10 +234,8 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t sh
         error = strcmp(invalid, "shared_memory") == 0 ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration;
     else if (error == cudaSuccess)
         error = core_begin_launch(stream, &device, &captured);
-    core_log("launch",
-             "device=%d kernel=%d.%d grid=%u,%u,%u block=%u,%u,%u shared=%zu stream=%p captured=%d invalid=%s error=%d",
-             device, getpid(), kernel_id(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_memory,
-             stream, captured, invalid == NULL ? "-" : invalid, error);
+    core_log("launch", "device=%d kernel=%d.%d grid=%u,%u,%u invalid=%s", device, getpid(), kernel_id(kernel), grid.x,
+             grid.y, grid.z, invalid == NULL ? "-" : invalid);
     return result(error);
 }
 
@@ -403,14 +401,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
 
 /* ---- memory ---- */
 
-static cudaError_t allocate(void **address, size_t bytes, const char *by) {
+static cudaError_t allocate(void **address, size_t bytes) {
     ENTER();
-    return result(core_allocate(core_current_device(), bytes, by, address));
+    return result(core_allocate(core_current_device(), bytes, address));
 }
 
 cudaError_t cudaMalloc(void **address, size_t bytes) {
     RETURN_IF_ERROR(core_unsafe_during_capture());
-    return allocate(address, bytes, "cudaMalloc");
+    return allocate(address, bytes);
 }
 
 cudaError_t cudaFree(void *address) {
@@ -421,19 +419,19 @@ cudaError_t cudaFree(void *address) {
     Memory memory = core_find_memory(address);
     if (memory.kind != ON_DEVICE)
         return result(cudaErrorInvalidValue);
-    RETURN_IF_ERROR(core_wait(memory.device, "device", NULL, "cudaFree"));
-    return result(core_free(address, "cudaFree"));
+    RETURN_IF_ERROR(core_wait(memory.device));
+    return result(core_free(address));
 }
 
 cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, void *pool, void *stream) {
     (void)pool, (void)stream;
-    return allocate(address, bytes, "cudaMallocFromPoolAsync");
+    return allocate(address, bytes);
 }
 
 cudaError_t cudaFreeAsync(void *address, void *stream) {
     (void)stream;
     ENTER();
-    return address == NULL ? cudaSuccess : result(core_free(address, "cudaFreeAsync"));
+    return address == NULL ? cudaSuccess : result(core_free(address));
 }
 
 cudaError_t cudaMemPoolCreate(void **pool, const void *properties) {
@@ -528,7 +526,7 @@ static bool copy_waits(MemoryKind target, MemoryKind source, bool blocking) {
 
 /* Check and log a copy, and wait if the copy does; `captured` says if the copy belongs to a graph. */
 static cudaError_t begin_copy(void *target, const void *source, size_t bytes, void *stream, bool blocking,
-                              const char *by, bool *captured) {
+                              bool *captured) {
     int device;
     cudaError_t error = core_begin_work(stream, &device, captured);
     if (error == cudaSuccess && blocking)
@@ -537,20 +535,17 @@ static cudaError_t begin_copy(void *target, const void *source, size_t bytes, vo
     if (error == cudaSuccess && !(is_inside(to, target, bytes) && is_inside(from, source, bytes)))
         error = cudaErrorInvalidValue;
     bool waits = copy_waits(to.kind, from.kind, blocking) && !*captured;
-    core_log("copy",
-             "device=%d by=%s source=%s source_device=%d target=%s target_device=%d bytes=%zu waits=%d stream=%p "
-             "captured=%d error=%d",
-             device, by, KIND_NAMES[from.kind], from.device, KIND_NAMES[to.kind], to.device, bytes, waits, stream,
-             *captured, error);
+    core_log("copy", "device=%d source=%s target=%s bytes=%zu waits=%d", device, KIND_NAMES[from.kind],
+             KIND_NAMES[to.kind], bytes, waits);
     if (error == cudaSuccess && waits)
-        error = core_wait(device, "stream", stream, by);
+        error = core_wait(device);
     return error;
 }
 
 cudaError_t cudaMemcpy(void *target, const void *source, size_t bytes, int kind) {
     (void)kind;
     bool captured;
-    RETURN_IF_ERROR(begin_copy(target, source, bytes, NULL, true, "cudaMemcpy", &captured));
+    RETURN_IF_ERROR(begin_copy(target, source, bytes, NULL, true, &captured));
     copy_bytes(target, source, bytes);
     return cudaSuccess;
 }
@@ -558,7 +553,7 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t bytes, int kind)
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, int kind, void *stream) {
     (void)kind;
     bool captured;
-    RETURN_IF_ERROR(begin_copy(target, source, bytes, stream, false, "cudaMemcpyAsync", &captured));
+    RETURN_IF_ERROR(begin_copy(target, source, bytes, stream, false, &captured));
     if (captured)
         core_record_node(stream, (Node){.target = target, .source = source, .bytes = bytes});
     else
@@ -570,7 +565,7 @@ cudaError_t cudaMemcpy2DAsync(void *target, size_t target_pitch, const void *sou
                               size_t height, int kind, void *stream) {
     (void)kind;
     bool captured;
-    RETURN_IF_ERROR(begin_copy(target, source, width * height, stream, false, "cudaMemcpy2DAsync", &captured));
+    RETURN_IF_ERROR(begin_copy(target, source, width * height, stream, false, &captured));
     for (size_t row = 0; row < height; row++) {
         char *to = (char *)target + row * target_pitch;
         const char *from = (const char *)source + row * source_pitch;
@@ -601,15 +596,13 @@ static void fill(char *target, int value, size_t bytes) {
     }
 }
 
-static cudaError_t fill_in_stream(void *target, int value, size_t bytes, void *stream, const char *by) {
+cudaError_t cudaMemsetAsync(void *target, int value, size_t bytes, void *stream) {
     int device;
     bool captured;
     cudaError_t error = core_begin_work(stream, &device, &captured);
     Memory memory = core_find_memory(target);
     if (error == cudaSuccess && (memory.kind == PAGEABLE || !is_inside(memory, target, bytes)))
         error = cudaErrorInvalidValue;
-    core_log("memset", "device=%d by=%s bytes=%zu stream=%p captured=%d error=%d", device, by, bytes, stream, captured,
-             error);
     RETURN_IF_ERROR(error);
     if (captured)
         core_record_node(stream, (Node){.target = target, .value = value, .bytes = bytes});
@@ -618,20 +611,13 @@ static cudaError_t fill_in_stream(void *target, int value, size_t bytes, void *s
     return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void *target, int value, size_t bytes) {
-    return fill_in_stream(target, value, bytes, NULL, "cudaMemset");
-}
-
-cudaError_t cudaMemsetAsync(void *target, int value, size_t bytes, void *stream) {
-    return fill_in_stream(target, value, bytes, stream, "cudaMemsetAsync");
-}
+cudaError_t cudaMemset(void *target, int value, size_t bytes) { return cudaMemsetAsync(target, value, bytes, NULL); }
 
 /* ---- streams ---- */
 
 cudaError_t cudaStreamCreateWithFlags(void **stream, unsigned flags) {
     ENTER();
     *stream = core_create_stream(!(flags & 1)); /* 1: cudaStreamNonBlocking */
-    core_log("stream", "device=%d action=create handle=%p", core_current_device(), *stream);
     return cudaSuccess;
 }
 
@@ -643,7 +629,6 @@ cudaError_t cudaStreamDestroy(void *handle) {
     if ((uintptr_t)handle <= 2 || stream == NULL)
         return result(cudaErrorInvalidResourceHandle);
     stream->destroyed = true;
-    core_log("stream", "device=%d action=destroy handle=%p", stream->device, handle);
     return cudaSuccess;
 }
 
@@ -658,14 +643,14 @@ cudaError_t cudaStreamSynchronize(void *handle) {
     }
     if ((uintptr_t)handle <= 1)
         RETURN_IF_ERROR(core_legacy_stream_during_capture(stream->device));
-    return result(core_wait(stream->device, "stream", handle, "cudaStreamSynchronize"));
+    return result(core_wait(stream->device));
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     ENTER();
     int device = core_current_device();
     RETURN_IF_ERROR(core_wait_during_capture(device));
-    return result(core_wait(device, "device", NULL, "cudaDeviceSynchronize"));
+    return result(core_wait(device));
 }
 
 /* ---- events ---- */
@@ -681,7 +666,6 @@ cudaError_t cudaEventCreateWithFlags(Event **event, unsigned flags) {
     ENTER();
     *event = calloc(1, sizeof **event);
     (*event)->device = core_current_device();
-    core_log("event", "device=%d action=create handle=%p", (*event)->device, (void *)*event);
     return cudaSuccess;
 }
 
@@ -689,7 +673,6 @@ cudaError_t cudaEventCreate(Event **event) { return cudaEventCreateWithFlags(eve
 
 cudaError_t cudaEventDestroy(Event *event) {
     ENTER();
-    core_log("event", "device=%d action=destroy handle=%p", event->device, (void *)event);
     free(event);
     return cudaSuccess;
 }
@@ -699,7 +682,6 @@ cudaError_t cudaEventRecordWithFlags(Event *event, void *stream, unsigned flags)
     int device;
     RETURN_IF_ERROR(core_begin_work(stream, &device, &event->captured));
     clock_gettime(CLOCK_MONOTONIC, &event->recorded);
-    core_log("event", "device=%d action=record handle=%p stream=%p", device, (void *)event, stream);
     return cudaSuccess;
 }
 
@@ -709,7 +691,7 @@ cudaError_t cudaEventSynchronize(Event *event) {
     ENTER();
     if (event->captured)
         return result(cudaErrorCapturedEvent);
-    return result(core_wait(event->device, "event", event, "cudaEventSynchronize"));
+    return result(core_wait(event->device));
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, const Event *start, const Event *end) {
@@ -720,9 +702,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, const Event *start, const 
 }
 
 cudaError_t cudaStreamWaitEvent(void *stream, Event *event, unsigned flags) {
-    (void)flags;
+    (void)stream, (void)event, (void)flags;
     ENTER();
-    core_log("event", "device=%d action=wait handle=%p stream=%p", event->device, (void *)event, stream);
     return cudaSuccess;
 }
 
@@ -731,15 +712,14 @@ cudaError_t cudaStreamWaitEvent(void *stream, Event *event, unsigned flags) {
 cudaError_t cudaStreamBeginCapture(void *stream, int mode) {
     ENTER();
     cudaError_t error = core_begin_capture(stream, mode);
-    core_log("capture", "device=%d action=begin stream=%p launches=0 error=%d", core_current_device(), stream, error);
+    core_log("capture", "device=%d action=begin error=%d", core_current_device(), error);
     return result(error);
 }
 
 cudaError_t cudaStreamEndCapture(void *stream, Graph **graph) {
     ENTER();
     cudaError_t error = core_end_capture(stream, graph);
-    core_log("capture", "device=%d action=end stream=%p launches=%zu error=%d", core_current_device(), stream,
-             *graph == NULL ? 0 : (*graph)->launch_count, error);
+    core_log("capture", "device=%d action=end error=%d", core_current_device(), error);
     return result(error);
 }
 
@@ -779,7 +759,7 @@ cudaError_t cudaGraphLaunch(const Graph *executable, void *stream) {
     int device;
     bool captured;
     cudaError_t error = core_begin_launch(stream, &device, &captured);
-    core_log("graph", "device=%d stream=%p launches=%zu error=%d", device, stream, executable->launch_count, error);
+    core_log("graph", "device=%d", device);
     RETURN_IF_ERROR(error);
     for (const Node *node = executable->nodes; node < executable->nodes + executable->node_count; node++)
         if (node->source == NULL)

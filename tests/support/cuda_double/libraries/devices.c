@@ -110,7 +110,7 @@ bool core_has_context(int device) { return has_context[device]; }
 static void poison(int device, int error) {
     int none = cudaSuccess;
     if (atomic_compare_exchange_strong(&errors[device], &none, error))
-        core_log("failure", "device=%d error=%d name=%s", device, error, error_name(error));
+        core_log("failure", "device=%d error=%d", device, error);
 }
 
 cudaError_t core_failure(int device) { return errors[device]; }
@@ -131,8 +131,8 @@ cudaError_t core_enter(void) {
     return core_failure(current_device);
 }
 
-cudaError_t core_wait(int device, const char *kind, const void *handle, const char *by) {
-    core_log("wait", "device=%d kind=%s handle=%p by=%s", device, kind, handle, by);
+cudaError_t core_wait(int device) {
+    core_log("wait", "device=%d", device);
     DeviceControls *controls = &core_controls()->devices[device];
     if (controls->hangs) {
         controls->waiting_threads++;

@@ -5,8 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -21,19 +19,9 @@ __attribute__((constructor)) static void open_log(void) {
         log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 }
 
-static long thread_id(void) {
-    static _Thread_local long id;
-    if (id == 0)
-        id = syscall(SYS_gettid);
-    return id;
-}
-
 static void write_line(const char *event, const char *format, va_list fields) {
     char line[LONGEST_LINE];
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    int length = snprintf(line, sizeof line, "%s at=%lld thread=%ld ", event,
-                          now.tv_sec * 1000000000LL + now.tv_nsec, thread_id());
+    int length = snprintf(line, sizeof line, "%s ", event);
     length += vsnprintf(line + length, sizeof line - length, format, fields);
     if (length > LONGEST_LINE - 1)
         length = LONGEST_LINE - 1;

@@ -11,7 +11,6 @@
 static void *allocations; /* a tree of Memory */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static size_t bytes_in_use[MAX_DEVICES];
-static size_t pinned_bytes;
 
 /* Order ranges by address; ranges that overlap are equal, so a range of one byte finds the allocation around it. */
 static int compare(const void *left, const void *right) {
@@ -51,7 +50,7 @@ static size_t unmap(void *address, MemoryKind kind, int *device) {
     return bytes;
 }
 
-cudaError_t core_allocate(int device, size_t bytes, const char *by, void **address) {
+cudaError_t core_allocate(int device, size_t bytes, void **address) {
     *address = NULL;
     if (bytes == 0)
         return cudaSuccess;
@@ -65,21 +64,20 @@ cudaError_t core_allocate(int device, size_t bytes, const char *by, void **addre
         controls->bytes_in_use += (int64_t)bytes;
         *address = memory->start;
     }
-    core_log("allocate", "device=%d address=%p bytes=%zu in_use=%zu by=%s error=%d", device, *address, bytes,
-             bytes_in_use[device], by, memory == NULL ? cudaErrorMemoryAllocation : cudaSuccess);
+    core_log("allocate", "device=%d in_use=%zu error=%d", device, bytes_in_use[device],
+             memory == NULL ? cudaErrorMemoryAllocation : cudaSuccess);
     pthread_rwlock_unlock(&lock);
     return memory == NULL ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
-cudaError_t core_free(void *address, const char *by) {
+cudaError_t core_free(void *address) {
     int device = 0;
     pthread_rwlock_wrlock(&lock);
     size_t bytes = unmap(address, ON_DEVICE, &device);
     if (bytes != 0) {
         bytes_in_use[device] -= bytes;
         core_controls()->devices[device].bytes_in_use -= (int64_t)bytes;
-        core_log("free", "device=%d address=%p bytes=%zu in_use=%zu by=%s", device, address, bytes,
-                 bytes_in_use[device], by);
+        core_log("free", "device=%d in_use=%zu", device, bytes_in_use[device]);
     }
     pthread_rwlock_unlock(&lock);
     return bytes == 0 ? cudaErrorInvalidValue : cudaSuccess;
@@ -91,11 +89,8 @@ cudaError_t core_allocate_pinned(size_t bytes, void **address) {
         return cudaSuccess;
     pthread_rwlock_wrlock(&lock);
     Memory *memory = map(bytes, PINNED, -1);
-    if (memory != NULL) {
-        pinned_bytes += bytes;
+    if (memory != NULL)
         *address = memory->start;
-        core_log("pin", "address=%p bytes=%zu in_use=%zu", *address, bytes, pinned_bytes);
-    }
     pthread_rwlock_unlock(&lock);
     return memory == NULL ? cudaErrorMemoryAllocation : cudaSuccess;
 }
@@ -104,10 +99,6 @@ cudaError_t core_free_pinned(void *address) {
     int device;
     pthread_rwlock_wrlock(&lock);
     size_t bytes = unmap(address, PINNED, &device);
-    if (bytes != 0) {
-        pinned_bytes -= bytes;
-        core_log("unpin", "address=%p bytes=%zu in_use=%zu", address, bytes, pinned_bytes);
-    }
     pthread_rwlock_unlock(&lock);
     return bytes == 0 ? cudaErrorInvalidValue : cudaSuccess;
 }

@@ -76,10 +76,7 @@ cudaError_t core_begin_launch(void *handle, int *device, bool *captured) {
     cudaError_t error = core_begin_work(handle, device, captured);
     if (error != cudaSuccess)
         return error;
-    if (!*captured)
-        return core_count_launch(*device);
-    core_stream(handle)->capture->graph->launch_count++;
-    return cudaSuccess;
+    return *captured ? cudaSuccess : core_count_launch(*device);
 }
 
 void core_record_node(void *handle, Node node) {
