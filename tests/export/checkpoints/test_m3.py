@@ -5,17 +5,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from headwaiter_export.checkpoints.json_files import CheckpointError
 from headwaiter_export.checkpoints.reader import read_checkpoint
 from headwaiter_export.config.choices import Pooling
-from headwaiter_export.encoder.attention_layout import SingleSequence
 from tests.support.checkpoints import VOCABULARY, save_vit, write_json
-from tests.support.export.helpers import assert_checkpoint_refused, assert_close
-from tests.support.export.m3_checkpoint import TEXTS, VECTOR_WIDTH, expected_outputs, save_m3
+from tests.support.export.helpers import assert_checkpoint_refused
+from tests.support.export.m3_checkpoint import VECTOR_WIDTH, save_m3
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 Tensors = dict[str, Any]
@@ -34,32 +32,19 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return shutil.copytree(saved, tmp_path / "model")
 
 
-@pytest.mark.parametrize("is_sentence_transformer", [True, False])
-def test_outputs_equal_the_formulas(is_sentence_transformer: bool, tmp_path: Path) -> None:
-    save_m3(tmp_path, is_sentence_transformer=is_sentence_transformer)
-    loaded = read_checkpoint(tmp_path)
-    assert loaded.text is not None
-    assert (loaded.encoder.config.pooling, loaded.encoder.config.normalize) == (Pooling.CLS, True)
-    assert not loaded.text.pairs
-    # BERT's tokenizer has no end token, so [SEP] has a weight.
-    assert loaded.text.unweighted_ids == tuple(VOCABULARY.index(each) for each in ("[PAD]", "[UNK]", "[CLS]"))
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    for text, expected in zip(TEXTS, expected_outputs(tmp_path, loaded.text.max_tokens), strict=True):
-        ids = torch.tensor(tokenizer(text, truncation=True, max_length=loaded.text.max_tokens)["input_ids"])
-        with torch.inference_mode():
-            pooled, hidden, logits = loaded.encoder(ids, SingleSequence(len(ids)))
-        assert pooled is not None
-        assert logits is not None
-        assert_close((pooled[0] / pooled[0].norm()).numpy(), expected.dense)
-        assert_close(hidden[1:].numpy(), expected.vectors)
-        weights = dict.fromkeys(ids.tolist(), 0.0)
-        for token_id, weight in zip(ids.tolist(), logits[:, 0].tolist(), strict=True):
-            weights[token_id] = max(weight, weights[token_id])
-        named = {id_: weight for id_, weight in weights.items() if weight > 0 and id_ not in loaded.text.unweighted_ids}
-        assert named.keys() == expected.weights.keys()
-        np.testing.assert_allclose(list(named.values()), [expected.weights[id_] for id_ in named], atol=1e-5)
+# The outputs of the model that sentence-transformers saves are compared in tests/e2e/test_m3.py.
+def test_a_checkpoint_alone_is_the_model_that_sentence_transformers_saves(saved: Path, tmp_path: Path) -> None:
+    save_m3(tmp_path / "alone", is_sentence_transformer=False)
+    alone, expected = read_checkpoint(tmp_path / "alone"), read_checkpoint(saved)
+    assert (alone.encoder.config.pooling, alone.encoder.config.normalize) == (Pooling.CLS, True)
+    assert alone.encoder.config == expected.encoder.config
+    weights = expected.encoder.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in alone.encoder.state_dict().items())
+    for text in (alone.text, expected.text):
+        assert text is not None
+        assert not text.pairs
+        # BERT's tokenizer has no end token, so [SEP] has a weight.
+        assert text.unweighted_ids == tuple(VOCABULARY.index(each) for each in ("[PAD]", "[UNK]", "[CLS]"))
 
 
 @pytest.mark.parametrize("name", ["sparse_linear.pt", "colbert_linear.pt"])

@@ -35,12 +35,13 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
 pytest.importorskip("sentence_transformers")
 
 PUNCTUATION = {"skiplist_words": list(string.punctuation)}
+# The vectors of a usual model are compared in tests/e2e/test_multi_vector.py.
 EVERY_RUN: list[dict[str, Any]] = [
-    {},
     {"transformer": {"query_expansion": {**EXPANSION, "attend": True, "strategy": "min"}, "query_length": 20}},
     {"family": "ModernBert", "transformer": {"query_expansion": {**EXPANSION, "length": 5}, "document_length": 9}},
 ]
 OTHERS: list[dict[str, Any]] = [
+    {},
     {"transformer": {}},
     {"transformer": {"query_length": 6, "document_length": 9}},
     {"transformer": {"query_expansion": {**EXPANSION, "strategy": "min"}}},
