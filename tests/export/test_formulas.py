@@ -34,6 +34,7 @@ from tests.support.export.helpers import (
     assert_close,
     assert_close_to_scale,
     formula_outputs,
+    operators_of,
     oracle_of,
     random_encoder,
     random_sequences,
@@ -41,7 +42,6 @@ from tests.support.export.helpers import (
     write_graphs,
 )
 from tests.support.export.pairwise_configs import PRESET_CHOICES, VALUES, pairs, pairwise_configs, valid_configs
-from tests.support.export.standard_attention import missing_kernel
 from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
@@ -151,12 +151,12 @@ def assert_equal_outputs(config: EncoderConfig, actual: GraphOutputs, expected: 
         assert_close(np.concatenate(actual.logits) / scale, logits / scale, tolerance)
 
 
-def cuda_attention(config: EncoderConfig) -> str:
-    """Return the operator of attention that only CUDA has; empty if the graph has none."""
+def assert_fused_attention(config: EncoderConfig, path: Path) -> None:
+    """Check that a graph for CUDA has fused attention unless no kernel has such scores."""
     # Attention from all rows of a decoder to the encoder depends on no distance.
     by_content = (config.distance_keys or config.distance_queries or config.score_cap) and not config.decodes_rows
     gathers = by_content or config.expansion_id is not None
-    return "" if gathers else "PackedMultiHeadAttention"
+    assert (operators_of(path)["PackedMultiHeadAttention"] == 0) == bool(gathers)
 
 
 def test_every_preset_is_tested_in_every_run() -> None:
@@ -237,7 +237,7 @@ def test_an_encoder_equals_its_formulas_in_every_layout(
     encoder = random_encoder(**vars(config))
     path = write_graphs(encoder, tmp_path, layout)[layout]
     if layout is PackedCuda:
-        assert missing_kernel(path) == cuda_attention(config)
+        assert_fused_attention(config, path)
     for sequences, expected in expected_outputs(encoder):
         assert_equal_outputs(config, run_graph(path, RUNTIMES[layout], sequences), expected)
 
@@ -256,7 +256,7 @@ def test_an_encoder_in_fp16_is_within_the_tolerance_of_its_formulas(config: Enco
         pytest.skip("servers refuse this encoder in fp16")
     encoder, path = random_encoder(**vars(config)), tmp_path / "graph.onnx"
     write_graph(to_float16(encoder.fold_temperatures()), PackedCuda, path)
-    assert missing_kernel(path) == cuda_attention(config)
+    assert_fused_attention(config, path)
     for sequences, expected in expected_outputs(encoder):
         actual = normalize_outputs(config, run_graph(path, RUNTIMES[PackedCuda], sequences))
         measured = difference(actual, expected)

@@ -1,6 +1,5 @@
 """ONNX Runtime computes RMSNorm in one operator, and in float32 even if the rows are float16."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +11,17 @@ from headwaiter_export.encoder.norms import RmsNorm
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_server.runtime.graph import open_session, session_options
-from tests.support.export.helpers import assert_close_to_scale, oracle_of, random_encoder, run_graph, write_graphs
+from tests.support.export.helpers import (
+    assert_close_to_scale,
+    operators_of,
+    oracle_of,
+    random_encoder,
+    run_graph,
+    write_graphs,
+)
 from tests.support.oracle import rms_norm
 
 pytestmark = pytest.mark.usefixtures("runs_graphs")
-
-
-def operators_of(path: Path) -> Counter[str]:
-    return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
 @pytest.mark.exhaustive

@@ -1,8 +1,6 @@
 """Graphs for CUDA equal the formulas, and have the operators that are fast on a GPU."""
 
-import shutil
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph
 
 from headwaiter_export.bundle.export import export_bundle
 from headwaiter_export.encoder.encoder import Encoder
@@ -31,15 +28,13 @@ from tests.export.conftest import keep_graphs
 from tests.support.export.helpers import (
     BATCH_LENGTHS,
     assert_equals_formulas,
+    operators_of,
     random_encoder,
     random_sequences,
     run_graph,
     shifted_encoder,
 )
-from tests.support.export.standard_attention import missing_kernel
 from tests.support.tiers import exhaustive
-
-ATTENTION = "PackedMultiHeadAttention"
 
 
 def nodes_of(path: Path) -> list[onnx.NodeProto]:
@@ -95,7 +90,7 @@ def test_graphs_for_cuda_equal_the_formulas(choices: dict[str, Any], nodes: dict
     encoder = random_encoder(feature_width=6, layers=1, **choices)
     path = tmp_path / "graph.onnx"
     write_graph(encoder, PackedCuda, path)
-    counts = Counter(node.op_type for node in nodes_of(path))
+    counts = operators_of(path)
     assert {operator: counts[operator] for operator in nodes} == nodes
     batches = [random_sequences(encoder.config, lengths) for lengths in BATCH_LENGTHS]
     assert_equals_formulas(encoder, partial(run_graph, path, "standard"), batches)
@@ -133,7 +128,7 @@ def test_a_model_of_large_means_gets_norms_that_onnx_runtime_does_not_fuse(
     options.optimized_model_filepath = str(optimized)
     open_session(path, "cpu", options)
     for graph in (path, optimized):
-        operators = Counter(node.op_type for node in nodes_of(graph))
+        operators = operators_of(graph)
         assert (operators["SkipLayerNormalization"], operators["LayerNormalization"]) == (0, 3)
     manifest = Bundle.open(tmp_path / "bundle").manifest
     assert [graph.separate_norms for graph in manifest.graphs] == [True]
@@ -185,49 +180,6 @@ def test_an_ordinary_model_keeps_fused_norms(text_bundle: Path) -> None:
     assert 1 < manifest.largest_magnitude.value < 1000
 
 
-@pytest.mark.usefixtures("runs_graphs", "runs_transformers")
-@pytest.mark.parametrize("file", ["packed-cuda.fp32.onnx", "packed-cuda.fp16.onnx"])
-@pytest.mark.parametrize("bundle", ["text_bundle", "causal_bundle"])
-def test_onnx_runtime_lacks_only_the_kernel_of_attention(
-    file: str, bundle: str, request: pytest.FixtureRequest
-) -> None:
-    assert missing_kernel(request.getfixturevalue(bundle) / file) == ATTENTION
-
-
-def node_of(graph: onnx.GraphProto, operator: str) -> onnx.NodeProto:
-    """Return the last node of an operator."""
-    return [node for node in graph.node if node.op_type == operator][-1]
-
-
-def use_int64_offsets(graph: onnx.GraphProto) -> None:
-    (offsets,) = (each for each in graph.input if each.name == "token_offset")
-    offsets.type.tensor_type.elem_type = onnx.TensorProto.INT64
-
-
-def drop_heads(graph: onnx.GraphProto) -> None:
-    attributes = node_of(graph, ATTENTION).attribute
-    attributes.remove(next(each for each in attributes if each.name == "num_heads"))
-
-
-def transpose_weights(graph: onnx.GraphProto) -> None:
-    attributes = node_of(graph, "Gemm").attribute
-    next(each for each in attributes if each.name == "transB").i ^= 1
-
-
-@pytest.mark.parametrize(
-    ("change", "error"), [(use_int64_offsets, InvalidGraph), (drop_heads, InvalidGraph), (transpose_weights, Fail)]
-)
-def test_a_graph_of_wrong_types_or_shapes_is_refused_before_a_kernel_is_missed(
-    change: Callable[[onnx.GraphProto], None], error: type[Exception], text_bundle: Path, tmp_path: Path
-) -> None:
-    path = Path(shutil.copytree(text_bundle, tmp_path / "bundle")) / "packed-cuda.fp32.onnx"
-    model = onnx.load(path, load_external_data=False)
-    change(model.graph)
-    onnx.save(model, path)
-    with pytest.raises(error):
-        missing_kernel(path)
-
-
 @pytest.mark.usefixtures("runs_graphs")
 def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> None:
     encoder = random_encoder(feature_width=6, layers=1, d_model=16, heads=2, d_ff=8, max_tokens=16)
@@ -237,7 +189,7 @@ def test_queries_and_keys_of_equal_weights_are_one_product(tmp_path: Path) -> No
             weights[name] = weights[name.replace(".key.", ".query.")]
     encoder = Encoder.with_weights(encoder.config, weights)
     write_graph(to_float16(encoder), PackedCuda, tmp_path / "graph.onnx")
-    assert Counter(node.op_type for node in nodes_of(tmp_path / "graph.onnx"))["Gemm"] == 5
+    assert operators_of(tmp_path / "graph.onnx")["Gemm"] == 5
     sequences = random_sequences(encoder.config, (3, 9))
     actual = run_graph(tmp_path / "graph.onnx", "standard", sequences)
     expected = concatenate(run_in_pytorch(encoder, sequences))

@@ -1,11 +1,9 @@
 """int8 graphs are close to PyTorch in float32, isolate sequences, and keep harmful layers in float32."""
 
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 import transformers
@@ -28,7 +26,7 @@ from tests.support.export.helpers import (
     BATCH_LENGTHS,
     assert_others_change_no_bit,
     cosines,
-    oracle_of,
+    operators_of,
     random_encoder,
     random_sequences,
     run_graph,
@@ -56,16 +54,6 @@ def test_the_text_graph_has_a_cosine_of_at_least_0_99_to_transformers_bert(
         pooled = encode(text_bundle, sequences)
         expected = np.stack([bert_hidden(bert, sequence).mean(0) for sequence in sequences])
         assert cosines(pooled, expected).min() >= 0.99
-
-
-def test_the_feature_graph_has_a_cosine_of_at_least_0_99_to_the_formulas(
-    feature_bundle: Path, feature_encoder: Encoder
-) -> None:
-    oracle = oracle_of(feature_encoder)
-    for lengths in BATCH_LENGTHS:
-        sequences = random_sequences(feature_encoder.config, lengths)
-        pooled = encode(feature_bundle, sequences)
-        assert cosines(pooled, np.stack([oracle.hidden(each).mean(0) for each in sequences])).min() >= 0.99
 
 
 @pytest.mark.parametrize("content", [1e4, -1e4, 3e38, np.inf, -np.inf, np.nan, 0.0])
@@ -156,15 +144,13 @@ def test_layers_that_read_the_same_rows_quantise_them_once(gated: bool, tmp_path
     encoder = random_encoder(feature_width=6, layers=1, gated=gated)
     quantized, _ = quantize(encoder, Reference.compute(encoder), random_sequences(encoder.config, (40, 48)))
     path = write_graphs(quantized, tmp_path, PackedCpu)[PackedCpu]
-    operators = Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
-    assert operators["MatMulIntegerToFloat"] == 6 + gated
+    assert operators_of(path)["MatMulIntegerToFloat"] == 6 + gated
     # The rows before the projections, before the output projection, and before both feed-forward layers; each is
     # quantised once after ONNX Runtime has merged equal nodes.
     options = session_options(1)
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     open_session(path, "cpu", options)
-    optimized = onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node
-    assert Counter(node.op_type for node in optimized)["QuantizeLinear"] == 4
+    assert operators_of(tmp_path / "optimized.onnx")["QuantizeLinear"] == 4
 
 
 def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:

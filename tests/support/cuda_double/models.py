@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from google.protobuf import json_format
 
-from headwaiter_export.config.after_pooling import ModuleKind, PooledModule
 from headwaiter_export.config.choices import Activation, DecoderInput, Pooling
 from headwaiter_export.config.decoder import DecoderConfig
 from headwaiter_export.config.encoder import EncoderConfig
@@ -68,28 +67,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 OTHER_FORMS: Mapping[str, Form] = MappingProxyType(
     {
         "local": Form("fp16", {**_LONG, "layers": 2, "local_layers": (1,), "window": 64}),
-        "beit": Form(
-            "fp16",
-            {
-                "vocabulary_size": 0,
-                "feature_width": 8,
-                "prefix_rows": 1,
-                "distance_bias": True,
-                "distance_grid": 14,
-                "max_tokens": 197,
-                "fixed_length": True,
-                "head": HeadConfig(("yes", "no"), ScoreFunction.SOFTMAX, poolings=(Pooling.PATCH_MEAN,), norm=True),
-            },
-        ),
-        "concatenated": Form(
-            "fp16",
-            {
-                "pooling": Pooling.CONCATENATED,
-                "concatenated": (Pooling.CLS, Pooling.MEAN),
-                "after_pooling": (PooledModule(kind=ModuleKind.TRUNCATE, width=20),),
-                "max_tokens": 64,
-            },
-        ),
         "alibi": Form("fp32", {"positions": "alibi", "heads": 32, "max_tokens": 65_536}),
         "registers": Form(
             "fp16",

@@ -1,6 +1,7 @@
 """Helpers for the tests of the export."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import onnx
 import pytest
 import safetensors.torch
 import torch
@@ -140,6 +142,11 @@ def write_graphs(encoder: Encoder, folder: Path, *layouts: type[Packed | Portabl
         for layout, path in paths.items():
             weights.write_graph(trace(encoder.fold_temperatures().merge_dense(), layout), path)
     return paths
+
+
+def operators_of(path: Path) -> Counter[str]:
+    """Count the operators of a graph."""
+    return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
 def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Array]:

@@ -5,7 +5,6 @@ other nodes, and runs them with its own kernels. `tests/export/test_standard_att
 ONNX Runtime's published values.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper, parser
-from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 from headwaiter_server.runtime.graph import open_session, session_options
 
@@ -109,20 +107,6 @@ AddBiases (packed, biases) => (sum)
     sum = Add (packed, heads)
 }}
 """
-
-
-def missing_kernel(graph: Path) -> str:
-    """Return the operator for which ONNX Runtime has no kernel on the CPU; empty if the graph loads.
-
-    ONNX Runtime looks for kernels after it has checked the types and inferred the shapes of all nodes. A graph that
-    fails these checks raises an error of another class.
-    """
-    try:
-        open_session(graph, "cpu", session_options(threads=1))
-    except NoKernel as error:
-        (operator,) = re.findall(r"(\w+)\(\d+\)", str(error))
-        return str(operator)
-    return ""
 
 
 def open_with_standard_attention(graph: Path, attention: str = ATTENTION) -> ort.InferenceSession:
