@@ -261,6 +261,7 @@ def test_the_head_of_a_language_model_is_ignored(
         ("ModernBert", "head_dim", 4),
         ("ModernBert", "sliding_window", 3),
         ("ModernBert", "rope_parameters", {"full_attention": {**ROPE, "partial_rotary_factor": 0.5}}),
+        ("ModernBert", "rope_parameters", {"full_attention": {**ROPE, "rope_theta": 0}}),
         ("ModernBert", "norm_bias", "no"),
         ("NomicBert", "rope_scaling", {"type": "ntk", "factor": 2.0}),
         ("NomicBert", "rope_parameters", {**ROPE, "partial_rotary_factor": 0.5}),
