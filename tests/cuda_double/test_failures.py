@@ -1,21 +1,18 @@
 """A GPU that hangs, fails or has too little memory while it serves, on ONNX Runtime's CUDA provider."""
 
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 
 from headwaiter_client import Client, RetryPolicy, Unavailable
-from testbed.server_process import RunningServer, running_server
 from tests.support.cuda_double import build
-from tests.support.cuda_double.environment import Double, double_in
+from tests.support.cuda_double.environment import double_in
 from tests.support.cuda_double.impatient_server import TOKEN_BUDGET
 from tests.support.cuda_double.log import Allocation, Failure, of
+from tests.support.cuda_double.servers import ServerOnDouble, serving
 from tests.support.e2e.grpc_errors import code_of, is_from_server
 from tests.support.e2e.prometheus_metrics import metric_value
 
@@ -26,34 +23,26 @@ TIMEOUT_S = 30.0
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True)
-class Serving:
-    """A server on the double that gives up devices within seconds, and a client that does not retry."""
-
-    server: RunningServer
-    client: Client
-    double: Double
-    log: Path
+@pytest.fixture
+def running(text_bundle: Path, tmp_path: Path) -> Iterator[ServerOnDouble]:
+    """A server on the double that gives up devices within seconds."""
+    with serving("impatient_server", text_bundle, tmp_path, double_in(tmp_path), "--warm-up", "off") as server:
+        yield server
 
 
-@contextmanager
-def serving(bundle: Path, folder: Path) -> Iterator[Serving]:
-    double, log = double_in(folder), folder / "server.log"
-    wrapper = ["env", *(f"{name}={value}" for name, value in double.environment.items())]
-    program = [sys.executable, "-m", "tests.support.cuda_double.impatient_server"]
-    flags = ["--provider", "cuda", "--warm-up", "off"]
-    with (
-        log.open("wb") as errors,
-        running_server(bundle, flags, wrapper, program, errors) as server,
-        Client(server.address, retry=RetryPolicy(max_attempts=1), timeout_s=TIMEOUT_S) as client,
-    ):
-        yield Serving(server, client, double, log)
+@pytest.fixture
+def client(running: ServerOnDouble) -> Iterator[Client]:
+    """A client that does not retry."""
+    with Client(running.server.address, retry=RetryPolicy(max_attempts=1), timeout_s=TIMEOUT_S) as connected:
+        yield connected
 
 
-def test_a_gpu_that_hangs_fails_its_callers_and_the_server_exits_with_3(text_bundle: Path, tmp_path: Path) -> None:
-    with serving(text_bundle, tmp_path) as running, ThreadPoolExecutor(1) as thread:
+def test_a_gpu_that_hangs_fails_its_callers_and_the_server_exits_with_3(
+    running: ServerOnDouble, client: Client
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
         running.double.controls.hang()
-        call = thread.submit(running.client.encode_tokens, [[1] * 5])
+        call = thread.submit(client.encode_tokens, [[1] * 5])
         running.double.controls.wait_until_hanging()
         error = call.exception(TIMEOUT_S)
         assert isinstance(error, Unavailable)
@@ -64,31 +53,29 @@ def test_a_gpu_that_hangs_fails_its_callers_and_the_server_exits_with_3(text_bun
         assert running.double.controls.waiting_threads() == 1
 
 
-def test_after_an_illegal_access_the_server_exits_with_3(text_bundle: Path, tmp_path: Path) -> None:
-    with serving(text_bundle, tmp_path) as running:
-        running.double.controls.fail_at_launch(3)
-        with pytest.raises(Unavailable) as failed:
-            running.client.encode_tokens([[1] * 5])
-        assert code_of(failed.value) is grpc.StatusCode.UNAVAILABLE
-        assert running.server.process.wait(TIMEOUT_S) == 3
-        assert [failure.error for failure in of(Failure, running.double.log.events())] == [700]
+def test_after_an_illegal_access_the_server_exits_with_3(running: ServerOnDouble, client: Client) -> None:
+    running.double.controls.fail_at_launch(3)
+    with pytest.raises(Unavailable) as failed:
+        client.encode_tokens([[1] * 5])
+    assert code_of(failed.value) is grpc.StatusCode.UNAVAILABLE
+    assert running.server.process.wait(TIMEOUT_S) == 3
+    assert [failure.error for failure in of(Failure, running.double.log.events())] == [700]
     assert "an illegal memory access was encountered" in running.log.read_text()
 
 
 def test_every_sequence_of_a_batch_too_large_for_the_memory_is_answered_and_the_limits_are_lowered(
-    text_bundle: Path, tmp_path: Path
+    running: ServerOnDouble, client: Client
 ) -> None:
-    with serving(text_bundle, tmp_path) as running:
-        url = running.server.metrics_url
-        assert metric_value(url, "headwaiter_token_budget") == TOKEN_BUDGET
-        running.double.controls.limit_allocations(_MIB)
-        lengths = [64] * (TOKEN_BUDGET // 64)
-        encoding = running.client.encode_tokens([[1] * length for length in lengths])
-        assert encoding.lengths.tolist() == lengths
-        assert encoding.pooled.shape == (len(lengths), 32)
-        assert metric_value(url, "headwaiter_batches_failed_total", reason="size") >= 1
-        assert metric_value(url, "headwaiter_token_budget") <= TOKEN_BUDGET // 2
-        assert any(allocation.error == 2 for allocation in of(Allocation, running.double.log.events()))
-        running.double.controls.limit_allocations(0)
-        assert running.client.encode_tokens([[1] * 5]).lengths.tolist() == [5]
-        assert running.server.process.poll() is None
+    url = running.server.metrics_url
+    assert metric_value(url, "headwaiter_token_budget") == TOKEN_BUDGET
+    running.double.controls.limit_allocations(_MIB)
+    lengths = [64] * (TOKEN_BUDGET // 64)
+    encoding = client.encode_tokens([[1] * length for length in lengths])
+    assert encoding.lengths.tolist() == lengths
+    assert encoding.pooled.shape == (len(lengths), 32)
+    assert metric_value(url, "headwaiter_batches_failed_total", reason="size") >= 1
+    assert metric_value(url, "headwaiter_token_budget") <= TOKEN_BUDGET // 2
+    assert any(allocation.error == 2 for allocation in of(Allocation, running.double.log.events()))
+    running.double.controls.limit_allocations(0)
+    assert client.encode_tokens([[1] * 5]).lengths.tolist() == [5]
+    assert running.server.process.poll() is None

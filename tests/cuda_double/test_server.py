@@ -2,54 +2,26 @@
 
 import re
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headwaiter_client import Client, Encoding
+from headwaiter_client import Client
 from testbed.minilm import command_path
-from testbed.server_process import RunningServer, running_server
 from tests.support.cuda_double import build
 from tests.support.cuda_double.environment import Double, double_in
 from tests.support.cuda_double.log import Capture, GraphLaunch, between, bytes_in_use, copies, kernel_names, of
+from tests.support.cuda_double.servers import ServerOnDouble, serving
 
 if reason := build.why_unavailable():
     pytest.skip(reason, allow_module_level=True)
 
-_UNCHECKED = (sys.executable, "-m", "tests.support.cuda_double.unchecked_server")
+SERVER, BUDGET = "unchecked_server", ("--token-budget", "1024")
 _START_TIMEOUT_S = 60
 _GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class ServerOnDouble:
-    """A server on the double.
-
-    Attributes:
-        log: what the server writes to its standard error.
-    """
-
-    server: RunningServer
-    double: Double
-    log: Path
-
-
-@contextmanager
-def serving(bundle: Path, folder: Path, double: Double, *flags: str) -> Iterator[ServerOnDouble]:
-    log = folder / "server.log"
-    flags = ("--provider", "cuda", "--token-budget", "1024", *flags)
-    with log.open("wb") as errors, running_server(bundle, flags, _in(double), _UNCHECKED, errors) as server:
-        yield ServerOnDouble(server, double, log)
-
-
-def _in(double: Double) -> Sequence[str]:
-    return ["env", *(f"{name}={value}" for name, value in double.environment.items())]
 
 
 def start(bundle: Path, double: Double, *flags: str) -> "subprocess.CompletedProcess[str]":
@@ -65,16 +37,11 @@ def start(bundle: Path, double: Double, *flags: str) -> "subprocess.CompletedPro
     )
 
 
-def vectors(result: Encoding) -> int:
-    """Return the number of pooled vectors of a result."""
-    return len(result.pooled)
-
-
 @pytest.fixture(scope="module")
 def on_two_devices(text_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOnDouble]:
     folder = tmp_path_factory.mktemp("server")
     double = double_in(folder, devices=2, memory_gib=24)
-    with serving(text_bundle, folder, double, "--devices", "0,1") as server:
+    with serving(SERVER, text_bundle, folder, double, *BUDGET, "--devices", "0,1") as server:
         yield server
 
 
@@ -83,7 +50,7 @@ def test_encode_answers_with_a_row_for_each_text_and_each_token(on_two_devices: 
         result = client.encode_tokens([[1] * 5, [2], [3] * 40], hidden=True)
         assert result.pooled.shape == (3, 32)
         assert [rows.shape for rows in result.hidden] == [(5, 32), (1, 32), (40, 32)]
-        assert vectors(client.encode(["fresh bread"] * 100)) == 100
+        assert len(client.encode(["fresh bread"] * 100).pooled) == 100
 
 
 def test_the_server_is_ready_and_says_that_it_serves_fp16_on_cuda(on_two_devices: ServerOnDouble) -> None:
@@ -183,7 +150,7 @@ def test_a_server_that_cannot_use_its_device_says_why(
 
 def test_after_the_warm_up_batches_need_no_more_memory(text_bundle: Path, tmp_path: Path) -> None:
     double = double_in(tmp_path)
-    with serving(text_bundle, tmp_path, double) as running, Client(running.server.address) as client:
+    with serving(SERVER, text_bundle, tmp_path, double, *BUDGET) as running, Client(running.server.address) as client:
         double.controls.limit_allocations(1)
         for length in (1, 7, 30, 64):
-            assert vectors(client.encode_tokens([[1] * length] * (8000 // length))) == 8000 // length
+            assert len(client.encode_tokens([[1] * length] * (8000 // length)).pooled) == 8000 // length

@@ -7,30 +7,19 @@
     X(0, cudaSuccess, "no error")                                                                       \
     X(1, cudaErrorInvalidValue, "invalid argument")                                                     \
     X(2, cudaErrorMemoryAllocation, "out of memory")                                                    \
-    X(3, cudaErrorInitializationError, "initialization error")                                          \
     X(9, cudaErrorInvalidConfiguration, "invalid configuration argument")                               \
-    X(46, cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable")             \
-    X(98, cudaErrorInvalidDeviceFunction, "invalid device function")                                    \
     X(100, cudaErrorNoDevice, "no CUDA-capable device is detected")                                     \
     X(101, cudaErrorInvalidDevice, "invalid device ordinal")                                            \
-    X(209, cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device") \
-    X(214, cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                            \
     X(400, cudaErrorInvalidResourceHandle, "invalid resource handle")                                   \
     X(401, cudaErrorIllegalState, "the operation cannot be performed in the present state")             \
-    X(500, cudaErrorSymbolNotFound, "named symbol not found")                                           \
     X(700, cudaErrorIllegalAddress, "an illegal memory access was encountered")                         \
-    X(702, cudaErrorLaunchTimeout, "the launch timed out and was terminated")                           \
-    X(709, cudaErrorContextIsDestroyed, "context is destroyed")                                         \
-    X(710, cudaErrorAssert, "device-side assert triggered")                                             \
     X(719, cudaErrorLaunchFailure, "unspecified launch failure")                                        \
-    X(801, cudaErrorNotSupported, "operation not supported")                                            \
     X(900, cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")       \
     X(901, cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture") \
     X(903, cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")     \
     X(906, cudaErrorStreamCaptureImplicit,                                                              \
       "operation would make the legacy stream depend on a capturing blocking stream")                   \
-    X(907, cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream") \
-    X(999, cudaErrorUnknown, "unknown error")
+    X(907, cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")
 
 typedef enum {
 #define ENUMERATOR(code, name, text) name = code,
