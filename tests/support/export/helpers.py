@@ -27,21 +27,20 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import WeightsFile, trace
-from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider, open_session, session_options
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs, Provider
 from headwaiter_server.runtime.packing import pack
 from tests.support.checkpoints import randomize, write_json
 from tests.support.export.standard_attention import open_with_standard_attention
 from tests.support.oracle import Array, Oracle, unit
 
 GraphPaths = dict[type[Packed | Portable], Path]
-Runtime = Provider | Literal["rounded", "standard"]
+Runtime = Provider | Literal["standard"]
 
 # Where graphs run without a GPU. Those for CUDA run in ONNX Runtime, with standard_attention.py.
 RUNTIMES: dict[type[Packed | Portable], Runtime] = {PackedCpu: "cpu", Portable: "cpu", PackedCuda: "standard"}
 # The float32 graphs of a bundle, and where each runs.
 FP32_GRAPHS = [
     pytest.param("packed-cpu.fp32.onnx", "cpu", id="packed-cpu"),
-    pytest.param("packed-cpu.fp32.onnx", "rounded", id="packed-cpu-rounded"),
     pytest.param("portable.fp32.onnx", "cpu", id="portable"),
     pytest.param("packed-cuda.fp32.onnx", "standard", id="packed-cuda-standard"),
     pytest.param("packed-cuda.fp32.onnx", "cuda", id="packed-cuda", marks=pytest.mark.gpu),
@@ -159,9 +158,8 @@ def run_hidden(path: Path, runtime: Runtime, sequences: list[Array]) -> list[Arr
 def run_graph(path: Path, runtime: Runtime, sequences: list[Array]) -> GraphOutputs:
     """Run a graph on one batch.
 
-    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, "rounded" (the CPU provider with batches rounded up to shape
-    buckets, as on CUDA), and "standard" (the same for a graph for CUDA, with a function in place of the operator that
-    the CPU lacks).
+    Runtimes are ONNX Runtime's "cpu" and "cuda" providers, and "standard": the CPU provider with a function in place of
+    the operator that the CPU lacks, and with batches rounded up to shape buckets, as on CUDA.
     """
     return _session(path, runtime).run(pack(sequences), hidden=True)
 
@@ -196,8 +194,6 @@ def _results(outputs: GraphOutputs, sequences: list[Array]) -> list[tuple[Array,
 def _session(path: Path, runtime: Runtime) -> EncoderGraph:
     if runtime == "standard":
         return EncoderGraph(open_with_standard_attention(path), gpu=0)
-    if runtime == "rounded":
-        return EncoderGraph(open_session(path, "cpu", session_options(threads=1)), gpu=0)
     return EncoderGraph.open(path, runtime, threads=1)
 
 
