@@ -12,7 +12,6 @@ from torch import nn
 
 from headwaiter_export.config.choices import Mask, Pooling
 from headwaiter_export.config.field_checks import ConfigError
-from headwaiter_export.encoder.attention_layout import SingleSequence
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.from_torch import (
     ConversionError,
@@ -22,10 +21,9 @@ from headwaiter_export.encoder.from_torch import (
     from_transformer_encoder,
 )
 from headwaiter_export.encoder.reference import random_sequences as random_pairs
-from headwaiter_export.encoder.reference import run_in_pytorch as run_pairs
+from headwaiter_export.encoder.reference import run_in_pytorch
 from tests.support.checkpoints import randomize
 from tests.support.export.helpers import assert_close_to_scale, assert_mentions, random_sequences
-from tests.support.oracle import Array
 
 # Maps one sequence [n, d] to a module's hidden rows.
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -68,12 +66,7 @@ def assert_equal_results(encoder: Encoder, forward: Forward) -> None:
     """Compare hidden rows in PyTorch."""
     for sequence in random_sequences(encoder.config, (1, 2, 48)):
         expected = forward(torch.from_numpy(sequence).double()).numpy()
-        assert_close_to_scale(run_in_pytorch(encoder, sequence), expected)
-
-
-def run_in_pytorch(encoder: Encoder, sequence: Array) -> Array:
-    hidden: Array = encoder(torch.from_numpy(sequence), SingleSequence(len(sequence)))[1].detach().numpy()
-    return hidden
+        assert_close_to_scale(run_in_pytorch(encoder, [sequence])[0].hidden, expected)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -86,11 +79,12 @@ def test_multihead_attention_is_converted_with_every_bias_and_mask(bias: bool, m
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("final_norm", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_transformer_encoder_is_converted_with_every_norm_and_bias(
-    norm_first: bool, final_norm: bool, bias: bool
+@pytest.mark.parametrize("mask", [Mask.NONE, Mask.CAUSAL])
+def test_a_transformer_encoder_is_converted_with_every_norm_bias_and_mask(
+    norm_first: bool, final_norm: bool, bias: bool, mask: Mask
 ) -> None:
     module = transformer(norm_first=norm_first, final_norm=final_norm, bias=bias, layer_norm_eps=1e-3)
-    assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module))
+    assert_equal_results(from_transformer_encoder(module, max_tokens=48, mask=mask), forward_of(module, mask))
 
 
 @pytest.mark.parametrize(
@@ -102,13 +96,6 @@ def test_a_transformer_encoder_is_converted_with_every_norm_and_bias(
 def test_every_activation_is_converted(activation: str | Callable[[torch.Tensor], torch.Tensor]) -> None:
     module = transformer(1, activation=activation)
     assert_equal_results(from_transformer_encoder(module, max_tokens=48), forward_of(module))
-
-
-def test_a_mask_is_part_of_the_encoder() -> None:
-    module = transformer()
-    assert_equal_results(
-        from_transformer_encoder(module, max_tokens=48, mask=Mask.CAUSAL), forward_of(module, Mask.CAUSAL)
-    )
 
 
 def test_norms_without_weights_are_converted() -> None:
@@ -125,7 +112,7 @@ def test_batch_first_does_not_change_results(batch_first: bool) -> None:
     with torch.inference_mode():
         batch = module(x) if batch_first else module(x.transpose(0, 1)).transpose(0, 1)
     for sequence, rows in zip(x, batch, strict=True):
-        assert_close_to_scale(run_in_pytorch(encoder, sequence.numpy()), rows.numpy())
+        assert_close_to_scale(run_in_pytorch(encoder, [sequence.numpy()])[0].hidden, rows.numpy())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -157,7 +144,7 @@ def assert_equal_targets(encoder: Encoder, forward: Callable[[torch.Tensor, torc
     """Compare the hidden rows of targets; `forward` takes the rows of a source and of its target, in float64."""
     for sequence in random_pairs(encoder.config, (2, 3, 17, 48)):
         source, target = (torch.from_numpy(sequence[sequence[:, -1] == part, :-1]).double() for part in (0, 1))
-        hidden = run_pairs(encoder, [sequence])[0].hidden
+        hidden = run_in_pytorch(encoder, [sequence])[0].hidden
         assert hidden is not None
         assert_close_to_scale(hidden[len(source) :], forward(source, target).numpy())
 
