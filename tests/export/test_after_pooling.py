@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 
 from headwaiter_export.checkpoints.reader import read_checkpoint
-from headwaiter_export.config.after_pooling import PooledModule
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
@@ -50,10 +49,6 @@ def dense_folder(folder: Path) -> Path:
     )
     save_dense(folder / "2_Dense", 12, bias=True, activation_function=TANH)
     return folder
-
-
-def chain_of(encoder: Encoder) -> tuple[PooledModule, ...]:
-    return encoder.config.after_pooling
 
 
 def encode(encoder: Encoder, sequences: list[Array]) -> Array:
@@ -176,7 +171,7 @@ def test_dense_modules_without_an_activation_between_them_are_merged_if_that_sav
     ]
     encoder = random_encoder(vocabulary_size=50, layers=1, after_pooling=chain)
     merged = encoder.merge_dense()
-    assert [module.width for module in chain_of(merged)] == merged_widths
+    assert [module.width for module in merged.config.after_pooling] == merged_widths
     sequences = random_sequences(encoder.config, [1, 9])
     formula = oracle_of(encoder)
     expected = np.stack([formula.pooled(formula.hidden(each)) for each in sequences])

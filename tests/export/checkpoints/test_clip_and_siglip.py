@@ -123,15 +123,11 @@ def test_the_pooled_vector_of_clip_is_that_of_transformers(projection_dim: int, 
     assert_close_to_scale(exported_pooled(tmp_path / "2", plain, image), pooled)
 
 
-def test_another_pooling_of_clip_leaves_out_the_norm_and_the_projection(tmp_path: Path) -> None:
-    save_feature_model(tmp_path, "CLIPVision", "ModelWithProjection", projection_dim=8)
-    assert read_checkpoint(tmp_path).encoder.config.pooled_width == 8
-    assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooled_width == 32
-
-
-def test_siglip_takes_another_pooling(tmp_path: Path) -> None:
-    save_feature_model(tmp_path, "SiglipVision")
-    assert read_checkpoint(tmp_path, Pooling.MEAN).encoder.config.pooling is Pooling.MEAN
+@pytest.mark.parametrize(("name", "kind"), [("CLIPVision", "ModelWithProjection"), ("SiglipVision", "Model")])
+def test_another_pooling_of_images_leaves_out_the_norm_and_the_projection(name: str, kind: str, tmp_path: Path) -> None:
+    save_feature_model(tmp_path, name, kind, **({"projection_dim": 8} if name == "CLIPVision" else {}))
+    config = read_checkpoint(tmp_path, Pooling.MEAN).encoder.config
+    assert (config.pooling, config.pooled_width) == (Pooling.MEAN, 32)
 
 
 @pytest.mark.parametrize(

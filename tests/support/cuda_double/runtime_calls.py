@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 GLOBAL_CAPTURE, RELAXED_CAPTURE = 0, 2
-_LEGACY_STREAM = ctypes.c_void_p(0)
 runtime = ctypes.CDLL("libcudart.so.13")
 runtime.cudaGetErrorName.restype = ctypes.c_char_p
 runtime.cudaGetErrorString.restype = ctypes.c_char_p
