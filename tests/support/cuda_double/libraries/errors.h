@@ -16,7 +16,6 @@
     X(719, cudaErrorLaunchFailure, "unspecified launch failure")                                        \
     X(900, cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")       \
     X(901, cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture") \
-    X(903, cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")     \
     X(906, cudaErrorStreamCaptureImplicit,                                                              \
       "operation would make the legacy stream depend on a capturing blocking stream")                   \
     X(907, cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")

@@ -114,8 +114,6 @@ cudaError_t core_end_capture(void *handle, Graph **graph) {
     Capture *capture = stream == NULL ? NULL : stream->capture;
     if (capture == NULL)
         return cudaErrorInvalidValue;
-    if (capture->origin != stream)
-        return cudaErrorStreamCaptureUnmatched;
     pthread_mutex_lock(&lock);
     Capture *_Atomic *link = &captures;
     if (captures == capture) {
@@ -160,30 +158,25 @@ cudaError_t core_unsafe_during_capture(void) {
     return error;
 }
 
-cudaError_t core_wait_during_capture(int device) {
+/* Invalidate the captures of a device's streams, or of its blocking streams alone, and return the error if any is. */
+static cudaError_t invalidate_captures(int device, bool blocking_alone, cudaError_t error) {
     if (captures == NULL)
         return cudaSuccess;
-    cudaError_t error = cudaSuccess;
+    cudaError_t found = cudaSuccess;
     pthread_mutex_lock(&lock);
     for (Capture *capture = captures; capture != NULL; capture = capture->next)
-        if (capture->origin->device == device) {
+        if (capture->origin->device == device && (capture->origin->blocking || !blocking_alone)) {
             capture->invalidated = true;
-            error = cudaErrorStreamCaptureUnsupported;
+            found = error;
         }
     pthread_mutex_unlock(&lock);
-    return error;
+    return found;
+}
+
+cudaError_t core_wait_during_capture(int device) {
+    return invalidate_captures(device, false, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t core_legacy_stream_during_capture(int device) {
-    if (captures == NULL)
-        return cudaSuccess;
-    cudaError_t error = cudaSuccess;
-    pthread_mutex_lock(&lock);
-    for (Capture *capture = captures; capture != NULL; capture = capture->next)
-        if (capture->origin->device == device && capture->origin->blocking) {
-            capture->invalidated = true;
-            error = cudaErrorStreamCaptureImplicit;
-        }
-    pthread_mutex_unlock(&lock);
-    return error;
+    return invalidate_captures(device, true, cudaErrorStreamCaptureImplicit);
 }
