@@ -100,6 +100,8 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
         "emb_layer_norm_before": [True, None],
         "token_dropout": [False, None],
         "rope_theta": [9.0],
+        # A field of the checkpoints that transformers ignores.
+        "hidden_act": ["gelu"],
         # Fields of a model that folds proteins.
         "esmfold_config": [],
         "vocab_list": [],
@@ -112,7 +114,11 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
         "final_logit_softcapping": [1.0, None],
         "sliding_window": [1, 2, 3, 4, 23, 24, 48, 1000],
     },
-    "Gemma3": {"rope_parameters": ROPES, "sliding_window": [1, 2, 3, 4, 48, 1000]},
+    "Gemma3": {
+        "rope_parameters": ROPES,
+        "sliding_window": [1, 2, 3, 4, 48, 1000],
+        "attn_logit_softcapping": [50.0],
+    },
     "T5": T5_VALUES,
     "MT5": T5_VALUES,
     "UMT5": T5_VALUES,
@@ -288,7 +294,8 @@ def test_the_head_of_a_language_model_is_ignored(
     ],
 )
 def test_a_field_that_the_encoder_lacks_is_refused_by_name(name: str, field: str, value: Any, tmp_path: Path) -> None:
-    save_example(tmp_path, name, **({"conv_kernel_size": 3, "conv_act": "gelu"} if name == "DebertaV2" else {}))
+    convolution: dict[str, Any] = {"conv_kernel_size": 3, "conv_act": "gelu"} if name == "DebertaV2" else {}
+    save_example(tmp_path, name, **convolution)
     edit_json(tmp_path / "config.json", **{field: value})
     assert_checkpoint_refused(tmp_path, "rope_" if "rope" in field else field)
 

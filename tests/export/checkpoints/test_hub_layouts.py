@@ -306,6 +306,24 @@ def test_the_code_of_nomic_bert_is_known_by_its_classes_whatever_the_names_of_si
 
 save_snowflake = partial(save_new, model_type="gte", auto_map={"AutoModel": "modeling.GteModel"})
 # Values of fields of each code that the encoder lacks.
+GTE_LACKS: dict[str, list[Any]] = {
+    "layer_norm_type": ["rms_norm"],
+    "logn_attention_clip1": [True],
+    "logn_attention_scale": [True],
+    "pack_qkv": [False],
+    "position_embedding_type": ["absolute"],
+    "rope_scaling": [
+        {"type": "linear", "factor": 2.0},
+        {"type": "ntk", "factor": 2.0, "mixed_b": 0.5},
+        {"type": "ntk"},
+        {"type": "ntk", "factor": 2.0, "alpha": 1.0},
+        "ntk",
+    ],
+    "rope_parameters": [{"rope_type": "ntk", "factor": 2.0, "rope_theta": 77}],
+    "rope_theta": ["77"],
+    "hidden_act": ["mish"],
+    "auto_map": [{"AutoModel": "modeling.OtherModel"}],
+}
 LACKING: list[tuple[Callable[..., Any], dict[str, list[Any]]]] = [
     (
         save_nomic,
@@ -341,30 +359,8 @@ LACKING: list[tuple[Callable[..., Any], dict[str, list[Any]]]] = [
             "auto_map": [{"AutoModel": "modeling.OtherModel"}],
         },
     ),
-    *(
-        (
-            save,
-            {
-                "layer_norm_type": ["rms_norm"],
-                "logn_attention_clip1": [True],
-                "logn_attention_scale": [True],
-                "pack_qkv": [False],
-                "position_embedding_type": ["absolute"],
-                "rope_scaling": [
-                    {"type": "linear", "factor": 2.0},
-                    {"type": "ntk", "factor": 2.0, "mixed_b": 0.5},
-                    {"type": "ntk"},
-                    {"type": "ntk", "factor": 2.0, "alpha": 1.0},
-                    "ntk",
-                ],
-                "rope_parameters": [{"rope_type": "ntk", "factor": 2.0, "rope_theta": 77}],
-                "rope_theta": ["77"],
-                "hidden_act": ["mish"],
-                "auto_map": [{"AutoModel": "modeling.OtherModel"}],
-            },
-        )
-        for save in (save_new, save_snowflake)
-    ),
+    (save_new, GTE_LACKS),
+    (save_snowflake, GTE_LACKS),
     (
         save_jina_v2,
         {

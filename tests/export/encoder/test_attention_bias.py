@@ -20,7 +20,7 @@ from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_export.graphs.packed_cuda import PackedCuda
 from headwaiter_export.graphs.portable import Portable
 from headwaiter_export.graphs.tracing import write_graph
-from headwaiter_server.runtime.graph import EncoderGraph
+from headwaiter_server.runtime.graph import EncoderGraph, GraphOutputs
 from headwaiter_server.runtime.packing import pack
 from tests.support.export.helpers import (
     RUNTIMES,
@@ -34,6 +34,7 @@ from tests.support.export.helpers import (
     run_graph,
     write_graphs,
 )
+from tests.support.oracle import Array
 from tests.support.tiers import exhaustive
 
 pytestmark = pytest.mark.usefixtures("runs_graphs")
@@ -117,7 +118,10 @@ def test_a_grid_in_blocks_of_queries_equals_the_formulas(tmp_path: Path) -> None
     encoder = random_encoder(feature_width=6, **grid)
     graph = EncoderGraph.open(write_graphs(encoder, tmp_path, PackedCpu)[PackedCpu], "cpu", threads=1)
     images = random_sequences(encoder.config, [26, 26])
+
+    def run(cells: int, batch: list[Array]) -> GraphOutputs:
+        outputs: GraphOutputs = graph.run(pack(batch, block_cells=cells), hidden=True)
+        return outputs
+
     for cells in (1, 2 * 26 * 7, 2 * 26 * 26):
-        assert_equals_formulas(
-            encoder, lambda batch, cells=cells: graph.run(pack(batch, block_cells=cells), hidden=True), [images]
-        )
+        assert_equals_formulas(encoder, partial(run, cells), [images])
