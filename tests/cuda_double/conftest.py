@@ -11,8 +11,8 @@ from tests.support.shared_folders import SharedFolders
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _any_start(starts_processes: None, runs_graphs: None) -> None:
-    """Let each test of this folder start processes and sessions."""
+def _any_start(starts_processes: None, runs_graphs: None, runs_transformers: None) -> None:
+    """Let each test of this folder start processes and sessions, and use transformers."""
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from tests.support.cuda_double.forms import PRECISIONS
 from tests.support.cuda_double.log import Product, between, kernel_names, of
 from tests.support.cuda_double.models import write_encoder
 
-pytestmark = pytest.mark.usefixtures("_double", "runs_transformers")
+pytestmark = pytest.mark.usefixtures("_double")
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 
