@@ -132,11 +132,13 @@ class Pending:
         With a tenant, return the number of tokens that run before a sequence of the tenant with this fair start: in
         the meantime, each other tenant runs at most what its share allows.
         """
+        # A scrape of the metrics counts in another thread, while requests of new tenants arrive.
+        tenants = list(self._tenants.values())
         if tenant is None:
-            return sum([each.tokens_before(fair_start_s) for each in self._tenants.values()])
+            return sum([each.tokens_before(fair_start_s) for each in tenants])
         waiting = self._tenants.get(tenant.name)
         own = waiting.tokens_before(fair_start_s) if waiting else 0
-        others = [each for each in self._tenants.values() if each is not waiting and each.tokens]
+        others = [each for each in tenants if each is not waiting and each.tokens]
         return own + int(sum([min(each.tokens, own * each.share / tenant.share) for each in others]))
 
     def _count_tokens(self, sequence: Sequence, tokens: int) -> None:

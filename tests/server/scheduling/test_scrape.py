@@ -11,6 +11,7 @@ import pytest
 from headwaiter_server.scheduling.job import Job
 from headwaiter_server.scheduling.model_queue import ModelQueue
 from headwaiter_server.scheduling.queued_request import QueuedRequest, Sequence
+from headwaiter_server.settings.tenants import Tenant
 from tests.support.server.fakes import Harness
 from tests.support.server.sequences import waiting
 
@@ -31,6 +32,11 @@ def fill_and_empty_queue(queue: ModelQueue, sequence: Sequence) -> None:
     queue.pending.remove(sequence)
 
 
+def add_work_of_another_tenant(queue: ModelQueue, sequence: Sequence) -> None:
+    sequence.tenant = Tenant(str(len(queue.pending._tenants) % 500))
+    fill_and_empty_queue(queue, sequence)
+
+
 def plan_and_start_batch(queue: ModelQueue, sequence: Sequence) -> None:
     ((worker, session),) = queue.sessions.items()
     worker._batches.append((session, (sequence,), 1.0))
@@ -38,7 +44,7 @@ def plan_and_start_batch(queue: ModelQueue, sequence: Sequence) -> None:
 
 
 @pytest.mark.usefixtures("_frequent_switches")
-@pytest.mark.parametrize("change", [fill_and_empty_queue, plan_and_start_batch])
+@pytest.mark.parametrize("change", [fill_and_empty_queue, add_work_of_another_tenant, plan_and_start_batch])
 async def test_the_queue_can_be_read_in_another_thread_while_it_changes(
     change: Callable[[ModelQueue, Sequence], None], harness: Harness
 ) -> None:
