@@ -87,7 +87,6 @@ def load_model(
         BundleChanged: the bundle was replaced or written to during the load.
         ProviderUnavailable: the provider cannot run the model's batches.
     """
-    log.info("checking %s, and measuring its batches", folder)
     model = open_model(
         folder,
         settings.provider,
@@ -104,6 +103,7 @@ def load_model(
         tokenizer = BundleTokenizer.open_in(model.bundle)
     if takes_images(model.bundle.manifest):
         check_preparation(model.bundle)
+    log.info("measuring how long batches of %s take", model.bundle.manifest.name)
     try:
         token_cap = settings.token_budget
         known = before.calibration if before is not None and before.conditions == model.cost_conditions else None
