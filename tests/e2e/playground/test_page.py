@@ -140,6 +140,8 @@ def test_the_servers_own_page_asks_for_the_token_and_shows_the_server_now(open_s
 def test_each_tab_of_the_servers_own_page_works_after_the_sign_in(tab: str, open_signed_out: OpenSignedOut) -> None:
     page = open_signed_out(tab)
     if tab in ("attention", "similarity"):
+        # The page fetches all tabs but the first after it has loaded.
+        page.wait_for(f"document.querySelector('#{tab}-input')")
         page.evaluate(f"document.querySelector('#{tab}-input').value = 'bread'")
     sign_in(page, TOKEN)
     page.wait_for("document.querySelector('#model-summary').textContent")
