@@ -102,8 +102,10 @@ def _encode(arguments: argparse.Namespace, file: ResumableFile) -> list[str]:
         patience = Patience(bar)
         model = patience.text_model(client, arguments.model)
         row_type = _row_type(arguments.dtype, arguments.dimensions or model.width)
-        # The digest identifies the model better than its name, which a resumed run may leave out.
-        settings = {**options, "model": model.model.digest, "precision": model.model.precision}
+        # A digest identifies the model better than its name, which a resumed run may leave out. An old server sends no
+        # digest of the results.
+        digest = model.model.results_digest or model.model.digest
+        settings = {**options, "model": digest, "precision": model.model.precision}
         # The priority does not change the vectors, so a resumed run may have another priority.
         options["priority"] = arguments.priority
         try:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headwaiter_client import FakeEncoder
 from headwaiter_proto import encoder_pb2 as pb
 from tests.client.cli.conftest import EncodeJob, ReusableFake, connect
 
@@ -26,6 +27,16 @@ def test_the_same_command_encodes_only_the_remaining_texts(job: EncodeJob, flags
     assert job.fake.texts == ["text 4", "text 5"]
     assert re.findall(r"\d+", job.printed)[:3] == ["6", "4", "8"]
     job.check_output()
+
+
+def test_another_export_of_the_same_model_resumes_and_another_model_does_not(job: EncodeJob) -> None:
+    job.interrupt()
+    job.fake._model_ref.results_digest = "other results"
+    assert "model was" in job.refusal()
+    job.fake._model_ref.results_digest = FakeEncoder()._model_ref.results_digest
+    job.fake._model_ref.digest = "another export"
+    assert job.run() == 0
+    assert job.fake.texts == ["text 4", "text 5"]
 
 
 @pytest.mark.parametrize(
