@@ -27,8 +27,8 @@ This page lists every method, message and field of Headwaiter's gRPC API. It is 
 the Python client, for example from another language. With the Python client, read [client.md](client.md) instead.
 Generate a client from `proto/headwaiter_proto/encoder.proto`, or by gRPC's reflection.
 
-gRPC refuses replies above 4 MiB, which 2,800 vectors of 384 numbers exceed: let your client accept larger messages: in
-Node.js and Python `grpc.max_receive_message_length` -1 for no limit, in Go
+gRPC refuses replies above 4 MiB, which 2,800 vectors of 384 numbers exceed. Let your client accept larger messages: in
+Node.js and Python, set the option `grpc.max_receive_message_length` to -1, as examples/node does; in Go, pass
 `grpc.MaxCallRecvMsgSize(math.MaxInt32)`.
 """
 
