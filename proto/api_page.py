@@ -25,7 +25,13 @@ CONTRACT = "headwaiter_proto/encoder.proto"
 INTRODUCTION = """\
 This page lists every method, message and field of Headwaiter's gRPC API. It is for readers who call the server without
 the Python client, for example from another language. With the Python client, read [client.md](client.md) instead.
-Generate a client from `proto/headwaiter_proto/encoder.proto`, or by gRPC's reflection.
+Generate a client from `proto/headwaiter_proto/encoder.proto`, or by gRPC's reflection. In Go, name the package of the
+code, here `headwaiter` in your module `example.com/search`:
+
+```sh
+GO=Mheadwaiter_proto/encoder.proto=example.com/search/headwaiter,module=example.com/search
+protoc -I proto --go_out=. --go_opt=$GO --go-grpc_out=. --go-grpc_opt=$GO headwaiter_proto/encoder.proto
+```
 
 gRPC refuses replies above 4 MiB, which 2,800 vectors of 384 numbers exceed. Let your client accept larger messages: in
 Node.js and Python, set the option `grpc.max_receive_message_length` to -1, as examples/node does; in Go, pass
