@@ -33,9 +33,14 @@ GO=Mheadwaiter_proto/encoder.proto=example.com/search/headwaiter,module=example.
 protoc -I proto --go_out=. --go_opt=$GO --go-grpc_out=. --go-grpc_opt=$GO headwaiter_proto/encoder.proto
 ```
 
-gRPC refuses replies above 4 MiB, which 2,800 vectors of 384 numbers exceed. Let your client accept larger messages: in
-Node.js and Python, set the option `grpc.max_receive_message_length` to -1, as examples/node does; in Go, pass
-`grpc.MaxCallRecvMsgSize(math.MaxInt32)`.
+gRPC's clients need two settings; examples/node has the first:
+
+- By default, clients refuse replies above 4 MiB, which 2,800 vectors of 384 numbers exceed. Node.js and Python: the
+  option `grpc.max_receive_message_length` at -1; Go: `grpc.MaxCallRecvMsgSize(math.MaxInt32)`; Java:
+  `maxInboundMessageSize(Integer.MAX_VALUE)`.
+- By default, clients send all calls to one of several replicas. Call `dns:///NAME:50051` with `{"loadBalancingConfig":
+  [{"round_robin": {}}]}` in the option `grpc.service_config` (Node.js, Python) or `grpc.WithDefaultServiceConfig` (Go),
+  or with `defaultLoadBalancingPolicy("round_robin")` (Java).
 """
 
 # Path of an element in the file: field numbers of descriptor.proto and indices, from the root down.

@@ -27,6 +27,7 @@ from headwaiter_server.settings.flags import read_settings
 from testbed.server_process import RunningServer, running_server
 from tests.support.documents import (
     CLIENT,
+    COMING_FROM_SENTENCE_TRANSFORMERS,
     COMMANDS,
     EMBED_A_CORPUS,
     ERRORS,
@@ -78,6 +79,16 @@ def test_the_example_of_errors_names_the_sequence(
     exec(compile(block.replace("localhost:50051", text_server.address), ERRORS.name, "exec"), names)
     names["client"].close()
     assert capsys.readouterr().out.startswith("1 ")
+
+
+def test_the_comparison_with_sentence_transformers_finds_no_difference(
+    text_server: RunningServer, text_checkpoint: Path
+) -> None:
+    (code,) = blocks(COMING_FROM_SENTENCE_TRANSFORMERS, "python")
+    printed = printed_by(code.replace("path/to/checkpoint", str(text_checkpoint)), text_server.address, {})
+    cosine, _, text = printed.strip().partition(" ")
+    assert float(cosine) >= 0.99999
+    assert text in TEXTS.splitlines()
 
 
 def test_the_readme_shows_what_its_python_prints(real_server: RunningServer) -> None:

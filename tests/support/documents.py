@@ -26,6 +26,7 @@ KUBERNETES = DOCS / "how-to" / "serve-on-kubernetes.md"
 BUNDLE = DOCS / "reference" / "bundle.md"
 CLIENT = DOCS / "reference" / "client.md"
 COMMANDS = DOCS / "reference" / "commands.md"
+COMING_FROM_SENTENCE_TRANSFORMERS = DOCS / "how-to" / "coming-from-sentence-transformers.md"
 ENCODER_CONFIG = DOCS / "reference" / "encoder-config.md"
 ERRORS = DOCS / "reference" / "errors.md"
 HTTP = DOCS / "reference" / "http.md"
@@ -34,7 +35,7 @@ METRICS = DOCS / "reference" / "metrics.md"
 SERVER = DOCS / "reference" / "server.md"
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
 NUMERICS = DOCS / "explanation" / "numerics.md"
-COMING_FROM = sorted((DOCS / "how-to").glob("coming-from-*.md"))
+COMING_FROM = sorted({*(DOCS / "how-to").glob("coming-from-*.md")} - {COMING_FROM_SENTENCE_TRANSFORMERS})
 PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
