@@ -33,7 +33,7 @@ GO=Mheadwaiter_proto/encoder.proto=example.com/search/headwaiter,module=example.
 protoc -I proto --go_out=. --go_opt=$GO --go-grpc_out=. --go-grpc_opt=$GO headwaiter_proto/encoder.proto
 ```
 
-gRPC's clients need two settings; examples/node has the first:
+gRPC's clients need these settings; examples/node has the first:
 
 - By default, clients refuse replies above 4 MiB, which 2,800 vectors of 384 numbers exceed. Node.js and Python: the
   option `grpc.max_receive_message_length` at -1; Go: `grpc.MaxCallRecvMsgSize(math.MaxInt32)`; Java:
@@ -41,6 +41,11 @@ gRPC's clients need two settings; examples/node has the first:
 - By default, clients send all calls to one of several replicas. Call `dns:///NAME:50051` with `{"loadBalancingConfig":
   [{"round_robin": {}}]}` in the option `grpc.service_config` (Node.js, Python) or `grpc.WithDefaultServiceConfig` (Go),
   or with `defaultLoadBalancingPolicy("round_robin")` (Java).
+- Channels of one program share a connection, which a server with front ends gives to one of its processes. Open
+  several channels, each with `grpc.use_local_subchannel_pool` at 1 (Node.js, Python, C++).
+- For a server with tokens, send the metadata `authorization: Bearer TOKEN`; with TLS, use a secure channel.
+
+To rank documents, call Classify with pairs of the query and each document, and sort by the score.
 """
 
 # Path of an element in the file: field numbers of descriptor.proto and indices, from the root down.
