@@ -14,12 +14,12 @@ from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.activations import ACTIVATIONS, LOWEST
 from headwaiter_export.encoder.encoder import Encoder
 from headwaiter_export.encoder.reference import Reference
-from headwaiter_export.graphs.int8 import QuantizedLinear, measure_encoder, quantize
+from headwaiter_export.graphs.int8 import QuantizedLinear, _meets_target, measure_encoder, quantize
 from headwaiter_export.graphs.packed_cpu import PackedCpu
 from headwaiter_proto.encoder_pb2 import PRECISION_INT8
 from headwaiter_server.runtime.bundle import Bundle
 from headwaiter_server.runtime.graph import open_session, session_options
-from headwaiter_server.runtime.numeric_tolerances import violation
+from headwaiter_server.runtime.numeric_tolerances import Difference, violation
 from tests.support.checkpoints import bert_hidden
 from tests.support.export.family_examples import EXAMPLES, Example
 from tests.support.export.helpers import (
@@ -166,6 +166,12 @@ def test_only_a_layer_that_int8_would_ruin_stays_in_float32() -> None:
     linears = [name for name, module in quantized.layers.named_modules() if isinstance(module, nn.Linear)]
     assert linears == ["1.feed_forward.down"]
     assert measure_encoder(quantized, reference).min_cosine >= 0.99
+
+
+@pytest.mark.parametrize(("hidden_min_cosine", "meets"), [(0.95, True), (0.949, False)])
+def test_int8_must_keep_hidden_rows_even_if_pooled_vectors_are_exact(hidden_min_cosine: float, meets: bool) -> None:
+    measured = Difference(0.0, 0.0, 0.0, 0.0, min_cosine=1.0, mean_cosine=1.0, hidden_min_cosine=hidden_min_cosine)
+    assert _meets_target(measured) is meets
 
 
 @pytest.mark.exhaustive

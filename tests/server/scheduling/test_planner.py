@@ -179,6 +179,14 @@ def test_no_sequence_misses_its_deadline_because_others_joined_its_batch(
         assert planned.seconds == pytest.approx(_seconds(_lengths(planned.batch), cost))
 
 
+def test_the_deadline_of_a_sequence_that_has_joined_keeps_others_out() -> None:
+    # Two sequences take a little over 3 ms + 20 · 0.11 ms, and a third one 1.2 ms more. A reply takes 10 ms.
+    queue = [waiting(10, 0), waiting(10, 1, deadline_s=NOW_S + 16e-3), waiting(10, 2)]
+    planned = plan(pending_of(queue), NOW_S, CPU, LIMITS)
+    assert planned.batch == tuple(queue[:2])
+    assert planned.close_reason is CloseReason.URGENT
+
+
 @given(queue=queues(), cost=costs)
 def test_bulk_sequences_join_after_interactive_ones(queue: list[Sequence], cost: CostModel) -> None:
     batch = plan(pending_of(queue), NOW_S, cost, LIMITS).batch
