@@ -44,7 +44,7 @@ def _front_ends(texts_per_s: int) -> int:
 def table(card_texts_per_s: float = math.inf) -> str:
     """Return the table in Markdown."""
     lines = [
-        "| texts/s | replicas of one core, on the CPU | front ends | replicas with a GPU | network, Mbit/s | limited by |",
+        "| texts/s | replicas of one core, on the CPU | front ends | replicas with a GPU | network, Mbit/s | limit |",
         "|---|---|---|---|---|---|",
     ]
     for texts_per_s in TEXTS_PER_S:
