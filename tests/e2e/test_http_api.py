@@ -209,7 +209,7 @@ def test_the_commands_and_the_code_of_the_page_run(
 
 @pytest.mark.parametrize("page", COMING_FROM, ids=lambda page: page.name)
 def test_the_paths_for_users_of_another_server_exist(http_server: RunningServer, page: Path) -> None:
-    cells = [theirs if ours == "the same" else ours for theirs, ours in table_rows(page, "Paths")]
+    cells = [theirs if ours.startswith("the same") else ours for theirs, ours in table_rows(page, "Paths")]
     paths = {path for cell in cells for path in re.findall(r"`(?:POST )?(/[\w/.]*)`", cell)}
     assert len(paths) >= 6
     for path in paths:

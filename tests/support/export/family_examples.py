@@ -147,7 +147,12 @@ def relative_difference(actual: Array | None, expected: Array) -> float:
 EXAMPLES = [
     Example("BERT", ("bert",), ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-base-en-v1.5"), "Bert"),
     Example("RoBERTa", ("roberta",), ("sentence-transformers/all-distilroberta-v1",), "Roberta"),
-    Example("XLM-RoBERTa", ("xlm-roberta",), ("BAAI/bge-m3", "intfloat/multilingual-e5-base"), "XLMRoberta"),
+    Example(
+        "XLM-RoBERTa",
+        ("xlm-roberta",),
+        ("BAAI/bge-m3", "BAAI/bge-reranker-v2-m3", "intfloat/multilingual-e5-base"),
+        "XLMRoberta",
+    ),
     Example("XLM-RoBERTa-XL", ("xlm-roberta-xl",), ("facebook/xlm-roberta-xl",), "XLMRobertaXL"),
     Example("CamemBERT", ("camembert",), ("dangvantuan/sentence-camembert-base",), "Camembert"),
     Example("DistilBERT", ("distilbert",), ("sentence-transformers/msmarco-distilbert-base-v4",), "DistilBert"),
