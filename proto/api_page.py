@@ -41,8 +41,8 @@ gRPC's clients need these settings; examples/node has the first:
 - By default, clients send all calls to one of several replicas. Call `dns:///NAME:50051` with `{"loadBalancingConfig":
   [{"round_robin": {}}]}` in the option `grpc.service_config` (Node.js, Python) or `grpc.WithDefaultServiceConfig` (Go),
   or with `defaultLoadBalancingPolicy("round_robin")` (Java).
-- Channels of one program share a connection, which a server with front ends gives to one of its processes. Open
-  several channels, each with `grpc.use_local_subchannel_pool` at 1 (Node.js, Python, C++).
+- A server with front ends gives each connection to one of its processes, so open several channels. In Node.js, Python
+  and C++, channels share a connection, unless each has `grpc.use_local_subchannel_pool` at 1.
 - For a server with tokens, send the metadata `authorization: Bearer TOKEN`; with TLS, use a secure channel.
 
 To rank documents, call Classify with pairs of the query and each document, and sort by the score.
