@@ -148,11 +148,13 @@ def test_only_inputs_are_copied_without_a_wait_and_only_outputs_come_back(run: R
 
 
 @each_graph
-def test_a_batch_whose_inputs_and_outputs_are_on_the_device_copies_nothing(run: Run, graph: str) -> None:
+def test_a_batch_whose_inputs_and_outputs_are_on_the_device_copies_neither(run: Run, graph: str) -> None:
     bound, ordinary = (
         between(run.events, f"{graph} 0 {batch}", f"{graph} 0 {batch} end") for batch in ("bound", "one")
     )
-    assert copies(bound) == []
+    # Some graphs copy a few bytes inside the device, or the size of an array.
+    assert not copies(bound, "pageable to device")
+    assert not copies(bound, "device to pageable")
     assert kernel_names(bound) == kernel_names(ordinary)
 
 
