@@ -152,9 +152,9 @@ def test_a_batch_whose_inputs_and_outputs_are_on_the_device_copies_neither(run: 
     bound, ordinary = (
         between(run.events, f"{graph} 0 {batch}", f"{graph} 0 {batch} end") for batch in ("bound", "one")
     )
-    # Some graphs copy a few bytes inside the device, or the size of an array.
-    assert not copies(bound, "pageable to device")
-    assert not copies(bound, "device to pageable")
+    # What a graph itself copies stays: a few bytes inside the device, or the size of an array.
+    own = [(copy.direction, copy.bytes) for copy in copies(ordinary) if "pageable" not in copy.direction]
+    assert [(copy.direction, copy.bytes) for copy in copies(bound)] == own
     assert kernel_names(bound) == kernel_names(ordinary)
 
 
