@@ -22,7 +22,7 @@ _TOKENIZER_S = 0.05, 2e-5
 _TOKENS = 1024, 64
 _PARTS = ("the quick brown fox 12 times; ", "a", " ", "1", "!", "\n", "é")
 _SIZES = (1, 16, 32, 64, 256, 1024, 4096, 16_384, 65_536)
-# The patterns of real tokenizers take 3e-7 s for a character, and up to 3e-6 s on a slow and busy machine. For 16,384
+# The patterns of real tokenizers take 3e-7 s for a character, and 3.4e-6 s on a slow and busy machine. For 16,384
 # characters, a quadratic pattern takes 0.4 s.
 _PATTERN_S = 0.02, 8e-6
 _PATTERN_SIZES = (16, 128, 1024, 4096, 16_384)
