@@ -1,16 +1,14 @@
-"""Write docs/benchmarks/README.md and its chart from the figures of a full run.
+"""Write docs/benchmarks/README.md, its chart and the table of missed targets from the figures of a full run.
 
 `make bench` does so at its end. Run `python -m bench.report` to write them again.
 """
 
 import json
-import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.findings import FAILS, Finding
+from bench.findings import FAILS, Finding, table
 from bench.report import charts
 from bench.rounds import Rounds
 from testbed.minilm import ROOT
@@ -18,23 +16,39 @@ from testbed.minilm import ROOT
 FIGURES = ROOT / "docs" / "benchmarks" / "figures.json"
 PAGE = FIGURES.with_name("README.md")
 TEMPLATE = Path(__file__).with_name("page.md")
+# The page that ends with the table of missed targets.
+MISSED = ROOT / "docs" / "decisions" / "missed-targets.md"
+_TABLE_BEGINS = "| load | figure |"
 
 
 def write() -> None:
-    """Write the page, and draw its chart."""
-    PAGE.write_text(page(FIGURES.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the page and the table of missed targets, and draw the chart."""
+    figures = FIGURES.read_text(encoding="utf-8")
+    PAGE.write_text(page(figures), encoding="utf-8")
+    reasons, _, _ = MISSED.read_text(encoding="utf-8").partition(_TABLE_BEGINS)
+    MISSED.write_text(reasons + missed_targets(figures), encoding="utf-8")
     charts.draw(FIGURES)
 
 
 def page(figures: str) -> str:
-    """Return the page, given the JSON of `Figures`: the template with the figures, and the targets that are missed."""
-    read = json.loads(figures, object_hook=_with_rounds)
-    findings = [Finding(**each) for each in read["findings"]]
+    """Return the page, given the JSON of `Figures`: the template with the figures."""
+    read, findings = _read(figures)
     targets = [each for each in findings if each.sign]
-    missed = [each for each in targets if each.verdict == FAILS]
+    missed = len(_missed(findings))
     return TEMPLATE.read_text(encoding="utf-8").format(
-        **read, found=_Found(findings), targets=len(targets), met=len(targets) - len(missed), missed=_list(missed)
+        **read, found=_Found(findings), targets=len(targets), met=len(targets) - missed, missed=missed
     )
+
+
+def missed_targets(figures: str) -> str:
+    """Return the table of the targets that are missed, given the JSON of `Figures`."""
+    _, findings = _read(figures)
+    rows = [[each.part, each.name, f"{each.number:.2f}", f"{each.sign} {each.bound:g}"] for each in _missed(findings)]
+    return table(["load", "figure", "measured", "target"], rows) + "\n"
+
+
+def _missed(findings: Iterable[Finding]) -> list[Finding]:
+    return [each for each in findings if each.sign and each.verdict == FAILS]
 
 
 class _Found:
@@ -51,13 +65,9 @@ class _Found:
         return number
 
 
-def _list(findings: Sequence[Finding]) -> str:
-    """Return a list with an item for each part."""
-    items = (
-        f"- **{part}**: {'; '.join(f'{each.name}: {each.number:.2f} ({each.sign} {each.bound:g})' for each in group)}"
-        for part, group in groupby(findings, lambda finding: finding.part)
-    )
-    return "\n".join(textwrap.fill(item, 120, subsequent_indent="  ", break_long_words=False) for item in items)
+def _read(figures: str) -> tuple[dict[str, Any], list[Finding]]:
+    read = json.loads(figures, object_hook=_with_rounds)
+    return read, [Finding(**each) for each in read["findings"]]
 
 
 def _with_rounds(read: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _compare(loop: OpenLoop, findings: Findings) -> None:
         ratios = {server.setup.label: ratio(ours.rounds, server.rounds, name) for server in baselines}
         if ratios:
             lowest = max(ratios, key=lambda label: float(ratios[label]))
-            figure = f'p99 of {which}: Headwaiter / the baseline with the lowest such p99, which is "{lowest}"'
+            figure = f'p99 of {which}: Headwaiter / the policy with the lowest p99 ("{lowest}")'
             findings.require(figure, ratios[lowest], sign, 1.0)
     spread = rounds_of(ours.rounds, "short_p99_ms") / rounds_of(ours.rounds, "short_p50_ms")
     findings.require("p99 / p50 of the shortest quarter", spread, "≤", 4.0)

@@ -145,7 +145,7 @@ def _compare(closed: Throughput, findings: Findings) -> None:
     for setup, bound in MIN_RATIOS[closed.trace].items():
         findings.require(f'tokens/s: Headwaiter / the policy "{setup.label}"', ratios[setup], "≥", bound)
     fastest = min((server.setup for server in closed.servers if server.best), key=lambda setup: float(ratios[setup]))
-    name = f'tokens/s: Headwaiter / the fastest tuned policy, which is "{fastest.label}"'
+    name = f'tokens/s: Headwaiter / the fastest policy ("{fastest.label}")'
     findings.require(name, ratios[fastest], ">", 1.0)
     in_process = rounds_of(ours, "tokens_per_s") / closed.in_process_tokens_per_s
     name = f"tokens/s: Headwaiter / in process, with {REQUESTERS} sequences waiting"
