@@ -9,7 +9,7 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -276,6 +276,29 @@ def test_fp16_inside_equals_the_file_in_every_bit(tmp_path: Path) -> None:
     assert served.precision == PRECISION_FP16
     for ids in drawn():
         np.testing.assert_array_equal(rows_of(served, ids), run_file(file, "last_hidden_state", ids))
+
+
+def test_a_file_in_fp16_with_transposed_products_does_not_crash_onnx_runtime(tmp_path: Path) -> None:
+    # nn.MultiheadAttention in float16 gives such files.
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 18]>
+        rows (int64[batch, sequence] input_ids) => (float16[batch, sequence, 8] last_hidden_state) {
+            embedded = Gather (table, input_ids)
+            by_position = Transpose <perm = [1, 0, 2]> (embedded)
+            products = MatMul (by_position, weight)
+            last_hidden_state = Transpose <perm = [1, 0, 2]> (products)
+        }
+    """)
+    rng = np.random.default_rng(0)
+    table, weight = (rng.standard_normal((n, 8)).astype(np.float16) for n in (len(VOCABULARY), 8))
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    model.graph.initializer.append(numpy_helper.from_array(weight, "weight"))
+    file = tmp_path / "rows.onnx"
+    onnx.save(model, file)
+    served = exported(file, "--max-tokens", str(MAX_TOKENS), "--pooling", "mean")
+    for ids in drawn():
+        expected = table[ids].astype(np.float32) @ weight.astype(np.float32)
+        assert_close_to_scale(rows_of(served, ids).astype(np.float32), expected, 2e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
@@ -194,12 +193,8 @@ def check_float16(path: Path) -> None:
     Raises:
         NotPackableError: ONNX Runtime cannot load the graph.
     """
-    options = session_options(1)
-    # Precisions are checked before graphs are optimised, and ONNX Runtime's optimisation of convolutions for CPUs
-    # crashes the process on some in float16.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        open_session(path, "cpu", options)
+        open_session(path, "cpu", session_options(1))
     except Exception as error:
         raise NotPackableError("", f"ONNX Runtime cannot load the graph ({one_line(error)})") from error
 

@@ -335,6 +335,9 @@ def session_options(threads: int | None, vnni: bool | None = None) -> ort.Sessio
         options.add_session_config_entry("session.x64quantprecision", "1")
     # Threads that spin between batches would take CPU time from the threads that handle requests.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    # This optimization of convolutions crashes the process on some graphs in float16, also without a convolution
+    # (https://github.com/microsoft/onnxruntime/issues/28392).
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "NchwcTransformer")
     return options
 
 
