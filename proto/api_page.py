@@ -25,8 +25,9 @@ CONTRACT = "headwaiter_proto/encoder.proto"
 INTRODUCTION = """\
 This page lists every method, message and field of Headwaiter's gRPC API. It is for readers who call the server without
 the Python client, for example from another language. With the Python client, read [client.md](client.md) instead.
-Generate a client from `proto/headwaiter_proto/encoder.proto`, or by gRPC's reflection. In Go, name the package of the
-code, here `headwaiter` in your module `example.com/search`:
+Generate a client from `proto/headwaiter_proto/encoder.proto`, or by gRPC's reflection. In Go, with the plugins
+`protoc-gen-go` and `protoc-gen-go-grpc`, name the package of the code, here `headwaiter` in your module
+`example.com/search`:
 
 ```sh
 GO=Mheadwaiter_proto/encoder.proto=example.com/search/headwaiter,module=example.com/search
@@ -41,6 +42,9 @@ gRPC's clients need these settings; examples/node has the first:
 - By default, clients send all calls to one of several replicas. Call `dns:///NAME:50051` with `{"loadBalancingConfig":
   [{"round_robin": {}}]}` in the option `grpc.service_config` (Node.js, Python) or `grpc.WithDefaultServiceConfig` (Go),
   or with `defaultLoadBalancingPolicy("round_robin")` (Java).
+- By default, clients do not send a call again. A server that stops answers new calls with UNAVAILABLE: add to the
+  service config `"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4, "initialBackoff": "0.1s",
+  "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]`.
 - A server with front ends gives each connection to one of its processes, so open several channels. In Node.js, Python
   and C++, channels share a connection, unless each has `grpc.use_local_subchannel_pool` at 1.
 - For a server with tokens, send the metadata `authorization: Bearer TOKEN`; with TLS, use a secure channel.
