@@ -1,10 +1,12 @@
 """Read the head of a checkpoint: its kind, its labels, and how its logits become scores."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from headwaiter_export.checkpoints.activations import HEAD_ACTIVATIONS
 from headwaiter_export.checkpoints.families.family import Family, SequenceHead
-from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson
+from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present
+from headwaiter_export.checkpoints.needed_files import SETFIT_SETTINGS
 from headwaiter_export.config.choices import Pooling
 from headwaiter_export.config.head import HeadActivation, HeadConfig, ScoreFunction, usual_function
 
@@ -50,6 +52,8 @@ _FUNCTION_OF_PROBLEM = {
     "single_label_classification": ScoreFunction.SOFTMAX,
 }
 _POOLINGS = {"cls": (Pooling.CLS,), "mean": (Pooling.MEAN,)}
+# The pickled classifier of scikit-learn, which the export does not load.
+_SETFIT_HEAD = "model_head.pkl"
 # The number of labels that transformers assumes.
 _DEFAULT_LABELS = 2
 
@@ -145,6 +149,13 @@ def check_is_encoder(config_json: CheckpointJson, cross_encoder: CheckpointJson,
             "the checkpoint does not say that it is an embedder, and the export leaves the head of the language model "
             f"out: choose a pooling to export an embedder, for example --pooling {default}",
         )
+
+
+def setfit_lines(folder: Path) -> list[str]:
+    """Return a line about the classifier that SetFit saved beside the encoder, and that the export leaves out."""
+    if not is_present(folder / SETFIT_SETTINGS) and not is_present(folder / _SETFIT_HEAD):
+        return []
+    return [f"SetFit's classifier, {_SETFIT_HEAD}, is left out: export a module of the encoder with a linear layer"]
 
 
 def architectures_with_other_heads(config_json: CheckpointJson) -> list[str]:

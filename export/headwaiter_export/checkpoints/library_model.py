@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head
+from headwaiter_export.checkpoints.heads import check_is_encoder, read_library_head, setfit_lines
 from headwaiter_export.checkpoints.json_files import CheckpointError, CheckpointJson, is_present, refuse_errors
 from headwaiter_export.checkpoints.library_experts import run_all_experts
 from headwaiter_export.checkpoints.library_images import has_texts, read_image_module
@@ -148,7 +148,7 @@ def read_library_model(
             "alone: leave --pooling and --normalize out"
         )
     module: Any = _load(folder, config_json, head, no_family)
-    assumptions = [f"the module {type(module).__name__} of transformers computes the results"]
+    assumptions = [f"the module {type(module).__name__} of transformers computes the results", *setfit_lines(folder)]
     if mixtures := run_all_experts(module):
         assumptions.append(f"{mixtures} mixtures of experts run all experts for each row, which takes longer")
     if _takes_images(module):

@@ -13,6 +13,8 @@ TRANSFORMER_SETTINGS = tuple(
 # The files of weights, in the order in which the export looks for them. An index lists the shards of a file.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _INDEX = ".index.json"
+# A folder that SetFit saved has this file.
+SETFIT_SETTINGS = "config_setfit.json"
 # What else the folder of a module may have.
 _OTHERS = (
     *("config.json", "modules.json", "router_config.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS),
@@ -21,6 +23,7 @@ _OTHERS = (
     *("processor_config.json", "preprocessor_config.json", "adapter_config.json"),
     # The small layers of FlagEmbedding.
     *("sparse_linear.pt", "colbert_linear.pt"),
+    SETFIT_SETTINGS,
     *(f"{name}{_INDEX}" for name in WEIGHTS),
 )
 _ROUTER = "Router"

@@ -8,6 +8,7 @@ from headwaiter_export.checkpoints.heads import (
     architectures_with_other_heads,
     check_is_encoder,
     read_head,
+    setfit_lines,
     unnamed_labels,
     with_head,
     without_head,
@@ -81,6 +82,7 @@ def choose_outputs(files: CheckpointFiles, family: Family, config_json: Checkpoi
     elif choices.pooling is None:
         check_is_encoder(whole_json, modules.cross_encoder, family.default_pooling)
     assumptions = _pooling_lines(whole_json, family, head, chosen=choices.pooling, named=modules.pooling)
+    assumptions += setfit_lines(files.folder)
     pooling = choices.pooling or modules.pooling or (Pooling.NONE if head else family.default_pooling)
     return Outputs(family, pooling, head, assumptions=tuple(assumptions))
 

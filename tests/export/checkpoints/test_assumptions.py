@@ -144,3 +144,13 @@ def test_images_without_an_image_processor(tmp_path: Path) -> None:
         "the export knows no image processor of the checkpoint: callers must prepare images",
         POOLER,
     ]
+
+
+@pytest.mark.parametrize("file", ["config_setfit.json", "model_head.pkl"])
+def test_a_classifier_of_setfit(file: str, tmp_path: Path) -> None:
+    save_family(tmp_path, "Bert", "Model", vocab_size=100)
+    save_sentence_transformer(tmp_path)
+    line = "SetFit's classifier, model_head.pkl, is left out: export a module of the encoder with a linear layer"
+    assert line not in assumptions(tmp_path)
+    (tmp_path / file).write_bytes(b"{}")
+    assert line in assumptions(tmp_path)
