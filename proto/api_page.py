@@ -45,6 +45,7 @@ gRPC's clients need these settings; examples/node has the first:
 - By default, clients do not send a call again. A server that stops answers new calls with UNAVAILABLE: add to the
   service config `"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4, "initialBackoff": "0.1s",
   "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]`.
+  These retries do not count [DEVICE_FAILED](#errorreason): a sequence that kills devices can then kill four.
 - A server with front ends gives each connection to one of its processes, so open several channels. In Node.js, Python
   and C++, channels share a connection, unless each has `grpc.use_local_subchannel_pool` at 1.
 - For a server with tokens, send the metadata `authorization: Bearer TOKEN`; with TLS, use a secure channel.
