@@ -35,7 +35,10 @@ METRICS = DOCS / "reference" / "metrics.md"
 SERVER = DOCS / "reference" / "server.md"
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
 NUMERICS = DOCS / "explanation" / "numerics.md"
-COMING_FROM = sorted({*(DOCS / "how-to").glob("coming-from-*.md")} - {COMING_FROM_SENTENCE_TRANSFORMERS})
+COMING_FROM_HOSTED = DOCS / "how-to" / "coming-from-openai-and-cohere.md"
+COMING_FROM = sorted(
+    {*(DOCS / "how-to").glob("coming-from-*.md")} - {COMING_FROM_SENTENCE_TRANSFORMERS, COMING_FROM_HOSTED}
+)
 PAGES = [README, CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", TESTS, *sorted(DOCS.glob("**/*.md"))]
 
 _OUR_COMMANDS = ("headwaiter", "headwaiter-client", "headwaiter-export", "headwaiter-server")
