@@ -146,7 +146,8 @@ async def test_a_client_works_unmodified(
     assert code == 0, table
 
 
-# Longer: schemathesis run URL/openapi.json --max-examples 2000.
+# Longer: schemathesis run URL/openapi.json --max-examples 2000. It takes five minutes on two slow cores.
+@pytest.mark.timeout(900)
 async def test_a_fuzzer_that_reads_the_description_finds_no_answer_that_differs(
     served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,7 @@ def test_lengths_beyond_1024_tokens_are_checked_as_far_as_their_operations_are_b
 def test_only_the_portable_graph_is_checked_on_shorter_sequences_because_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "_PORTABLE_SCORES_BYTES", 4 * 8191**2)
+    monkeypatch.setattr(verification, "_PADDED_SCORES_BYTES", 4 * 8191**2)
     sizes = {"feature_width": 6, "layers": 1, "d_model": 8, "heads": 1, "d_ff": 8, "max_tokens": 8192}
     export_bundle(random_encoder(**sizes, positions="rotary"), None, tmp_path / "bundle", "long")
     longest = {check.graph: max(check.lengths) for check in Bundle.open(tmp_path / "bundle").parity().checks}
