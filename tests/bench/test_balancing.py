@@ -21,7 +21,7 @@ def test_the_capacity_is_that_of_the_batches() -> None:
 @pytest.mark.parametrize("load", [LOADS[0], *exhaustive(*LOADS[1:])])
 def test_one_replica_waits_as_long_as_in_the_queue_of_pollaczek_and_khinchine(load: float) -> None:
     simulation = Simulation(ONE_BY_ONE, RULES["by connection"], [1.0])
-    simulation.run(load * 100, run_s=1000.0)
+    simulation.run(load * 100, run_s=150.0 / (1 - load))
     waits_s = np.array(simulation.latencies_s) - 10e-3
     assert np.mean(waits_s) == pytest.approx(load * 10e-3 / (2 * (1 - load)), rel=0.1)
 
