@@ -48,7 +48,7 @@ def missed_targets(figures: str) -> str:
 
 
 def _missed(findings: Iterable[Finding]) -> list[Finding]:
-    return [each for each in findings if each.sign and each.verdict == FAILS]
+    return [each for each in findings if each.verdict == FAILS]
 
 
 class _Found:
