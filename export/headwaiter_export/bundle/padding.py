@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
@@ -193,8 +194,11 @@ def check_float16(path: Path) -> None:
     Raises:
         NotPackableError: ONNX Runtime cannot load the graph.
     """
+    options = session_options(1)
+    # ONNX Runtime checks precisions first. Its optimizations would take time, and memory for weights in float32.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        open_session(path, "cpu", session_options(1))
+        open_session(path, "cpu", options)
     except Exception as error:
         raise NotPackableError("", f"ONNX Runtime cannot load the graph ({one_line(error)})") from error
 
