@@ -41,14 +41,14 @@ def bundles(tmp_path: Path) -> list[Path]:
 def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
     hub: LoopbackHub, text_checkpoint: Path, text_server: RunningServer, tmp_path: Path
 ) -> None:
-    (words,) = (words for words in commands(GETTING_STARTED, tmp_path) if words[0] == "headwaiter")
-    commit, exported = hub.add(words[-1], text_checkpoint), set[int]()
+    ((_, serve, name, *_),) = (words for words in commands(GETTING_STARTED, tmp_path) if words[0] == "headwaiter")
+    commit, exported = hub.add(name, text_checkpoint), set[int]()
     with Client(text_server.address) as client:
         expected = client.encode(TEXTS)
     for start in range(2):
         with (
             (tmp_path / "log").open("wb") as log,
-            running_server(Path(words[-1]), CPU, program=[*PROGRAM, *words[1:-1]], log=log) as server,
+            running_server(Path(name), CPU, program=[*PROGRAM, serve], log=log) as server,
         ):
             with Client(server.address) as client:
                 encoding = client.encode(TEXTS)
@@ -58,7 +58,7 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
         assert "onnxruntime" in libraries
         assert "libtorch" not in libraries
         np.testing.assert_array_equal(encoding.pooled, expected.pooled)
-        assert encoding.model.name == words[-1].partition("/")[2]
+        assert encoding.model.name == name.partition("/")[2]
         assert encoding.model.results_digest == expected.model.results_digest
         (bundle,) = bundles(tmp_path)
         exported.add((bundle / "manifest.json").stat().st_ino)
@@ -67,7 +67,7 @@ def test_the_command_of_the_page_leads_from_a_name_to_vectors_and_exports_once(
     assert len(exported) == 1
     assert hub.sent.count("model.safetensors") == 1
     source = read_manifest(bundle).source
-    assert (source.name, source.revision) == (words[-1], commit)
+    assert (source.name, source.revision) == (name, commit)
 
 
 def test_flags_of_the_export_change_the_vectors(hub: LoopbackHub, text_checkpoint: Path, text_bundle: Path) -> None:
