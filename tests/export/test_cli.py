@@ -32,7 +32,8 @@ def test_the_export_prints_the_bundle_and_the_difference_of_each_graph(text_expo
     ]
     assert [line.split(": ")[0] for line in lines[3:5]] == ["fp16", "norms on CUDA"]
     assert any("packed-cpu.int8.onnx" in line and "%" in line for line in lines)
-    assert len(lines) == 17
+    assert sum(line.startswith("largest difference from transformers: ") for line in lines) == 1
+    assert len(lines) == 18
 
 
 @pytest.mark.usefixtures("runs_transformers")

@@ -27,7 +27,7 @@ from headwaiter_export.bundle.graphs import (
     GraphPlan,
     suitable_plans,
 )
-from headwaiter_export.bundle.own_code import OwnCode, compare_with_code
+from headwaiter_export.bundle.own_code import OwnCode, compare_with_code, compare_with_library
 from headwaiter_export.bundle.padding import BATCHES, check_float16, measure_padding
 from headwaiter_export.bundle.sentences import SENTENCES, TokenizedSentences, tokenize
 from headwaiter_export.bundle.verification import (
@@ -40,6 +40,7 @@ from headwaiter_export.bundle.verification import (
     measure_sentences,
     without_too_long,
 )
+from headwaiter_export.checkpoints.library_rows import LibraryRows
 from headwaiter_export.checkpoints.reader import LoadedModel
 from headwaiter_export.checkpoints.texts import TextConfig
 from headwaiter_export.config.choices import Pooling
@@ -172,6 +173,7 @@ class Written:
         padding_reason: why the graphs are padded; empty for other graphs.
         gives_rows: whether the graphs give hidden rows.
         compared_with: where the outputs of the reference come from.
+        library_rows: `LoadedModel.library_rows`.
     """
 
     config: EncoderConfig
@@ -189,6 +191,7 @@ class Written:
     padding_reason: str
     gives_rows: bool
     compared_with: ReferenceSource = REFERENCE_SOURCE_UNSPECIFIED
+    library_rows: LibraryRows | None = None
 
     def _most_entries(self) -> int:
         """Return the most numbers other than 0 in a pooled vector of the reference."""
@@ -384,12 +387,17 @@ def _write_graphs(
         source=model.source,
         padding_reason=encoder.reason if isinstance(encoder, PaddedModuleEncoder) else "",
         gives_rows=encoder.gives_rows,
+        library_rows=model.library_rows,
     )
 
 
 def _check_graphs(written: Written, folder: Path, report: Report, step: Report) -> Padding | None:
     """Compare the graphs with PyTorch, write the golden inputs and what was measured, and return how graphs pad."""
     reference, padding = written.reference, None
+    if written.library_rows is not None:
+        step("comparing with transformers")
+        report(compare_with_library(written.library_rows, reference))
+        free_memory()
     if written.module:
         step("comparing sequences alone and beside others")
     if written.padding_reason:

@@ -1,4 +1,4 @@
-"""Compare an encoder with the code of its owner, which the export cannot read."""
+"""Compare an encoder with other code that computes the same: its owner's, or that of transformers."""
 
 import zipfile
 from collections.abc import Callable, Mapping
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter_export.bundle.atomic_folder import BundleError
+from headwaiter_export.checkpoints.library_rows import LibraryRows
 from headwaiter_export.config.encoder import EncoderConfig
 from headwaiter_export.encoder.encoder import Encoder
-from headwaiter_export.encoder.reference import Reference, Sequence, concatenate, run_in_pytorch
+from headwaiter_export.encoder.reference import SHORT_TOKENS, Reference, Sequence, concatenate, run_in_pytorch
 from headwaiter_proto.encoder_pb2 import PRECISION_FP32
 from headwaiter_proto.rules.target import divided
 from headwaiter_server.runtime.graph import GraphOutputs
@@ -48,6 +49,25 @@ def compare_with_code(own_code: OwnCode, reference: Reference, source: str = "yo
         raise BundleError(f"the outputs of {source} do not fit together ({error}): return arrays of rows") from None
     outputs = _without_sources(concatenate(reference.outputs), reference.sequences, reference.config)
     return _compare(source, outputs, joined, targets_alone=reference.config.takes_target)
+
+
+def compare_with_library(library_rows: LibraryRows, reference: Reference) -> str:
+    """Compare an encoder's hidden rows with those of transformers; describe the largest difference.
+
+    The graphs of a bundle are compared with the encoder, which is our own code. This comparison finds what the encoder
+    computes otherwise than transformers, for example because of a setting that it reads wrongly.
+
+    Raises:
+        BundleError: rows differ by more than the tolerance of fp32.
+    """
+    reference = reference.only(lambda tokens: tokens <= SHORT_TOKENS)
+    rows = library_rows(reference.sequences)
+    # For a sequence of masks alone, ESM of transformers divides by 0.
+    finite = [i for i, each in enumerate(rows) if np.isfinite(each).all()]
+    if not finite:
+        return "not compared with transformers, which cannot compute the checkpoint in this form"
+    given = iter([rows[i] for i in finite])
+    return compare_with_code(lambda _: {"hidden": next(given)}, reference.select(finite), "transformers")
 
 
 def compare_with_file(path: Path, encoder: Encoder) -> str:

@@ -147,7 +147,13 @@ def read_library_model(
             f"{folder} has a head, and a model of the type {kind}, which has no family of its own, gives its logits "
             "alone: leave --pooling and --normalize out"
         )
-    module: Any = _load(folder, config_json, head, no_family)
+    if not is_known_type(kind):
+        raise no_family
+    module: Any = load_module(folder, config_json, head)
+    if not _takes_images(module) and not isinstance(_embedding(module), nn.Embedding):
+        raise config_json.error(
+            "model_type", "the export reads only models of token ids and of images, besides its own families"
+        )
     assumptions = [f"the module {type(module).__name__} of transformers computes the results", *setfit_lines(folder)]
     if mixtures := run_all_experts(module):
         assumptions.append(f"{mixtures} mixtures of experts run all experts for each row, which takes longer")
@@ -189,12 +195,23 @@ def _encoders(kind: str) -> set[str]:
     return {names} if isinstance(names, str) else {*names}
 
 
-def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no_family: Exception) -> nn.Module:
-    """Return the module of transformers in float32."""
+def is_known_type(model_type: str) -> bool:
+    """Return whether transformers knows a model type."""
+    from transformers import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING
+
+
+def load_module(
+    folder: Path, config_json: CheckpointJson, head: HeadConfig | None = None, *, encoder_only: bool = False
+) -> nn.Module:
+    """Return the module of transformers in float32; with `encoder_only`, without a decoder.
+
+    Raises:
+        CheckpointError: transformers cannot read the checkpoint, or a tensor is missing.
+    """
     import transformers
 
-    if config_json.values["model_type"] not in transformers.CONFIG_MAPPING:
-        raise no_family
     # Of DPR's two encoders, AutoModel reads only that of questions.
     named = [each for each in config_json.strings("architectures") if each.endswith("Encoder")]
     auto: Any = getattr(transformers, named[0], transformers.AutoModel) if named else transformers.AutoModel
@@ -207,6 +224,8 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
         refuse_errors(lambda reason: f"{folder}: transformers cannot read the model ({reason}): save it again"),
     ):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if encoder_only and type(config) in transformers.MODEL_FOR_TEXT_ENCODING_MAPPING:
+            auto = transformers.AutoModelForTextEncoding
         # Instead of the file's, which may be a kernel on a hub: transformers chooses "sdpa" or "eager".
         config._attn_implementation = None  # noqa: SLF001 - no other name resets it
         for part in (config, *(getattr(config, name) for name in config.sub_configs)):
@@ -229,10 +248,6 @@ def _load(folder: Path, config_json: CheckpointJson, head: HeadConfig | None, no
                 f"{folder} lacks the tensor {name}, or has it in another shape, and transformers draws it at random: "
                 "save the whole model"
             )
-    if not _takes_images(module) and not isinstance(_embedding(module), nn.Embedding):
-        raise config_json.error(
-            "model_type", "the export reads only models of token ids and of images, besides its own families"
-        )
     loaded: nn.Module = module.eval()
     return loaded
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headwaiter_export.checkpoints.encoder_weights import read_encoder
 from headwaiter_export.checkpoints.files import open_files
+from headwaiter_export.checkpoints.library_rows import LibraryRows, rows_of_library
 from headwaiter_export.checkpoints.outputs import Choices
 from headwaiter_export.checkpoints.plan import plan_model
 from headwaiter_export.checkpoints.texts import TextConfig
@@ -32,6 +33,7 @@ class LoadedModel:
         sound: the sounds that the model takes; None if the model takes no samples of sounds.
         assumptions: what the export took for granted or left out, one line each.
         source: where the checkpoint came from; None if it did not come from a hub.
+        library_rows: computes the encoder's hidden rows with transformers; None if its rows mean something else.
     """
 
     encoder: Encoder
@@ -40,6 +42,7 @@ class LoadedModel:
     sound: SoundFormat | None = None
     assumptions: tuple[str, ...] = ()
     source: HubSource | None = None
+    library_rows: LibraryRows | None = None
 
 
 def read_checkpoint(
@@ -79,4 +82,6 @@ def read_checkpoint(
     )
     plan = plan_model(files, choices)
     encoder, assumptions = read_encoder(plan)
-    return LoadedModel(encoder, plan.text, plan.image, plan.sound, (*plan.assumptions, *assumptions))
+    assumptions = [*plan.assumptions, *assumptions]
+    library_rows = rows_of_library(plan, encoder.config)
+    return LoadedModel(encoder, plan.text, plan.image, plan.sound, tuple(assumptions), library_rows=library_rows)

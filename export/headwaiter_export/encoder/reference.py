@@ -73,14 +73,15 @@ class Reference:
 
     def only(self, keep: Callable[[int], bool]) -> "Reference":
         """Return the sequences whose number of tokens a predicate accepts, in the same order."""
-        return self._select([i for i, sequence in enumerate(self.sequences) if keep(len(sequence))])
+        return self.select([i for i, sequence in enumerate(self.sequences) if keep(len(sequence))])
 
     def short_sequences(self) -> "Reference":
         """Return the second quarter of the sequences by length: they run fast, but have several tokens."""
         by_length = sorted(range(len(self.sequences)), key=lambda i: len(self.sequences[i]))
-        return self._select(by_length[len(by_length) // 4 : len(by_length) // 2])
+        return self.select(by_length[len(by_length) // 4 : len(by_length) // 2])
 
-    def _select(self, indices: list[int]) -> "Reference":
+    def select(self, indices: list[int]) -> "Reference":
+        """Return the sequences at some indices, in this order."""
         return Reference(self.config, [self.sequences[i] for i in indices], [self.outputs[i] for i in indices])
 
 
