@@ -62,7 +62,7 @@ def ratio(ours: Row, theirs: Row) -> Rounds:
 def trace_table(rows: Sequence[Row]) -> str:
     """Return the table of one trace; the first row is Headwaiter's, with which all are compared."""
     lines = [_line(row, rows[0]) for row in rows if row.rounds]
-    header = ["server", "batches", "takes", "requests/s", "Headwaiter fp32 / server", "tokens / CPU s"]
+    header = ["server", "batches", "takes", "requests/s", "requests/s: Headwaiter fp32 / this server", "tokens / CPU s"]
     header += ["p50 ms", "p99 ms", "p50 ms with 1 requester", "MiB", "lowest cosine"]
     return table(header, lines)
 

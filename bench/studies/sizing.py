@@ -34,7 +34,7 @@ def replicas(texts_per_s: int, card_texts_per_s: float = math.inf) -> tuple[int,
         "engine": texts_per_s * ENGINE_SEQUENCE_S / SHARE,
     }
     bound = max(needed, key=needed.__getitem__)
-    return math.ceil(needed[bound]) + 1, bound if needed[bound] > 1 else "one, and a spare"
+    return math.ceil(needed[bound]) + 1, bound if needed[bound] > 1 else "one is enough; one is spare"
 
 
 def _front_ends(texts_per_s: int) -> int:
@@ -44,8 +44,8 @@ def _front_ends(texts_per_s: int) -> int:
 def table(card_texts_per_s: float = math.inf) -> str:
     """Return the table in Markdown."""
     lines = [
-        "| texts/s | replicas of one core, on the CPU | front ends | replicas with a GPU | network, Mbit/s "
-        "| what sets the number of GPUs |",
+        "| texts/s | replicas of one core, on the CPU | front ends of all GPU replicas | replicas with a GPU "
+        "| network, Mbit/s | what sets the number of GPUs |",
         "|---|---|---|---|---|---|",
     ]
     for texts_per_s in TEXTS_PER_S:

@@ -13,7 +13,7 @@ def test_the_table_of_the_page_is_computed() -> None:
 @pytest.mark.parametrize(
     ("texts_per_s", "card_texts_per_s", "replicas", "bound"),
     [
-        (100, 1_000, 2, "one, and a spare"),
+        (100, 1_000, 2, "one is enough; one is spare"),
         (7_000, 1_000, 11, "cards"),
         (7_000, 700, 16, "cards"),
         (1_000_000, 1_000_000, 77, "front ends"),

@@ -86,7 +86,7 @@ REFUSED = (
     Refused(
         "ViT-MAE",
         "facebook/vit-mae-base",
-        "it leaves random patches out; saved as ViTModel, it does not",
+        "it leaves random patches out: save it as ViTModel, which keeps all patches",
         "ViTMAE",
         settings={"image_size": 32, "patch_size": 8},
     ),
