@@ -37,7 +37,7 @@ class DecoderInput(SplitHalfInput):
         return sizes
 
     def _is_causal(self, config_json: CheckpointJson) -> bool:
-        return self.causal and config_json.flag("is_causal", default=True)
+        return config_json.flag("is_causal", default=self.causal)
 
     def _window(self, config_json: CheckpointJson, *, causal: bool) -> int:
         """Return the largest distance in local layers; in causal layers, transformers counts the token itself."""
