@@ -15,7 +15,7 @@ _FIGURES = {
     "| tokens/s in process: Headwaiter / PyTorch's scaled": (r"throughput in process / .* in arrival order",),
     "| tokens/s in process: Headwaiter / PyTorch's variable": (r"throughput in process / .* flash attention",),
     "| tokens/s in process, ModernBERT-base's": (MODERN_BERT,),
-    "| operations/s of the model": (r".*: share of the matrix rate",),
+    "| speed of the model in batches": (r".*: share of the matrix rate",),
     "| tokens/s: served / in process": (SERVED,),
     "| one sequence of 32 tokens": (P50, P50.replace("p50", "p99")),
     "| calls/s of one text each": (CALLS,),
