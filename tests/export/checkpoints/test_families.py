@@ -198,7 +198,6 @@ def test_a_changed_field_is_honoured_or_refused_by_name(name: str, field: str, v
         ("MPNet", {"max_position_embeddings": 302}),
         ("Gte", {"type_vocab_size": 0}),
         *((name, {"is_causal": False}) for name in ("Llama", "Mistral", "Qwen2", "Qwen3")),
-        ("EuroBert", {"is_causal": True}),
         # ESM-1b.
         ("Esm", {"position_embedding_type": "absolute", "emb_layer_norm_before": True}),
         *(("DebertaV2", {"conv_kernel_size": size, "conv_act": "gelu"}) for size in (1, 3, 5)),
@@ -275,6 +274,7 @@ def test_the_head_of_a_language_model_is_ignored(
         ("Gemma2", "attn_logit_softcapping", 0.0),
         ("Gemma2", "use_bidirectional_attention", True),
         ("Gemma3", "is_causal", False),
+        ("EuroBert", "is_causal", True),
         ("Gemma3", "use_bidirectional_attention", "all"),
         ("T5", "is_gated_act", False),
         ("T5", "feed_forward_proj", "gated-tanh"),

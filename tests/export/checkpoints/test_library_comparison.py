@@ -1,7 +1,6 @@
 """The export compares a family's encoder with transformers, and refuses a checkpoint that the encoder misreads."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from headwaiter_export.bundle.export import export_model
 from headwaiter_export.bundle.graphs import chosen_plans
 from headwaiter_export.bundle.own_code import compare_with_library
 from headwaiter_export.checkpoints.reader import LoadedModel, read_checkpoint
-from headwaiter_export.config.choices import Mask, Pooling
+from headwaiter_export.config.choices import Pooling
 from headwaiter_export.encoder.reference import Reference
 from tests.support.export.family_examples import EXAMPLES, Example
 
@@ -58,17 +57,6 @@ def test_a_setting_that_the_encoder_misreads_is_found(changed: dict[str, Any], t
 @pytest.mark.parametrize("label", ["ESM-1b (proteins)", "T5 (encoder, or a head)", "DeBERTa v3"])
 def test_rows_without_a_number_and_encoders_with_a_decoder_are_no_obstacle(label: str, tmp_path: Path) -> None:
     assert compared(saved(BY_LABEL[label], tmp_path)).startswith("largest difference from transformers: ")
-
-
-# Among about 3,000 changes of one field, which the export accepted or refused, it misread this one.
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_an_encoder_with_layers_of_decoders_is_causal_if_the_configuration_says_so(
-    is_causal: bool, tmp_path: Path
-) -> None:
-    example = BY_LABEL["EuroBERT"]
-    model = saved(replace(example, settings={**example.settings, "is_causal": is_causal}), tmp_path)
-    assert model.encoder.config.mask is (Mask.CAUSAL if is_causal else Mask.NONE)
-    assert compared(model).startswith("largest difference from transformers: ")
 
 
 def test_a_checkpoint_that_transformers_cannot_read_is_exported_without_the_comparison(tmp_path: Path) -> None:

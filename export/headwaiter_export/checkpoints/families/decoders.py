@@ -181,4 +181,11 @@ QWEN2 = replace(
     boolean_fields={},
     fixed_fields={**LLAMA.fixed_fields, **NO_BIASES, "query_bias": True, "key_bias": True, "value_bias": True},
 )
-EUROBERT = replace(LLAMA, input=DecoderInput(theta=10_000.0, causal=False), sequence_head=None)
+EUROBERT = replace(
+    LLAMA,
+    input=DecoderInput(theta=10_000.0, causal=False),
+    sequence_head=None,
+    # With is_causal: true, transformers attends to later tokens if a batch is padded or computed by "eager", and
+    # otherwise not: no encoder equals all of these results.
+    is_causal=(False,),
+)
