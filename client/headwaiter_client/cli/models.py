@@ -111,6 +111,7 @@ def _model_rows(model: ModelDescription) -> dict[str, str]:
         "JPEG and PNG files": model.takes_images,
     }
     rows = {
+        "version": model.model.version,
         "digest": model.model.digest,
         "results digest": model.model.results_digest,
         "tasks": ", ".join(task for task in get_args(Task) if task in model.tasks),

@@ -19,7 +19,7 @@ def shown(command: Command) -> str:
 
 def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, command: Command) -> None:
     server.description = pb.GetModelResponse(
-        model=pb.ModelRef(name=MODEL.name, digest=MODEL.digest, precision=pb.PRECISION_FP16),
+        model=pb.ModelRef(name=MODEL.name, version="12", digest=MODEL.digest, precision=pb.PRECISION_FP16),
         takes_tokens=True,
         takes_texts=True,
         vocabulary_size=30522,
@@ -72,6 +72,7 @@ def test_models_shows_inputs_limits_speed_and_accuracy(server: FakeServer, comma
     text = shown(command)
     for fact in (
         MODEL.name,
+        "version 12",
         MODEL.digest,
         "encode, classify_tokens, attend",
         "cpu (no CUDA [driver] here)",
